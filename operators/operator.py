@@ -1,0 +1,56 @@
+"""The contract of every operator: one page.
+
+A unit's SUnion cuts tuple time into slices and the fragment runs each slice through all operators, in topological
+order, in one synchronous pass.  So an operator is called once per slice:
+
+    step((rows of port 0, rows of port 1, …), boundary) -> rows | None
+
+The rows of each port are sorted by time and lie in [previous boundary, boundary); ties in time keep the order of the
+stream.  No later call brings a time below ``boundary``.  What the operator returns is sorted by time and lies in the
+same slice (protocol.md U5), so the next operator can merge its ports by (time, port, position) at once (U4), and no
+operator ever waits for another.
+
+* **Cut invariance (U3).**  Cutting the same input at other times gives the same output tuples in the same order.
+* **A tuple with time t is also a boundary t (U2).**  What ends at ≤ t is released *before* the tuple is taken in.
+* **Determinism.**  Output depends on the order of input only: no clock, no hash(), no set order, no string codes.
+  Float accumulation happens in row order (``np.add.at``), never per batch.
+* **Kinds are invisible (U8).**  Nobody below SOutput knows whether a slice is tentative.
+* **snapshot() is cheap and immutable.**  It returns references; arrays that a later step would write to are copied
+  on that first write.  It is a tree of dict, list, tuple, int, float, str, bool, None, bytes, numpy arrays, Column,
+  Rows and StringDictionary, so it can be stored and sent (spe.wire.state).  ``restore`` accepts it any number of
+  times, in any process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spe.batch import Rows
+from spe.schema import Schema
+
+#: What snapshot() returns: a tree of plain values, arrays, Columns, Rows and StringDictionaries.
+OperatorState = Mapping[str, Any]
+
+
+class Operator(ABC):
+    """A vertex of the query, running."""
+
+    #: Schema of the output rows.
+    schema: Schema
+
+    @abstractmethod
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        """Takes the slice's rows of each port (None: no rows) and its end; returns the rows it releases, or None."""
+
+    def snapshot(self) -> OperatorState:
+        """The state, by reference.  Stateless operators have none."""
+        return {}
+
+    def restore(self, state: OperatorState) -> None:  # noqa: B027 - stateless operators have nothing to restore
+        """Puts back a snapshot; the snapshot stays usable."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Counts that are part of the state (checkpointed, rolled back), e.g. tuples dropped as late."""
+        return {}

@@ -1,0 +1,97 @@
+"""Errors that users and peers can cause.  Each says where it happened and what was expected."""
+
+from __future__ import annotations
+
+
+class SpeError(Exception):
+    """Base of every error that this software raises on purpose."""
+
+
+class ConfigError(SpeError):
+    """A configuration has one or more mistakes; all of them are in ``problems``.
+
+    Args:
+      problems: one line each: ``file:line: path: what is wrong; what was expected``.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class ExpressionError(SpeError):
+    """An SQL expression is outside the supported subset, or does not type-check.
+
+    Args:
+      text: the whole expression.
+      position: 0-based offset of the offending part in ``text``.
+      message: what is wrong.
+      hint: what could be used instead ("" if nothing).
+    """
+
+    def __init__(self, text: str, position: int, message: str, hint: str = "") -> None:
+        self.text = text
+        self.position = position
+        self.message = message
+        self.hint = hint
+        pointer = f"\n  {text}\n  {' ' * position}^" if text else ""
+        super().__init__(f"{message}{'; ' + hint if hint else ''} (at column {position + 1}){pointer}")
+
+
+class QueryError(SpeError):
+    """An operator's specification does not fit its inputs.
+
+    Args:
+      field: path inside the specification, e.g. ``aggregates.total.argument``.
+      message: what is wrong and what was expected.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+        self.message = message
+
+
+class ProtocolError(SpeError):
+    """A stream or a connection broke the rules of the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to break the rules: a fault in this program."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what it must not send; its connection is closed, nothing else is affected."""
+
+
+class PeerRefused(SpeError):
+    """The peer (or we) refused the connection at hello: version, cluster name, plan or role do not match."""
+
+
+class LinkClosed(SpeError):
+    """We hung up."""
+
+
+class LinkBroken(SpeError):
+    """The peer vanished, or the network between us did."""
+
+
+class LogError(SpeError):
+    """A durable log cannot be used; says which segment, which offset, and why."""
+
+
+class LogCorrupt(LogError):
+    """A log holds a damaged record, or is shorter than what was acknowledged.  Never cut silently."""
+
+
+class LogFull(LogError):
+    """The disk refused a write.  The log is read-only from here on; what it holds can still be read."""
+
+
+class OperatorFailed(SpeError):
+    """A user-defined operator or aggregate raised.  Names the operator and the slice it was working on."""
+
+    def __init__(self, operator: str, slice_text: str, cause: BaseException) -> None:
+        super().__init__(f"operator {operator!r} raised on {slice_text}: {type(cause).__name__}: {cause}")
+        self.operator = operator
+        self.slice_text = slice_text

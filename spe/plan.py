@@ -1,0 +1,283 @@
+"""The physical plan: units, partitions, replicas, channels.  Plain data; ``spe.deploy`` derives it.
+
+A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (protocol.md U1).  It has
+one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
+of a unit (or a source) makes of one stream; ids count per channel.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from spe.hashing import HASH_VERSION
+from spe.query import Operator, Query
+from spe.schema import Schema
+from spe.states import NodeId, StreamId, UnitId
+
+
+class Channel(NamedTuple):
+    """One partition of a stream: the sequence that ids count."""
+
+    stream: StreamId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}/{self.partition}"
+
+
+class PartitionId(NamedTuple):
+    """One partition of a unit: what is replicated."""
+
+    unit: UnitId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.unit}/{self.partition}"
+
+
+class ReplicaId(NamedTuple):
+    """One running copy of a partition; at most one per node."""
+
+    unit: UnitId
+    partition: int
+    node: NodeId
+
+    @property
+    def of(self) -> PartitionId:
+        return PartitionId(self.unit, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.unit}/{self.partition}@{self.node}"
+
+
+class Policy(enum.StrEnum):
+    """What to do with new tuples while inputs are not stable (DPC, sections 4.2 and 4.3.3)."""
+
+    SUSPEND = "suspend"
+    DELAY = "delay"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class InputStream:
+    """A stream that a unit reads from outside.
+
+    Attributes:
+      producers: upstream partitions; each is an input of the unit's SUnion, in order.
+      key: attributes whose hash picks the substream of each of the unit's partitions; None: all get everything
+        (the unit has one partition).
+    """
+
+    stream: StreamId
+    schema: Schema
+    producers: int
+    key: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that share one SUnion, one state and one checkpoint.
+
+    Attributes:
+      inputs: in configuration order; SUnion's input index counts (stream, producer) pairs in this order.
+      operators: in topological order.
+      outputs: streams that leave the unit, each through an SOutput.
+    """
+
+    id: UnitId
+    fragment: str
+    inputs: tuple[InputStream, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[StreamId, ...]
+    partitions: int
+
+    def channels_in(self) -> tuple[Channel, ...]:
+        """SUnion's inputs, in index order."""
+        return tuple(Channel(i.stream, p) for i in self.inputs for p in range(i.producers))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process that hosts replicas.
+
+    Attributes:
+      address: ``host:port``.
+      x_us: availability threshold X per unit, microseconds of wall time.
+      alpha: the share of X that an SUnion may spend waiting.
+      during_failure, during_stabilization: policies for new tuples.
+    """
+
+    id: NodeId
+    address: str
+    x_us: int
+    alpha: float
+    during_failure: Policy
+    during_stabilization: Policy
+
+    @property
+    def alpha_x_us(self) -> int:
+        return round(self.alpha * self.x_us)
+
+    @property
+    def hard_us(self) -> int:
+        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (protocol.md T3)."""
+        return round((1 + self.alpha) / 2 * self.x_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source proxy: one process, one durable log, one stream.
+
+    Attributes:
+      boundary_us: a boundary at least every this much tuple time.
+      disorder_us: how far event times may lie behind the largest before them.
+      ahead_us: refuse event times further ahead of the proxy's clock (None: never; replayed data is in the past).
+      time: attribute that holds the event time; None: time of arrival.
+      reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see replicas.readers.
+      replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
+      on_malformed: "skip" (counted, kept aside with its line number) or "stop".
+    """
+
+    stream: StreamId
+    schema: Schema
+    address: str
+    boundary_us: int
+    disorder_us: int
+    ahead_us: int | None
+    time: str | None
+    reader: Mapping[str, Any]
+    replay: Mapping[str, Any]
+    on_malformed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A named consumer whose acknowledgements hold the output buffers.
+
+    Attributes:
+      sinks: ``{"kind": "parquet" | "jsonl", "path": …, "mode": "stable" | "corrections"}`` each.
+    """
+
+    name: str
+    reads: tuple[StreamId, ...]
+    sinks: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds.  Everything that can grow has one.
+
+    Attributes:
+      output_bytes: stable elements kept per output channel for consumers that may still ask.
+      suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part goes, counted (V6).
+      input_bytes: stable tuples kept per SUnion for redo; at half of it a reconciliation is asked for (R2).
+      frame_bytes: largest frame accepted after authentication.
+    """
+
+    output_bytes: int = 256 << 20
+    suffix_bytes: int = 64 << 20
+    input_bytes: int = 256 << 20
+    frame_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods of the protocol, microseconds of wall time.
+
+    Attributes:
+      tick_us: how often deadlines are judged.
+      heartbeat_us: how often upstream replicas are asked for their states; more than 3 misses are a failure (F3).
+      request_us: how often a partner is asked for leave to reconcile.
+      connect_us: longest time to open a connection.
+    """
+
+    tick_us: int = 10_000
+    heartbeat_us: int = 100_000
+    request_us: int = 500_000
+    connect_us: int = 600_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a node, a source or a client needs to know of the cluster.
+
+    Attributes:
+      cluster: name that every hello must carry.
+      bucket_us: width d of SUnion's buckets, tuple time.
+      units: in topological order.
+      placement: nodes of each partition, the first being replica 0.
+    """
+
+    cluster: str
+    query: Query
+    bucket_us: int
+    units: tuple[Unit, ...]
+    nodes: Mapping[NodeId, Node]
+    sources: Mapping[StreamId, Source]
+    clients: Mapping[str, Client]
+    placement: Mapping[PartitionId, tuple[NodeId, ...]]
+    timing: Timing = Timing()
+    limits: Limits = Limits()
+
+    @cached_property
+    def unit(self) -> Mapping[UnitId, Unit]:
+        return {u.id: u for u in self.units}
+
+    @cached_property
+    def producer(self) -> Mapping[StreamId, Unit]:
+        """The unit that makes a stream (sources are not in it)."""
+        return {s: u for u in self.units for s in u.outputs}
+
+    def partitions_of(self, stream: StreamId) -> int:
+        return 1 if stream in self.sources else self.producer[stream].partitions
+
+    def producer_addresses(self, channel: Channel) -> Mapping[str, str]:
+        """Name (node id, or ``source:NAME``) -> address of every process that serves a channel."""
+        if channel.stream in self.sources:
+            return {f"source:{channel.stream}": self.sources[channel.stream].address}
+        unit = self.producer[channel.stream]
+        nodes = self.placement[PartitionId(unit.id, channel.partition)]
+        return {n: self.nodes[n].address for n in nodes}
+
+    def consumers_of(self, channel: Channel) -> tuple[str, ...]:
+        """Names of all configured consumers of a channel: replicas, then clients (A2)."""
+        names = [
+            str(ReplicaId(u.id, p, n))
+            for u in self.units
+            if any(i.stream == channel.stream for i in u.inputs)
+            for p in range(u.partitions)
+            for n in self.placement[PartitionId(u.id, p)]
+        ]
+        names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
+        return tuple(names)
+
+    def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
+
+    def boundary_us(self, stream: StreamId) -> int:
+        """Largest boundary interval among the sources that a stream comes from, tuple time."""
+        if stream in self.sources:
+            return self.sources[stream].boundary_us
+        return max((self.boundary_us(i.stream) for i in self.producer[stream].inputs), default=0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What must be equal on both sides of a connection for ids to mean the same (protocol.md U11)."""
+        what = {
+            "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
+            "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in self.query.operators],
+            "units": [
+                [u.id, u.partitions, [[i.stream, i.producers, i.key] for i in u.inputs], list(u.outputs)]
+                for u in self.units
+            ],
+            "bucket_us": self.bucket_us,
+            "hash": HASH_VERSION,
+        }
+        text = json.dumps(what, sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,26 @@
+"""Names that both the wire and the state machine need."""
+
+from __future__ import annotations
+
+import enum
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+StreamId = NewType("StreamId", str)
+UnitId = NewType("UnitId", str)
+
+
+class NodeState(enum.IntEnum):
+    """State of an output stream of a partition replica (design.md section 6)."""
+
+    STABLE = 0
+    UP_FAILURE = 1
+    STABILIZATION = 2
+    RECOVERING = 3
+
+
+class Kind(enum.IntEnum):
+    """May this batch or boundary still be undone?"""
+
+    STABLE = 0
+    TENTATIVE = 1

@@ -1,0 +1,127 @@
+"""Strings as int32 codes into an append-only dictionary.
+
+A code means something only beside its dictionary, inside this process.  It never decides an order, a tie or a
+partition: those go by the text (:meth:`StringDictionary.ranks`, :meth:`StringDictionary.hashes`).
+
+A dictionary only grows, so whoever fills one asks a :class:`StringPool` for the current one: when that is full a
+new one begins, and the old one is freed with the last column that refers to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+
+#: Entries after which a pool begins a new dictionary.  Large enough that steady key sets never rotate, small
+#: enough (some 20 MB of text and tables) that a stream of unique strings stays bounded.
+DICTIONARY_LIMIT: Final = 1 << 17
+
+
+class StringDictionary:
+    """An append-only table of distinct strings; entry ``i`` is the text of code ``i``."""
+
+    __slots__ = (
+        "__weakref__",
+        "_by_string",
+        "_hashes",
+        "_object_array",
+        "_ranks",
+        "_translations",
+        "strings",
+    )
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        self.strings: list[str] = []
+        self._by_string: dict[str, int] = {}
+        self._hashes: UInt64Array = np.empty(0, np.uint64)
+        self._ranks: Int64Array = np.empty(0, np.int64)
+        self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
+        self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
+        for s in strings:
+            self.code(s)
+
+    def __len__(self) -> int:
+        return len(self.strings)
+
+    def code(self, string: str) -> int:
+        """The code of ``string``, added if it is new."""
+        found = self._by_string.get(string)
+        if found is None:
+            found = self._by_string[string] = len(self.strings)
+            self.strings.append(string)
+        return found
+
+    def find(self, string: str) -> int:
+        """The code of ``string``, or -1."""
+        return self._by_string.get(string, -1)
+
+    def encode(self, strings: Sequence[str]) -> Int32Array:
+        """Codes of many strings, adding those that are new."""
+        code = self.code
+        return np.fromiter((code(s) for s in strings), np.int32, len(strings))
+
+    def texts(self) -> npt.NDArray[np.object_]:
+        """All entries as an object array, for taking many at once; valid until the next addition."""
+        if len(self._object_array) != len(self.strings):
+            grown = np.empty(len(self.strings), np.object_)
+            grown[:] = self.strings
+            self._object_array = grown
+        return self._object_array
+
+    def hashes(self) -> UInt64Array:
+        """A 64-bit hash per entry, the same on every machine and release."""
+        done = len(self._hashes)
+        if done != len(self.strings):
+            new = [
+                int.from_bytes(hashlib.blake2b(s.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+                for s in self.strings[done:]
+            ]
+            self._hashes = np.concatenate([self._hashes, np.array(new, np.uint64)])
+        return self._hashes
+
+    def ranks(self) -> Int64Array:
+        """Position of each entry in code point order (which is UTF-8 byte order, as in Spark)."""
+        if len(self._ranks) != len(self.strings):
+            order = sorted(range(len(self.strings)), key=self.strings.__getitem__)
+            ranks = np.empty(len(order), np.int64)
+            ranks[order] = np.arange(len(order))
+            self._ranks = ranks
+        return self._ranks
+
+    def translation_to(self, target: StringDictionary) -> Int32Array:
+        """Array that maps our codes to ``target``'s, adding there what is missing."""
+        known = self._translations.get(target)
+        done = 0 if known is None else len(known)
+        if known is None or done != len(self.strings):
+            new = target.encode(self.strings[done:])
+            known = new if known is None else np.concatenate([known, new])
+            self._translations[target] = known
+        return known
+
+    def map_entries(self, function: Callable[[str], Any], done: int = 0) -> list[Any]:
+        """``function`` of each entry from ``done`` on: string functions cost per distinct text, not per row."""
+        return [function(s) for s in self.strings[done:]]
+
+
+class StringPool:
+    """Hands out the dictionary that new strings go into, and begins a new one when it is full."""
+
+    __slots__ = ("_current", "_limit")
+
+    def __init__(self, limit: int = DICTIONARY_LIMIT) -> None:
+        self._current = StringDictionary()
+        self._limit = limit
+
+    def current(self) -> StringDictionary:
+        if len(self._current) >= self._limit:
+            self._current = StringDictionary()
+        return self._current

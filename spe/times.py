@@ -1,0 +1,95 @@
+"""Tuple time: int64 microseconds, with an end that arithmetic saturates at."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+#: The boundary that ends a stream; later than every tuple.  2**62, so that adding a window cannot overflow.
+END_OF_TIME: Final = 2**62
+#: Before every tuple: nothing has been released yet.
+BEFORE_TIME: Final = -(2**62)
+
+MICROSECOND: Final = 1
+MILLISECOND: Final = 1_000
+SECOND: Final = 1_000_000
+
+_UNITS: Final = {
+    "us": 1,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "min": 60 * SECOND,
+    "h": 3_600 * SECOND,
+    "d": 86_400 * SECOND,
+}
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|min|s|m|h|d)")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of a text such as ``500ms``, ``2s``, ``1h30m`` or ``-10s``.
+
+    Raises:
+      ValueError: the text is no duration (a bare number has no unit and is refused).
+    """
+    body, sign = text.strip(), 1
+    if body.startswith("-"):
+        body, sign = body[1:], -1
+    total, at = 0.0, 0
+    while at < len(body):
+        part = _PART.match(body, at)
+        if part is None:
+            raise ValueError(f"expected a duration such as 500ms, 2s or 1h30m, got {text!r}")
+        total += float(part[1]) * _UNITS[part[2]]
+        at = part.end()
+    if at == 0:
+        raise ValueError(f"expected a duration such as 500ms, 2s or 1h30m, got {text!r}")
+    return sign * round(total)
+
+
+def format_duration(us: int) -> str:
+    """The shortest exact text that :func:`parse_duration` reads back."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        if us and us % _UNITS[unit] == 0:
+            return f"{us // _UNITS[unit]}{unit}"
+    return f"{us}us" if us else "0s"
+
+
+def parse_timestamp(text: str) -> int:
+    """Microseconds since the epoch of an ISO 8601 text; UTC where no zone is given.
+
+    Raises:
+      ValueError: the text is no ISO 8601 timestamp.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def format_timestamp(us: int) -> str:
+    """ISO 8601 text in UTC, microseconds only where there are any; ±∞ for the ends of time."""
+    if us >= END_OF_TIME:
+        return "+inf"
+    if us <= BEFORE_TIME:
+        return "-inf"
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
+    except OverflowError:
+        return f"{us}us"
+
+
+def saturating_add(time_us: int, delta_us: int) -> int:
+    """``time_us + delta_us``, staying at the ends of time once there."""
+    if time_us >= END_OF_TIME or time_us <= BEFORE_TIME:
+        return time_us
+    return max(BEFORE_TIME, min(END_OF_TIME, time_us + delta_us))
+
+
+def floor_to(time_us: int, step_us: int) -> int:
+    """The largest multiple of ``step_us`` that is ≤ ``time_us``; the ends of time are multiples of everything."""
+    if time_us >= END_OF_TIME or time_us <= BEFORE_TIME:
+        return time_us
+    return time_us - time_us % step_us
