@@ -1,0 +1,134 @@
+"""Bytes of a segment: a header, then records.  No files here.
+
+    segment = magic | epoch u64 | first sequence u64 | crc32 over (magic, epoch, first)
+    record  = length u32 | crc32 over (sequence, body) u32 | sequence u64 | body
+
+All little-endian.  The sequence is inside the checksum, so a stale block of an earlier file is never taken for a
+record of this one.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+#: Largest body.  Far above what a source writes (a chunk of rows); bounds what a flipped length can ask for.
+RECORD_BYTES_MAX: Final = 64 << 20
+
+_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{8,})\.seg")
+_MAGIC: Final = b"SPELOG1\n"
+_HEADER: Final = struct.Struct("<8sQQI")
+_RECORD: Final = struct.Struct("<IIQ")
+_SEQUENCE: Final = struct.Struct("<Q")
+
+HEADER_BYTES: Final = _HEADER.size
+RECORD_HEADER_BYTES: Final = _RECORD.size
+
+
+class Segment(NamedTuple):
+    """A segment file.  Sorts by first sequence number, then by writer."""
+
+    first: int
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.first:020d}-{self.epoch:08d}.seg"
+
+    @classmethod
+    def parse(cls, name: str) -> Segment | None:
+        """The inverse of ``name``; None for files that are no segments."""
+        match = _NAME.fullmatch(name)
+        return cls(int(match[1]), int(match[2])) if match else None
+
+
+class Position(NamedTuple):
+    """Where a record begins: its sequence number, the first one of its segment, and the offset in that file."""
+
+    sequence: int
+    segment: int
+    offset: int
+
+
+class Record(NamedTuple):
+    """One record; sequence numbers count from 1 over the whole log."""
+
+    position: Position
+    body: bytes
+
+
+def encode_header(segment: Segment) -> bytes:
+    head = _HEADER.pack(_MAGIC, segment.epoch, segment.first, 0)[:-4]
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+def header_fault(data: bytes, segment: Segment) -> str:
+    """Why ``data`` does not begin with this segment's header; "" when it does."""
+    if len(data) < HEADER_BYTES:
+        return "the header is cut off"
+    return "" if data[:HEADER_BYTES] == encode_header(segment) else "the header is damaged"
+
+
+def encode_record(sequence: int, body: bytes) -> bytes:
+    return _RECORD.pack(len(body), _checksum(sequence, body), sequence) + body
+
+
+def _checksum(sequence: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_SEQUENCE.pack(sequence)))
+
+
+class RecordScan:
+    """Iterates over the valid, consecutive records of a buffer; then says where and why it stopped.
+
+    Args:
+      data: bytes of a segment from ``start.offset`` on.
+      start: the record expected at ``data[0]``.
+
+    Attributes:
+      next: the record expected behind the last valid one.
+      fault: why there is none; "" when the data simply end there.
+      missing: bytes that a record which is cut off still wants.
+    """
+
+    __slots__ = ("_at", "_data", "_offset", "fault", "missing", "next")
+
+    def __init__(self, data: bytes | memoryview, start: Position) -> None:
+        self._data = data
+        self._at = 0
+        self._offset = start.offset
+        self.next = start
+        self.fault = ""
+        self.missing = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        data, at = self._data, self._at
+        body_at = at + RECORD_HEADER_BYTES
+        if len(data) < body_at:
+            self.missing = body_at - len(data)
+            raise self._stop("the record is cut off" if at < len(data) else "")
+        length, crc, sequence = _RECORD.unpack_from(data, at)
+        if length > RECORD_BYTES_MAX:
+            raise self._stop(f"the record claims {length} bytes")
+        end = body_at + length
+        if len(data) < end:
+            self.missing = end - len(data)
+            raise self._stop("the record is cut off")
+        body = bytes(data[body_at:end])
+        if crc != _checksum(sequence, body):
+            raise self._stop("the checksum does not match")
+        if sequence != self.next.sequence:
+            raise self._stop(f"record {sequence} stands where {self.next.sequence} was expected")
+        record = Record(self.next, body)
+        self._at = end
+        self.next = Position(sequence + 1, self.next.segment, self._offset + end)
+        return record
+
+    def _stop(self, fault: str) -> StopIteration:
+        self.fault = fault
+        return StopIteration()

@@ -1,0 +1,99 @@
+"""The synced mark: how far the log was on disk when it was last acknowledged, and who the writer is.
+
+A flip in the last record looks like a torn write; only a mark kept elsewhere can tell a record that was acknowledged
+from one that never was.  Order of writing: records, sync, mark, sync, acknowledge.  So the mark never claims more
+than what is synced, and nothing acknowledged lies beyond it.
+
+A mark is a small checksummed slot, appended to one of two files in turn.  A torn slot leaves the one before it; when
+a file is full the *other* one is emptied and begun, so a valid mark exists at every moment.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from spe.env import AppendFile, Storage
+from spe.errors import LogError
+
+_SLOT: Final = struct.Struct("<QQI")
+_NAMES: Final = ("mark.0", "mark.1")
+#: Slots per file.  Large enough that emptying a file is rare, small enough to read at once.
+_SLOTS_MAX: Final = 2048
+
+
+class Mark(NamedTuple):
+    """Everything up to record ``sequence`` is synced; ``epoch`` counts the writers so far.  Grows as a pair."""
+
+    epoch: int
+    sequence: int
+
+
+def _encode(mark: Mark) -> bytes:
+    body = _SLOT.pack(mark.epoch, mark.sequence, 0)[:-4]
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def _decode(data: bytes) -> list[Mark]:
+    """All valid slots; a damaged one is passed over."""
+    marks = []
+    for at in range(0, len(data) - _SLOT.size + 1, _SLOT.size):
+        epoch, sequence, crc = _SLOT.unpack_from(data, at)
+        if crc == zlib.crc32(data[at : at + _SLOT.size - 4]):
+            marks.append(Mark(epoch, sequence))
+    return marks
+
+
+def read_mark(storage: Storage, folder: PurePosixPath) -> Mark | None:
+    """The newest valid mark; None when there is none."""
+    return max(_read_files(storage, folder), default=None)
+
+
+def _read_files(storage: Storage, folder: PurePosixPath) -> list[Mark]:
+    return [m for name in _NAMES if storage.exists(folder / name) for m in _decode(storage.read(folder / name))]
+
+
+class Marks:
+    """The writer's side."""
+
+    def __init__(self, storage: Storage, folder: PurePosixPath) -> None:
+        found = [_decode(storage.read(folder / n)) if storage.exists(folder / n) else [] for n in _NAMES]
+        newest = [max(f, default=Mark(0, 0)) for f in found]
+        self._files: list[AppendFile] = [storage.open(folder / n) for n in _NAMES]
+        self._folder = folder
+        #: The newest valid mark at open; (0, 0) when there is none.
+        self.last = max(newest)
+        self._current = newest.index(self.last)
+        self._full = True  # the first write goes to the other file: this one may end in a torn slot
+
+    async def write(self, mark: Mark) -> None:
+        """Appends a mark and syncs it.
+
+        Raises:
+          LogError: a newer writer has taken the log over.
+          OSError: from the disk; the mark is then not acknowledged and the log must not be written any more.
+        """
+        self._check_fence(mark.epoch)
+        if self._full:
+            self._current = 1 - self._current
+            self._files[self._current].truncate(0)
+        file = self._files[self._current]
+        file.append(_encode(mark))
+        await file.sync()
+        self._full = file.size() >= _SLOTS_MAX * _SLOT.size
+        self.last = mark
+
+    def _check_fence(self, epoch: int) -> None:
+        """A newer writer begins with a slot at the start of the file that we are not writing to.
+
+        The lock keeps writers apart; this is for file systems on which locks do not hold.
+        """
+        first = _decode(self._files[1 - self._current].read(0, _SLOT.size))
+        if first and first[0].epoch > epoch:
+            raise LogError(f"log {self._folder}: writer {first[0].epoch} has taken over from writer {epoch}")
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()

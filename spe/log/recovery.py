@@ -1,0 +1,92 @@
+"""Reading a log's segments against its synced mark: what was acknowledged, what is only a tail, what is damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from spe.env import Storage
+from spe.errors import LogCorrupt
+from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.log.marks import Mark, read_mark
+
+
+def live_segments(names: list[str]) -> list[Segment]:
+    """The segments that make up the log, in order.
+
+    A newer writer begins at the sequence number that it takes over at; whatever an older one holds from there on is
+    stale, also when its removal was lost with the power.
+    """
+    live: list[Segment] = []
+    for segment in sorted(s for s in map(Segment.parse, names) if s is not None):
+        if live and live[-1].epoch > segment.epoch:
+            continue
+        if live and live[-1].first == segment.first:
+            live.pop()
+        live.append(segment)
+    return live
+
+
+class Recovery:
+    """One pass over a log.
+
+    Damage at or before the mark is LogCorrupt.  What lies beyond was never acknowledged: it may be torn, in any order
+    of blocks, and ends at the first record that is not whole.
+
+    Attributes:
+      mark: the newest one; (0, 0) for a log that does not exist yet.
+      segments: live ones, in order.
+      tail: after :meth:`acknowledged` is exhausted, the whole records beyond the mark.
+    """
+
+    def __init__(self, storage: Storage, folder: PurePosixPath) -> None:
+        self._storage = storage
+        self._folder = folder
+        mark = read_mark(storage, folder)
+        self.mark = mark if mark is not None else Mark(0, 0)
+        self.segments = live_segments(storage.list(folder))
+        self.tail: list[Record] = []
+        if mark is None and self.segments:  # a log has a mark before it has a segment
+            raise LogCorrupt(f"{folder}: there are segments, but no readable synced mark (mark.0, mark.1)")
+        if self.mark.sequence and (not self.segments or self.segments[0].first != 1):
+            raise LogCorrupt(f"{folder}: the first segment is gone; {self._acknowledged_text()}")
+
+    def acknowledged(self, index: int) -> Iterator[Record]:
+        """The records of segment ``index`` up to the mark.  To be called for each index in turn.
+
+        Raises:
+          LogCorrupt: one of them is damaged or missing; names segment and offset.
+        """
+        segment, mark = self.segments[index], self.mark.sequence
+        last = self.segments[index + 1].first - 1 if index + 1 < len(self.segments) else None
+        data = self._storage.read(self._folder / segment.name)
+        scan = RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES))
+        fault = header_fault(data, segment)
+        if not fault:
+            for record in scan:
+                sequence = record.position.sequence
+                if last is not None and sequence > last:
+                    return
+                if sequence <= mark:
+                    yield record
+                elif sequence == mark + len(self.tail) + 1:
+                    self.tail.append(record)
+            fault = scan.fault or "the segment ends"
+        if scan.next.sequence <= (mark if last is None else min(mark, last)):
+            offset = scan.next.offset if len(data) >= HEADER_BYTES else 0
+            raise LogCorrupt(f"{self._folder / segment.name} at offset {offset}: {fault}; {self._acknowledged_text()}")
+
+    def _acknowledged_text(self) -> str:
+        return f"records up to {self.mark.sequence} were acknowledged"
+
+
+def read_log(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
+    """What was acknowledged at the time of the call, in order; takes no lock, so also beside a live writer.
+
+    Raises:
+      LogCorrupt: damage within that, naming segment and offset.
+    """
+    recovery = Recovery(storage, folder)
+    for index, segment in enumerate(recovery.segments):
+        if segment.first <= recovery.mark.sequence:
+            yield from recovery.acknowledged(index)

@@ -1,0 +1,225 @@
+"""The writer of a log: opening with recovery, appending, group commit, reading back.
+
+Each writer begins a segment of its own, and a segment is left only when it is synced and marked.  At open the whole
+records beyond the mark are appended anew: a sync that failed in an earlier life may have left them in the page cache
+only, where a later sync would pass them over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Final
+
+import trio
+
+from spe.env import AppendFile, Storage
+from spe.errors import LogCorrupt, LogError, LogFull
+from spe.log.format import (
+    HEADER_BYTES,
+    RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    Position,
+    Record,
+    RecordScan,
+    Segment,
+    encode_header,
+    encode_record,
+)
+from spe.log.marks import Mark, Marks
+from spe.log.recovery import Recovery
+
+#: A segment is left at the first sync past this size; it is longer by one group of records at most.
+SEGMENT_BYTES: Final = 64 << 20
+Visit = Callable[[Record], None]
+
+
+class SegmentedLog:
+    """The one writer of a log.  Made by :meth:`open`.
+
+    ``append`` writes to the file and returns at once; nothing counts until a ``sync`` that began later has returned.
+    After a write or a sync that failed the log is read-only for good: a refused sync is never tried again, since a
+    second one may report success for pages that the kernel has given up.
+
+    Attributes:
+      epoch: 1 for the first writer, one more for each later one.
+      last_sequence: number of the last record appended.
+      synced_sequence: number of the last record acknowledged.
+      fault: why the log is read-only; None while it can be written.
+    """
+
+    def __init__(self, storage: Storage, folder: PurePosixPath, recovery: Recovery, segment_bytes: int) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._segments = [s for s in recovery.segments if s.first <= recovery.mark.sequence]
+        self._marks = Marks(storage, folder)
+        self._active: AppendFile | None = None
+        self._reading: tuple[Segment, AppendFile] | None = None
+        self._syncing = False
+        self.fault: LogError | None = None
+        self.epoch = recovery.mark.epoch + 1
+        self.last_sequence = self.synced_sequence = recovery.mark.sequence
+
+    @classmethod
+    async def open(
+        cls, storage: Storage, folder: PurePosixPath, visit: Visit | None = None, *, segment_bytes: int = SEGMENT_BYTES
+    ) -> SegmentedLog:
+        """Takes the lock, checks every record, cuts a torn tail and begins a new epoch.
+
+        Args:
+          visit: called with each recovered record in order; a log may be far larger than memory, so none are kept.
+
+        Raises:
+          LogError: another process writes this log, or the disk refuses.
+          LogCorrupt: an acknowledged record is damaged or missing; names segment and offset.
+        """
+        storage.lock(folder / "lock")
+        recovery = Recovery(storage, folder)
+        for index in range(len(recovery.segments)):
+            for record in recovery.acknowledged(index):
+                if visit is not None:
+                    visit(record)
+            await trio.lowlevel.checkpoint()  # a long log must not hold the loop
+        try:
+            log = cls(storage, folder, recovery, segment_bytes)
+            await log._take_over(recovery.tail, visit)
+        except OSError as error:
+            raise LogError(f"log {folder}: cannot be opened for writing: {error}") from error
+        return log
+
+    async def _take_over(self, tail: list[Record], visit: Visit | None) -> None:
+        await self._marks.write(Mark(self.epoch, self.synced_sequence))
+        for record in tail:
+            position = self.append(record.body)
+            if visit is not None:
+                visit(Record(position, record.body))
+        await self.sync()
+        for name in self._storage.list(self._folder):
+            segment = Segment.parse(name)
+            if segment is not None and segment not in self._segments:
+                self._storage.remove(self._folder / name)
+
+    def append(self, body: bytes) -> Position:
+        """Writes a record; returns where it begins.
+
+        Raises:
+          LogFull: the disk refused it.  The partial record is taken back; what is there can be synced and read.
+          LogError: the log is read-only since an earlier failure.
+        """
+        if self.fault is not None:
+            raise self.fault
+        if len(body) > RECORD_BYTES_MAX:
+            raise ValueError(f"a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
+        sequence = self.last_sequence + 1
+        try:
+            file = self._active if self._active is not None else self._begin_segment(sequence)
+            offset = file.size()
+            self._write_whole(file, encode_record(sequence, body))
+        except OSError as error:
+            self.fault = LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}")
+            raise self.fault from error
+        self.last_sequence = sequence
+        return Position(sequence, self._segments[-1].first, offset)
+
+    def _begin_segment(self, first: int) -> AppendFile:
+        segment = Segment(first, self.epoch)
+        file = self._storage.open(self._folder / segment.name)
+        self._write_whole(file, encode_header(segment))
+        self._active = file
+        self._segments.append(segment)
+        return file
+
+    def _write_whole(self, file: AppendFile, data: bytes) -> None:
+        """Takes a partial write back.  Where even that fails it is a torn tail, which the next open cuts."""
+        size = file.size()
+        try:
+            file.append(data)
+        except OSError:
+            file.truncate(size)
+            raise
+
+    async def sync(self) -> int:
+        """Acknowledges what was appended before the call; returns the sequence number up to which.
+
+        One call at a time; appending goes on meanwhile.
+
+        Raises:
+          LogError: the disk refused, or a newer writer took over.  Nothing more is acknowledged.
+        """
+        if self._syncing:
+            raise RuntimeError("one sync at a time")
+        if self.fault is not None and not isinstance(self.fault, LogFull):
+            raise self.fault
+        target, file = self.last_sequence, self._active
+        if target == self.synced_sequence or file is None:
+            return target
+        self._syncing = True
+        try:
+            await file.sync()
+            await self._marks.write(Mark(self.epoch, target))
+        except OSError as error:
+            self.fault = LogError(f"log {self._folder}: a sync failed, read-only from here on: {error}")
+            raise self.fault from error
+        except LogError as error:
+            self.fault = error
+            raise
+        finally:
+            self._syncing = False
+        self.synced_sequence = target
+        if file.size() >= self._segment_bytes and self.last_sequence == target:
+            file.close()
+            self._active = None
+        return target
+
+    def read(self, position: Position, limit_bytes: int) -> tuple[list[Record], Position]:
+        """Acknowledged records from ``position`` on: about ``limit_bytes`` of them, at least one if there is one.
+
+        Returns:
+          the records, and the position to go on from.
+
+        Raises:
+          LogCorrupt: a record has been damaged since it was written; never served.
+        """
+        if position.sequence > self.synced_sequence:
+            return [], position
+        segment, last = self._segment_of(position.sequence)
+        if segment.first != position.segment:  # the segment before had ended when the position was made
+            position = Position(position.sequence, segment.first, HEADER_BYTES)
+        file = self._open_for_reading(segment)
+        wanted = limit_bytes
+        while True:
+            scan = RecordScan(file.read(position.offset, wanted), position)
+            records = [r for r in scan if r.position.sequence <= last]
+            if records or not scan.missing or wanted + position.offset >= file.size():
+                break
+            wanted += scan.missing
+        if not records:
+            raise LogCorrupt(f"{self._folder / segment.name} at offset {position.offset}: {scan.fault or 'cut off'}")
+        at, body = records[-1]
+        return records, Position(at.sequence + 1, segment.first, at.offset + RECORD_HEADER_BYTES + len(body))
+
+    def _segment_of(self, sequence: int) -> tuple[Segment, int]:
+        """The segment that holds a record, and the last acknowledged record in it."""
+        index = bisect_right(self._segments, sequence, key=lambda s: s.first) - 1
+        if index + 1 < len(self._segments):
+            return self._segments[index], min(self.synced_sequence, self._segments[index + 1].first - 1)
+        return self._segments[index], self.synced_sequence
+
+    def _open_for_reading(self, segment: Segment) -> AppendFile:
+        if self._active is not None and segment == self._segments[-1]:
+            return self._active
+        if self._reading is None or self._reading[0] != segment:
+            if self._reading is not None:
+                self._reading[1].close()
+            self._reading = (segment, self._storage.open(self._folder / segment.name))
+        return self._reading[1]
+
+    def close(self) -> None:
+        """Closes the files.  What was not synced is left to the operating system."""
+        self._marks.close()
+        if self._active is not None:
+            self._active.close()
+        if self._reading is not None:
+            self._reading[1].close()

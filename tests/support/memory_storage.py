@@ -1,0 +1,134 @@
+"""Storage in memory that fails on demand: what a disk may do, without a disk.
+
+A file has bytes that are written and bytes that are synced.  :meth:`MemoryStorage.power_loss` keeps the synced ones
+and, of the rest, whatever the test says.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+import trio
+
+from spe.errors import LogError
+
+
+class MemoryFile:
+    """Contents shared by every handle on a path."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.synced = b""
+
+
+class MemoryAppendFile:
+    def __init__(self, storage: MemoryStorage, file: MemoryFile) -> None:
+        self._storage = storage
+        self._file = file
+        self._closed = False
+
+    def append(self, data: bytes) -> None:
+        assert not self._closed
+        space = self._storage.space_left
+        if space is not None and len(data) > space:
+            self._file.written += data[:space]
+            self._storage.space_left = 0
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if space is not None:
+            self._storage.space_left = space - len(data)
+        self._file.written += data
+
+    async def sync(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._storage.syncs += 1
+        if self._storage.sync_fails:
+            raise OSError(errno.EIO, "Input/output error")
+        if self._storage.sync_gate is not None:
+            await self._storage.sync_gate.wait()
+        self._file.synced = bytes(self._file.written)
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert not self._closed
+        return bytes(self._file.written[offset : offset + length])
+
+    def size(self) -> int:
+        return len(self._file.written)
+
+    def truncate(self, size: int) -> None:
+        freed = len(self._file.written) - size
+        del self._file.written[size:]
+        if self._storage.space_left is not None:
+            self._storage.space_left += freed
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class MemoryStorage:
+    """Implements spe.env.Storage.
+
+    Attributes:
+      space_left: bytes until the disk is full; None: never.
+      sync_fails: every sync raises EIO from now on.
+      sync_gate: a sync waits for this event before it counts, while appends go on.
+      syncs: how many syncs were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[PurePosixPath, MemoryFile] = {}
+        self.locks: set[PurePosixPath] = set()
+        self.space_left: int | None = None
+        self.sync_fails = False
+        self.sync_gate: trio.Event | None = None
+        self.syncs = 0
+
+    def open(self, path: PurePosixPath) -> MemoryAppendFile:
+        return MemoryAppendFile(self, self.files.setdefault(path, MemoryFile()))
+
+    def exists(self, path: PurePosixPath) -> bool:
+        return path in self.files
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        return sorted(p.name for p in self.files if p.parent == folder)
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        file = self.files[path] = MemoryFile()
+        file.written += data
+        file.synced = data
+
+    def read(self, path: PurePosixPath) -> bytes:
+        try:
+            return bytes(self.files[path].written)
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path)) from None
+
+    def remove(self, path: PurePosixPath) -> None:
+        del self.files[path]
+
+    def lock(self, path: PurePosixPath) -> None:
+        if path in self.locks:
+            raise LogError(f"{path} is held by another process")
+        self.locks.add(path)
+
+    def restarted(self) -> MemoryStorage:
+        """The same disk after the process ended: everything written is there, locks are free, faults are mended."""
+        return self._copy(lambda _path, file: bytes(file.written))
+
+    def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> MemoryStorage:
+        """The disk after the power failed: ``remains(path, synced, written)`` says what each file holds."""
+        return self._copy(lambda path, file: remains(path, file.synced, bytes(file.written)))
+
+    def with_file(self, path: PurePosixPath, data: bytes) -> MemoryStorage:
+        """The same disk after a restart, with other bytes in one file."""
+        return self._copy(lambda p, file: data if p == path else bytes(file.written))
+
+    def _copy(self, contents: Callable[[PurePosixPath, MemoryFile], bytes]) -> MemoryStorage:
+        other = MemoryStorage()
+        for path, file in self.files.items():
+            kept = other.files[path] = MemoryFile()
+            kept.synced = contents(path, file)
+            kept.written = bytearray(kept.synced)
+        return other
