@@ -1,0 +1,1 @@
+"""Bytes <-> elements, messages and states.  No sockets here."""

@@ -1,0 +1,188 @@
+"""The strings of one connection: sent once, then named by number.
+
+Both ends keep the same table, entry 0 being the empty string (what stands under a null).  The sender adds the strings
+that its rows use, no others: a pool's dictionary may hold a hundred thousand strings of which a stream uses ten.  When
+the table would pass its bounds the sender begins a new one.  The receiver brings strings into its pool's current
+dictionary when rows first use them, so a full pool can begin a new dictionary at any time.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from spe.errors import LocalProtocolError, RemoteProtocolError
+from spe.strings import Int32Array, StringDictionary, StringPool
+from spe.wire.framing import Buffer, FrameType, check_length, frame
+
+#: Bounds of a connection's table: entries, and bytes of text.  Part of the protocol: the receiver enforces them.
+TABLE_ENTRIES: Final = 1 << 17
+TABLE_BYTES: Final = 32 << 20
+
+#: Rows up to which a Python list is searched faster than an array.
+_FEW: Final = 64
+
+#: A STRINGS body: 1 when the table begins anew, entries before these, entries, then the byte length of each (uint32,
+#: padded to 8), then the texts in UTF-8.
+_STRINGS: Final = struct.Struct("<IIII")
+
+
+class _Translation:
+    """Codes of one table -> codes in ``target``, adding to it what is used and missing."""
+
+    __slots__ = ("_codes", "_target")
+
+    def __init__(self, target: StringDictionary) -> None:
+        self._target = target
+        #: shape (≥ entries seen,); -1 where an entry has not been used yet, or does not exist.
+        self._codes: Int32Array = np.empty(0, np.int32)
+
+    def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
+        """Raises IndexError when a code is outside ``strings``."""
+        try:
+            out = self._codes.take(codes)
+        except IndexError:
+            grown = np.full(max(len(strings), 2 * len(self._codes)), -1, np.int32)
+            grown[: len(self._codes)] = self._codes
+            self._codes = grown
+            out = grown.take(codes)
+        if (-1 in out.tolist()) if len(out) <= _FEW else np.minimum.reduce(out) < 0:
+            missing = np.unique(codes[out < 0])
+            self._codes[missing] = self._target.encode([strings[c] for c in missing.tolist()])
+            out = self._codes.take(codes)
+        return out
+
+
+class SendTable:
+    """The sender's end.  Call :meth:`codes` for each column of a batch, then send :meth:`frames` before the batch."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew: everything is forgotten, here now and there with the next frames."""
+        self._table = StringDictionary([""])
+        self._translations: WeakKeyDictionary[StringDictionary, _Translation] = WeakKeyDictionary()
+        #: Entries and bytes of text that the receiver has, once frames() has been sent.
+        self._sent = 1
+        self._sent_bytes = 0
+        self._begins = True
+
+    def codes(
+        self, values: Int32Array, valid: npt.NDArray[np.bool_] | None, dictionary: StringDictionary
+    ) -> Int32Array:
+        """The connection's code of each row."""
+        unsigned = values.view(np.uint32)  # so that a negative code is out of range, and not counted from the end
+        translation = self._translations.get(dictionary)
+        if translation is None:
+            translation = self._translations[dictionary] = _Translation(self._table)
+        try:
+            return translation.apply(unsigned, dictionary.strings)
+        except IndexError:
+            if valid is None or not len(values):
+                raise LocalProtocolError("a string column has codes outside its dictionary") from None
+        # Whatever stands under a null need not be in the dictionary; let it be the empty string.
+        out = np.zeros(len(values), np.int32)
+        used = unsigned[valid]
+        if len(used):
+            out[valid] = translation.apply(used, dictionary.strings)
+        return out
+
+    @property
+    def pending(self) -> bool:
+        """Must :meth:`frames` go out before the next batch?"""
+        return self._sent != len(self._table)
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing has been sent since the table began."""
+        return self._sent == 1
+
+    def texts(self) -> list[bytes] | None:
+        """What the receiver lacks, or None when that would pass the table's bounds."""
+        new = [s.encode("utf-8", "surrogatepass") for s in self._table.strings[self._sent :]]
+        size = self._sent_bytes + sum(map(len, new))
+        return new if size <= TABLE_BYTES and len(self._table) <= TABLE_ENTRIES else None
+
+    def frames(self, texts: list[bytes], limit: int) -> list[bytes]:
+        """STRINGS frames with :meth:`texts`, each body at most ``limit`` bytes."""
+        out = []
+        while texts:
+            size, count = _STRINGS.size + 8, 0
+            while count < len(texts) and (not count or size + 4 + len(texts[count]) <= limit):
+                size += 4 + len(texts[count])
+                count += 1
+            part, texts = texts[:count], texts[count:]
+            lengths = np.array([*map(len, part), *([0] * (count & 1))], "<u4").tobytes()
+            body = b"".join([_STRINGS.pack(self._begins, self._sent, count, 0), lengths, *part])
+            check_length(FrameType.STRINGS, len(body), limit)
+            out.append(frame(FrameType.STRINGS, body))
+            self._begins = False
+            self._sent += count
+            self._sent_bytes += sum(map(len, part))
+        return out
+
+
+class ReceiveTable:
+    """The receiver's end: strings as they came, and their codes in the pool's current dictionary."""
+
+    __slots__ = ("_bytes", "_dictionary", "_pool", "_strings", "_translation")
+
+    def __init__(self, pool: StringPool) -> None:
+        self._pool = pool
+        self._strings = [""]
+        self._bytes = 0
+        self._dictionary = StringDictionary()
+        self._translation = _Translation(self._dictionary)
+
+    def add(self, body: Buffer) -> None:
+        """Takes in a STRINGS body.  Raises RemoteProtocolError."""
+        try:
+            begins, before, count, zero = _STRINGS.unpack_from(body)
+            lengths = np.frombuffer(body, "<u4", count, _STRINGS.size).tolist()
+        except (struct.error, ValueError):
+            raise RemoteProtocolError(
+                f"STRINGS: a body of {len(body)} bytes is too short for what it announces"
+            ) from None
+        if begins > 1 or zero:
+            raise RemoteProtocolError("STRINGS: nonsense in the header")
+        strings, size = ([""], 0) if begins else (self._strings, self._bytes)
+        size += sum(lengths)
+        if before != len(strings):
+            raise RemoteProtocolError(f"STRINGS: expected entries from {len(strings)} on, got {before}")
+        if before + count > TABLE_ENTRIES or size > TABLE_BYTES:
+            raise RemoteProtocolError(f"STRINGS: more than {TABLE_ENTRIES} entries or {TABLE_BYTES} bytes of text")
+        at = _STRINGS.size + 4 * (count + (count & 1))
+        if at + sum(lengths) != len(body):
+            raise RemoteProtocolError(f"STRINGS: expected {at + sum(lengths)} bytes, got {len(body)}")
+        new = []
+        try:
+            for length in lengths:
+                new.append(str(body[at : at + length], "utf-8", "surrogatepass"))
+                at += length
+        except UnicodeDecodeError as e:
+            raise RemoteProtocolError(f"STRINGS: entry {len(new)}: {e}") from None
+        if begins:
+            self._translation = _Translation(self._dictionary)
+            self._strings = strings
+        self._strings += new
+        self._bytes = size
+
+    def dictionary(self) -> StringDictionary:
+        """Where the strings of the next batch go."""
+        dictionary = self._pool.current()
+        if dictionary is not self._dictionary:
+            self._dictionary = dictionary
+            self._translation = _Translation(dictionary)
+        return dictionary
+
+    def codes(self, codes: npt.NDArray[np.uint32]) -> Int32Array:
+        """Codes in the dictionary that :meth:`dictionary` last returned.  Raises RemoteProtocolError."""
+        try:
+            return self._translation.apply(codes, self._strings)
+        except IndexError:
+            raise RemoteProtocolError(f"BATCH: a string code is outside the table of {len(self._strings)}") from None
