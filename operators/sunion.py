@@ -1,0 +1,484 @@
+"""SUnion: merges a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
+
+Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/protocol.md are here;
+*whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due`,
+:meth:`SUnion.correctable` and then calls one of the ``release`` methods.
+
+Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), per input *stream* sorted by
+(time, input index, id): arrival order differs between replicas, that key does not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spe.batch import Batch, Boundary, RecDone, Rows, concat_rows, is_sorted
+from spe.states import Kind
+from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Slice:
+    """One release: per input stream the rows of [previous end, ``end``), or None where there are none."""
+
+    streams: list[Rows | None]
+    end: int
+    kind: Kind
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self.streams if rows is not None)
+
+
+class _Chunk:
+    """Rows as they arrived, with what is needed to place them without looking inside.
+
+    ``floor`` is the input's stable frontier on arrival: no later chunk holds a smaller time, so a scan over chunks
+    can stop at the first whose floor is past its end.
+    """
+
+    __slots__ = ("first_id", "floor", "ids", "max", "min", "rows", "sorted")
+
+    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int) -> None:
+        time = rows.time
+        self.rows = rows
+        self.first_id = first_id
+        self.ids = ids
+        self.floor = floor
+        self.sorted = is_sorted(time)
+        self.min = int(time[0] if self.sorted else time.min())
+        self.max = int(time[-1] if self.sorted else time.max())
+
+    def select(self, low: int, high: int) -> Rows | None:
+        """Rows with low ≤ time < high."""
+        if self.min >= low and self.max < high:
+            return self.rows
+        time = self.rows.time
+        if self.sorted:
+            start, stop = time.searchsorted(low), time.searchsorted(high)
+            return self.rows.slice(int(start), int(stop)) if start < stop else None
+        mask = (time >= low) & (time < high)
+        return self.rows.select(mask) if mask.any() else None
+
+    def from_time(self, low: int) -> _Chunk | None:
+        """What has time ≥ low, or None."""
+        if self.min >= low:
+            return self
+        if self.max < low:
+            return None
+        index = np.flatnonzero(self.rows.time >= low)
+        ids = index + self.first_id if self.ids is None else self.ids.take(index)
+        return _Chunk(self.rows.take(index), self.first_id, ids, self.floor)
+
+    def smallest_id(self, low: int) -> int | None:
+        """Smallest id among the rows with time ≥ low (ids ascend within a chunk)."""
+        if self.max < low:
+            return None
+        at = 0 if self.min >= low else int(np.argmax(self.rows.time >= low))
+        return self.first_id + at if self.ids is None else int(self.ids[at])
+
+
+class SUnionInput:
+    """One input of the SUnion: a stream of one upstream partition (protocol.md section 4, the table).
+
+    Attributes:
+      position: p; all stable tuples of this (sub)stream with id ≤ p are here.
+      frontier: SB; largest stable boundary.
+      last_time: τ; time of the last stable tuple (BEFORE_TIME for sources, which are not sorted).
+      tentative_frontier: TB; largest boundary of either kind since the last undo.
+      cut_time: tcut; tentative tuples up to here have been seen or are of no more use.
+      held: something tentative was taken since the last undo.
+    """
+
+    __slots__ = (
+        "_owner",
+        "cut_time",
+        "frontier",
+        "held",
+        "last_time",
+        "position",
+        "skip_below",
+        "sorted",
+        "stable",
+        "stream",
+        "tentative",
+        "tentative_frontier",
+    )
+
+    def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool) -> None:
+        self._owner = owner
+        self.stream = stream
+        self.sorted = sorted_by_time
+        self.position = 0
+        self.frontier = BEFORE_TIME
+        self.last_time = BEFORE_TIME
+        self.tentative_frontier = BEFORE_TIME
+        self.cut_time = BEFORE_TIME
+        self.held = False
+        self.skip_below = BEFORE_TIME
+        self.stable: list[_Chunk] = []
+        self.tentative: list[_Chunk] = []
+
+    @property
+    def tentative_from(self) -> int:
+        """φ: where tentative data may begin."""
+        if self.sorted and self.last_time >= self.frontier:
+            return saturating_add(self.last_time, 1)
+        return self.frontier
+
+    def t_star(self) -> int:
+        """T*: what a new MAIN need not send again, because it was seen or the buckets are gone (F6)."""
+        seen = max((c.max for c in self.tentative), default=BEFORE_TIME)
+        edges = (self.tentative_frontier, self.frontier, self._owner.next)
+        return max(seen, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
+
+    def add_stable(self, batch: Batch, now: int) -> None:
+        """Stores a stable batch that begins at or before our position; duplicates are dropped by id (U10)."""
+        if batch.from_id < self.position:
+            batch = batch.after(min(self.position, batch.upto_id))
+        self.position = max(self.position, batch.upto_id)
+        rows = batch.rows
+        if len(rows) == 0:
+            return
+        chunk = _Chunk(rows, batch.from_id + 1, batch.ids, self.frontier)
+        latest = chunk.max
+        if chunk.min < self.skip_below:
+            # After an install the state already holds what lies below the restart point (B7, A3).
+            rest = chunk.from_time(self.skip_below)
+            if rest is None:
+                return
+            chunk = rest
+        if self.sorted:
+            self.last_time = max(self.last_time, latest)
+        self.stable.append(chunk)
+        self._owner.stable_bytes += chunk.rows.nbytes
+        if self.tentative:
+            self._drop_tentative()
+        self._owner._arrived(latest, now)
+
+    def add_tentative(self, batch: Batch, now: int) -> None:
+        """Stores what of a tentative batch is new: time ≥ φ, > tcut and ≥ next; the rest is dropped, counted (B4)."""
+        rows = batch.rows
+        if len(rows) == 0:
+            return
+        self.held = True
+        owner = self._owner
+        low = max(self.tentative_from, self.cut_time + 1, owner.next)
+        self._owner._arrived(int(rows.time[-1]), now)
+        chunk = _Chunk(rows, 0, None, low).from_time(low)
+        owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
+        if chunk is not None:
+            self.tentative.append(chunk)
+
+    def add_boundary(self, boundary: Boundary, now: int) -> None:
+        """Advances the frontier of the boundary's kind; a stable one also covers ids (U10)."""
+        if boundary.kind is Kind.STABLE:
+            self.position = max(self.position, boundary.upto_id)
+            if boundary.time > self.frontier:
+                self.frontier = boundary.time
+                if boundary.time >= self.skip_below:
+                    self.skip_below = BEFORE_TIME
+                if self.tentative:
+                    self._drop_tentative()
+        else:
+            self.held = True
+        if boundary.time > self.tentative_frontier:
+            self.tentative_frontier = boundary.time
+        self._owner._arrived(boundary.time, now)
+
+    def undo(self) -> None:
+        """The producer withdraws its tentative suffix (B5)."""
+        self.tentative.clear()
+        self.tentative_frontier = self.frontier
+        self.cut_time = BEFORE_TIME
+        self.held = False
+
+    def rec_done(self, element: RecDone) -> None:
+        """A correction is complete: changes no data here; what is due is seen from frontiers (B5, R7)."""
+
+    def main_changed(self) -> None:
+        """Another producer takes over as MAIN: its tentative tuples count only beyond what was seen."""
+        self.cut_time = self.t_star()
+
+    def ended(self) -> bool:
+        return self.frontier >= END_OF_TIME
+
+    def acknowledged(self, restart: int) -> int:
+        """A1: everything up to here is processed into state that survives a restart at ``restart``."""
+        smallest = min(
+            (i for i in (c.smallest_id(restart) for c in self.stable) if i is not None), default=self.position + 1
+        )
+        return smallest - 1
+
+    def trim_tentative(self, limit_bytes: int, released: int) -> int:
+        """Forgets the oldest released tentative chunks beyond the limit; returns how many tuples went."""
+        excess = sum(c.rows.nbytes for c in self.tentative) - limit_bytes
+        gone = 0
+        while excess > 0 and self.tentative and self.tentative[0].max < released:
+            oldest = self.tentative.pop(0)
+            excess -= oldest.rows.nbytes
+            gone += len(oldest.rows)
+        return gone
+
+    def _drop_tentative(self) -> None:
+        low = self.tentative_from
+        if self.tentative[0].min < low:
+            self.tentative = [c for c in (c.from_time(low) for c in self.tentative) if c is not None]
+
+
+class SUnion:
+    """The serialiser of a unit.
+
+    Args:
+      inputs: per input, in index order, (stream index, sorted): sources are not sorted by time, all else is.
+      streams: how many input streams; inputs of the same stream are merged into one sequence.
+      bucket_us: width d of a bucket, microseconds of tuple time.  Wider buckets mean fewer, larger slices and
+        more latency while all is well.
+      tentative_bytes: per input, how much of the tentative tuples already released is kept for a second release
+        after a forced rec_done (B6); beyond it the oldest go, counted.
+
+    Attributes:
+      next: start of the next bucket of the live instance.
+      redo_next: of the redo instance; None when there is none.
+      restart: n*, the start of the first bucket released tentatively; None while untainted.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: Sequence[tuple[int, bool]],
+        streams: int,
+        bucket_us: int,
+        tentative_bytes: int = 64 << 20,
+    ) -> None:
+        self._bucket_us = bucket_us
+        self._tentative_bytes = tentative_bytes
+        self._streams = streams
+        self.inputs = [SUnionInput(self, stream, sorted_by_time=in_order) for stream, in_order in inputs]
+        self.next = BEFORE_TIME
+        self.redo_next: int | None = None
+        self.restart: int | None = None
+        self.tentative_dropped = 0
+        #: Bytes of stable tuples held (for redo, or because an input lags).
+        self.stable_bytes = 0
+        # B3: the clock of a bucket starts with the first arrival at or past its start.  One entry per advance:
+        # bucket starts ascending, and when that far had been reached.
+        self._clock_buckets: list[int] = []
+        self._clock_starts: list[int] = []
+        self._highest = BEFORE_TIME
+
+    # --- frontiers ---
+
+    @property
+    def frontier(self) -> int:
+        """F: everything below is stable on every input."""
+        return min(i.frontier for i in self.inputs)
+
+    @property
+    def stable_end(self) -> int:
+        """Fd: the end of the last stable bucket."""
+        return floor_to(self.frontier, self._bucket_us)
+
+    @property
+    def tainted(self) -> bool:
+        return self.restart is not None
+
+    # --- clocks ---
+
+    def _arrived(self, value: int, now: int) -> None:
+        bucket = floor_to(value, self._bucket_us)
+        if bucket > self._highest:
+            self._highest = bucket
+            self._clock_buckets.append(bucket)
+            self._clock_starts.append(now)
+
+    def clock(self, bucket: int) -> int | None:
+        """When the clock of the bucket that starts at ``bucket`` began, or None."""
+        at = bisect_left(self._clock_buckets, bucket)
+        return self._clock_starts[at] if at < len(self._clock_starts) else None
+
+    def waited(self, now: int) -> int:
+        """Age of the oldest running clock; 0 when none runs."""
+        return now - self._clock_starts[0] if self._clock_starts else 0
+
+    def shift_clocks(self, gap_us: int) -> None:
+        """We were not running for ``gap_us``: what lies in the sockets is not late (T1)."""
+        self._clock_starts = [start + gap_us for start in self._clock_starts]
+
+    def _forget_clocks(self) -> None:
+        low = self.next if self.redo_next is None else min(self.next, self.redo_next)
+        if self._clock_buckets and self._clock_buckets[0] < low:
+            at = bisect_left(self._clock_buckets, low)
+            del self._clock_buckets[:at]
+            del self._clock_starts[:at]
+
+    def _end_by_age(self, age_us: int, now: int) -> int:
+        """End of the last bucket that is at least ``age_us`` old."""
+        starts = self._clock_starts
+        at = len(starts)
+        while at and starts[at - 1] > now - age_us:
+            at -= 1
+        return saturating_add(self._clock_buckets[at - 1], self._bucket_us) if at else BEFORE_TIME
+
+    def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
+        """End of the last bucket that may not wait any longer (T3, T4), or None.
+
+        Args:
+          wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
+          hard_us: age from which it goes in any case.
+          fresh: per input, whether something is still to be expected of it soon (T2).
+        """
+        end = self._end_by_age(hard_us, now)
+        waiting = [max(i.tentative_frontier, i.frontier) for i, alive in zip(self.inputs, fresh, strict=True) if alive]
+        if waiting:
+            complete = floor_to(min(waiting), self._bucket_us)
+            end = max(end, min(complete, self._end_by_age(wait_us, now)))
+        return end if end > self.next else None
+
+    def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:
+        """Would we stay stable if we redid now? (R1)"""
+        start = self.clock(self.stable_end)
+        return start is None or now - start < age_us
+
+    # --- releases ---
+
+    def release_stable(self, max_rows: int) -> Slice | None:
+        """Everything stable since the last release, at most about ``max_rows``; None when there is nothing (B1)."""
+        assert not self.tainted, "stable release while tainted"
+        end = self.stable_end
+        if end <= self.next:
+            return None
+        end = self._bounded(end, self.next, max_rows)
+        released = self._take(end)
+        self.next = end
+        self._forget_clocks()
+        return released
+
+    def taint(self) -> None:
+        """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
+        assert not self.tainted
+        self.restart = self.next
+
+    def release_tentative(self, end: int) -> Slice:
+        """Everything that is here of [next, end), stable or not; the stable part stays for redo (B6)."""
+        assert self.tainted, "tentative release before the checkpoint"
+        low = self.next
+        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        for one in self.inputs:
+            into = parts[one.stream]
+            for chunks in (one.stable, one.tentative):
+                for chunk in chunks:
+                    if chunk.floor >= end:
+                        break
+                    if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
+                        into.append(rows)
+            self.tentative_dropped += one.trim_tentative(self._tentative_bytes, end)
+        self.next = end
+        self._forget_clocks()
+        return Slice([_serialise(p) for p in parts], end, Kind.TENTATIVE)
+
+    def begin_redo(self) -> None:
+        """A second instance, restored from the checkpoint, starts at n* (R5)."""
+        assert self.restart is not None
+        self.redo_next = self.restart
+
+    def release_redo(self, max_rows: int) -> Slice | None:
+        """The next stable slice for the redo instance; it may be forgotten at once (R6).  None: caught up."""
+        assert self.redo_next is not None
+        end = self.stable_end
+        if end <= self.redo_next:
+            return None
+        end = self._bounded(end, self.redo_next, max_rows)
+        released = self._take(end)
+        self.redo_next = end
+        return released
+
+    def finish_redo(self) -> None:
+        """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
+        assert self.redo_next is not None
+        self.next = self.redo_next
+        self.redo_next = None
+        self.restart = None
+        self._forget_clocks()
+
+    def resume_live(self) -> None:
+        """Live goes on beside redo; what redo has released is gone from here."""
+        assert self.redo_next is not None
+        self.next = max(self.next, self.redo_next)
+
+    def install(self, restart: int, positions: Sequence[int]) -> None:
+        """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
+        self.next = restart
+        for one, position in zip(self.inputs, positions, strict=True):
+            one.position = position
+            one.skip_below = restart
+
+    def restart_point(self) -> int:
+        """From where a restored copy would need the stable tuples (A1)."""
+        if self.redo_next is not None:
+            return self.redo_next
+        return self.next if self.restart is None else self.restart
+
+    def acknowledged(self) -> list[int]:
+        restart = self.restart_point()
+        return [i.acknowledged(restart) for i in self.inputs]
+
+    def _bounded(self, end: int, low: int, max_rows: int) -> int:
+        """``end``, or an earlier bucket end so that a slice holds about ``max_rows`` per input."""
+        for one in self.inputs:
+            count = 0
+            for chunk in one.stable:
+                if chunk.floor >= end:
+                    break
+                count += len(chunk.rows)
+                if count > max_rows:
+                    first = min(c.min for c in one.stable)
+                    at_least = saturating_add(floor_to(max(first, low), self._bucket_us), self._bucket_us)
+                    end = min(end, max(floor_to(chunk.min, self._bucket_us), at_least))
+                    break
+        return end
+
+    def _take(self, end: int) -> Slice:
+        """Removes and returns every stable tuple with time < end."""
+        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        for one in self.inputs:
+            into = parts[one.stream]
+            chunks = one.stable
+            kept: list[_Chunk] = []
+            seen = 0
+            for chunk in chunks:
+                if chunk.floor >= end:
+                    break
+                seen += 1
+                if chunk.max < end:
+                    into.append(chunk.rows)
+                    self.stable_bytes -= chunk.rows.nbytes
+                    continue
+                if (rows := chunk.select(BEFORE_TIME, end)) is not None:
+                    into.append(rows)
+                    self.stable_bytes -= chunk.rows.nbytes
+                    rest = chunk.from_time(end)
+                    assert rest is not None
+                    self.stable_bytes += rest.rows.nbytes
+                    chunk = rest
+                kept.append(chunk)
+            if seen:
+                chunks[:seen] = kept
+        return Slice([_serialise(p) for p in parts], end, Kind.STABLE)
+
+
+def _serialise(parts: Iterable[Rows]) -> Rows | None:
+    """Parts in (input, id) order become one sequence in (time, input, id) order."""
+    present = list(parts)
+    if not present:
+        return None
+    rows = concat_rows(present)
+    if is_sorted(rows.time):
+        return rows
+    return rows.take(rows.time.argsort(kind="stable"))
