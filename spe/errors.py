@@ -76,6 +76,10 @@ class LinkBroken(SpeError):
     """The peer vanished, or the network between us did."""
 
 
+class PortInUse(SpeError):
+    """An address cannot be listened on: taken by another process, nearly always.  Says which and why."""
+
+
 class LogError(SpeError):
     """A durable log cannot be used; says which segment, which offset, and why."""
 
