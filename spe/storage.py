@@ -1,0 +1,217 @@
+"""Durable files below one root: on disk, and in memory for tests."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import trio
+
+from spe.errors import LogError
+
+#: What an atomic write leaves behind when the machine dies in the middle of it; never listed, overwritten next time.
+_ASIDE: Final = ".aside-"
+
+
+class DiskFile:
+    """An open file of a :class:`DiskStorage`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._failed: OSError | None = None
+
+    def append(self, data: bytes) -> None:
+        self._check()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    async def sync(self) -> None:
+        """After a failed sync the kernel may have dropped what it could not write, so the file is not used again."""
+        self._check()
+        try:
+            await trio.to_thread.run_sync(os.fdatasync, self._descriptor)
+        except OSError as e:
+            self._failed = e
+            raise
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Fewer bytes than asked for only at the end of the file."""
+        data = os.pread(self._descriptor, length, offset)
+        while (
+            data and len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data)))
+        ):
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        self._check()
+        os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise OSError(self._failed.errno, f"an earlier sync failed ({self._failed.strerror})", str(self._path))
+
+
+class DiskStorage:
+    """The Storage of production.  All paths are relative to ``root`` and stay below it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._locks: dict[PurePosixPath, int] = {}
+        #: Atomic writes are few and large; one disk does them one after the other anyway.
+        self._writing = trio.Lock()
+
+    def open(self, path: PurePosixPath) -> DiskFile:
+        target = self._path(path)
+        new = not target.exists()
+        if new:
+            self._make_folders(target.parent)
+        file = DiskFile(target)
+        if new:
+            _sync_folder(target.parent)
+        return file
+
+    def exists(self, path: PurePosixPath) -> bool:
+        return self._path(path).exists()
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        try:
+            names = os.listdir(self._path(folder))
+        except FileNotFoundError:
+            return []
+        return sorted(n for n in names if not n.startswith(_ASIDE))
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+        target = self._path(path)
+        async with self._writing:
+            await trio.to_thread.run_sync(self._replace, target, data)
+
+    def read(self, path: PurePosixPath) -> bytes:
+        return self._path(path).read_bytes()
+
+    def remove(self, path: PurePosixPath) -> None:
+        self._path(path).unlink()
+
+    def lock(self, path: PurePosixPath) -> None:
+        target = self._path(path)
+        self._make_folders(target.parent)
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            raise LogError(f"{target} is in use by {holder}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._locks[path] = descriptor  # the kernel gives the lock back when the process ends, however it ends
+
+    def _path(self, path: PurePosixPath) -> Path:
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"expected a path below the storage root, got {str(path)!r}")
+        return self._root / path
+
+    def _make_folders(self, folder: Path) -> None:
+        """Creates what is missing, from the top, so that each new name is durable."""
+        if not folder.exists():
+            self._make_folders(folder.parent)
+            folder.mkdir(exist_ok=True)
+            _sync_folder(folder.parent)
+
+    def _replace(self, target: Path, data: bytes) -> None:
+        self._make_folders(target.parent)
+        aside = target.with_name(_ASIDE + target.name)
+        try:
+            with open(aside, "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(aside, target)
+        except OSError:
+            aside.unlink(missing_ok=True)  # give the space back: the disk may be full
+            raise
+        _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class MemoryFile:
+    """An open file of a :class:`MemoryStorage`."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._data = data
+
+    def append(self, data: bytes) -> None:
+        self._data += data
+
+    async def sync(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def truncate(self, size: int) -> None:
+        del self._data[size:]
+        self._data += bytes(size - len(self._data))
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryStorage:
+    """Files in memory, for tests: nothing fails and nothing is lost."""
+
+    def __init__(self) -> None:
+        self._files: dict[PurePosixPath, bytearray] = {}
+        self._locked: set[PurePosixPath] = set()
+
+    def open(self, path: PurePosixPath) -> MemoryFile:
+        return MemoryFile(self._files.setdefault(path, bytearray()))
+
+    def exists(self, path: PurePosixPath) -> bool:
+        return path in self._files or any(path in p.parents for p in self._files)
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        depth = len(folder.parts)
+        return sorted({p.parts[depth] for p in self._files if folder in p.parents})
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self._files[path] = bytearray(data)
+
+    def read(self, path: PurePosixPath) -> bytes:
+        try:
+            return bytes(self._files[path])
+        except KeyError:
+            raise FileNotFoundError(f"no file {path}") from None
+
+    def remove(self, path: PurePosixPath) -> None:
+        if self._files.pop(path, None) is None:
+            raise FileNotFoundError(f"no file {path}")
+
+    def lock(self, path: PurePosixPath) -> None:
+        if path in self._locked:
+            raise LogError(f"{path} is in use by this process")
+        self._locked.add(path)
