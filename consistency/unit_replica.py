@@ -1,0 +1,326 @@
+"""One replica of one partition of a unit: SUnion, operators, outputs, and the decisions of DPC.  Pure.
+
+Elements enter through ``sunion.inputs[i]``; then the shell calls :meth:`UnitReplica.advance`, again while it says
+that more is waiting, and at every tick.  What leaves goes to an :class:`Outputs`.  There may be two instances of the
+operators: *live*, which took in tentative data, and *redo*, restored from the checkpoint (protocol.md R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from consistency.partners import Alone, Ask, Partners
+from consistency.states import Event, after
+from operators.fragment import Fragment
+from operators.soutput import SOutput
+from operators.sunion import Slice, SUnion
+from spe.batch import Element
+from spe.plan import Node, Policy, Unit
+from spe.states import Kind, NodeState
+
+#: Rows per input in one stable or redo slice: large enough to be efficient, small enough to yield within 20 ms (R6).
+SLICE_ROWS: Final = 20_000
+
+
+class Outputs(Protocol):
+    """Where a replica's results go; one stable log and one tentative suffix per output stream."""
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None: ...
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
+
+    def clear_suffix(self) -> None:
+        """Nothing tentative is true any more (rec_done)."""
+        ...
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        """State of every output from here on; ``fresh``: live results go on while reconciling."""
+        ...
+
+    def full(self) -> bool:
+        """A buffer is at its cap: release nothing stable until consumers acknowledge."""
+        ...
+
+
+class InputsView(Protocol):
+    """What the replica needs to know of the other side of its inputs."""
+
+    def fresh(self, now: int) -> Sequence[bool]:
+        """Per input: is something still to be expected of it soon? (T2)"""
+        ...
+
+    def arriving(self, now: int) -> bool:
+        """Has every input a feed on which something came lately? (R1)"""
+        ...
+
+    def caught_up(self) -> bool:
+        """Does every connected input hold what its producer had when we connected?"""
+        ...
+
+    def started(self, now: int) -> bool:
+        """Has every input had its first boundary, or X passed since the start? (A4)"""
+        ...
+
+    def upstream_full(self) -> bool:
+        """Does a producer report a full output buffer? (R2)"""
+        ...
+
+    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
+        """Last announced state of each partner replica; None where unreachable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State of a replica at ``restart``: everything below is processed, nothing tentative is in it."""
+
+    restart: int
+    fragment: Mapping[str, Any]
+    outputs: Sequence[Mapping[str, Any]]
+
+
+class _Instance:
+    """Operators and the counters of their outputs."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.fragment = Fragment(unit)
+        self.outputs = [SOutput(stream) for stream in unit.outputs]
+
+    def checkpoint(self, restart: int) -> Checkpoint:
+        return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs])
+
+    @classmethod
+    def restored(cls, unit: Unit, checkpoint: Checkpoint) -> _Instance:
+        one = cls(unit)
+        one.fragment.restore(checkpoint.fragment)
+        for output, state in zip(one.outputs, checkpoint.outputs, strict=True):
+            output.restore(state)
+        return one
+
+
+class UnitReplica:
+    """The consistency manager of one unit replica, with what it manages.
+
+    Args:
+      unit: what to run.
+      sunion: its serialiser; feeds write into its inputs.
+      node: X, α and the policies.
+      outputs, inputs: the two sides of the world.
+      partners: our side of the partner protocol.
+      redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        sunion: SUnion,
+        node: Node,
+        *,
+        outputs: Outputs,
+        inputs: InputsView,
+        partners: Partners,
+        redo_bytes: int,
+    ) -> None:
+        self._unit = unit
+        self.sunion = sunion
+        self._node = node
+        self._outputs = outputs
+        self._inputs = inputs
+        self.partners = partners
+        self._redo_bytes = redo_bytes
+        self._live = _Instance(unit)
+        self._redo: _Instance | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._stable_counters: dict[str, int] = {}
+        self._partner: str | None = None
+        self.state = NodeState.RECOVERING
+        self.live_runs = False
+        self.reconciliations = 0
+
+    # --- events ---
+
+    def advance(self, now: int) -> tuple[bool, Ask | None]:
+        """Does what can be done now; returns (more is waiting: call again soon, a partner to ask).
+
+        Raises:
+          OperatorFailed: an operator raised; this replica cannot go on.
+        """
+        if self.state is NodeState.STABILIZATION:
+            return self._reconcile(now), None
+        if self.state is NodeState.UP_FAILURE and self.sunion.tainted:
+            return self._go_on_tentatively(now)
+        return self._go_on_stable(now), None
+
+    def partner_asks(self, asker: str) -> bool:
+        return self.partners.asked(asker, self.state)
+
+    def partner_grants(self, number: int, now: int) -> None:
+        partner = self.partners.granted(number)
+        if partner is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
+            self._start_redo(partner)
+
+    def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
+        """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
+        self._live = _Instance.restored(self._unit, checkpoint)
+        self.sunion.install(checkpoint.restart, positions)
+
+    def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
+        """For a restarting partner: the last consistent state and the input positions that go with it."""
+        if self.state is NodeState.RECOVERING:
+            return None
+        positions = self.sunion.acknowledged()
+        if self._redo is not None:
+            return self._redo.checkpoint(self.sunion.restart_point()), positions
+        if self._checkpoint is not None:
+            return self._checkpoint, positions
+        return self._live.checkpoint(self.sunion.next), positions
+
+    def counters(self) -> dict[str, int]:
+        """Operators' counters, of stable processing only (U7)."""
+        if self._redo is not None:
+            return self._redo.fragment.counters()
+        return self._stable_counters if self._checkpoint is not None else self._live.fragment.counters()
+
+    # --- the stable way ---
+
+    def _go_on_stable(self, now: int) -> bool:
+        sunion = self.sunion
+        released = None if self._outputs.full() else sunion.release_stable(SLICE_ROWS)
+        if released is not None:
+            self._emit_stable(self._live, released)
+            if self.state is NodeState.UP_FAILURE:
+                self._move(Event.HEALED)
+            if sunion.stable_end > sunion.next:
+                return True
+        if sunion.stable_end > sunion.next:  # held back by a full buffer: stable, only not yet released
+            return False
+        if self.state is NodeState.RECOVERING:
+            self._leave_recovering(now)
+        elif self.state is NodeState.STABLE and self._must_go_on(now):
+            self._go_tentative(now, Event.TENTATIVE)
+        return False
+
+    def _leave_recovering(self, now: int) -> None:
+        if not self._inputs.started(now):
+            return
+        if self._must_go_on(now):
+            self._go_tentative(now, Event.TENTATIVE)
+        elif self._inputs.caught_up():
+            self._move(Event.CAUGHT_UP)
+
+    def _must_go_on(self, now: int) -> bool:
+        """T3: the next bucket has waited as long as it may."""
+        return self._due(now, self._node.alpha_x_us) is not None
+
+    def _due(self, now: int, wait_us: int) -> int | None:
+        if self.sunion.waited(now) < wait_us:
+            return None
+        return self.sunion.due(now, wait_us=wait_us, hard_us=self._node.hard_us, fresh=self._inputs.fresh(now))
+
+    # --- tentative ---
+
+    def _go_tentative(self, now: int, event: Event) -> None:
+        """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6)."""
+        policy = self._node.during_failure
+        if policy is not Policy.SUSPEND:
+            self._checkpoint = self._live.checkpoint(self.sunion.next)
+            self._stable_counters = self._live.fragment.counters()
+            self.sunion.taint()
+        self._move(event)
+        self._release_tentative(now, policy)
+
+    def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
+        self._release_tentative(now, self._node.during_failure)
+        if not self._correctable(now):
+            if self.partners.pending:
+                self.partners.withdraw()
+            return False, None
+        self.partners.want(now)
+        step = self.partners.poll(now, self._inputs.partner_states(now))
+        if isinstance(step, Alone):
+            self._start_redo(None)
+            return True, None
+        return False, step
+
+    def _release_tentative(self, now: int, policy: Policy) -> None:
+        if policy is Policy.SUSPEND:
+            return
+        wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
+        if (end := self._due(now, wait_us)) is not None:
+            self._emit_tentative(end)
+
+    def _correctable(self, now: int) -> bool:
+        """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
+        sunion = self.sunion
+        if sunion.restart is None or sunion.stable_end <= sunion.restart:
+            return False
+        if sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full():
+            return True
+        return sunion.oldest_unstable_is_young(now, self._node.alpha_x_us) and self._inputs.arriving(now)
+
+    # --- correcting ---
+
+    def _start_redo(self, partner: str | None) -> None:
+        assert self._checkpoint is not None
+        self.partners.withdraw()
+        self._partner = partner
+        self._redo = _Instance.restored(self._unit, self._checkpoint)
+        self.sunion.begin_redo()
+        self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
+        self._move(Event.RECONCILE)
+
+    def _reconcile(self, now: int) -> bool:
+        assert self._redo is not None
+        if self._partner is not None and self._inputs.partner_states(now).get(self._partner) not in (
+            NodeState.STABLE,
+            NodeState.UP_FAILURE,
+        ):
+            self._partner = None
+            if self._node.during_stabilization is not Policy.SUSPEND:
+                self.sunion.resume_live()
+                self.live_runs = True
+                self._outputs.announce(self.state, True)
+        if self.live_runs:
+            self._release_tentative(now, self._node.during_stabilization)
+        if self._outputs.full():
+            return False
+        released = self.sunion.release_redo(SLICE_ROWS)
+        if released is not None:
+            self._emit_stable(self._redo, released)
+            return True
+        self._finish_redo(now)
+        return False
+
+    def _finish_redo(self, now: int) -> None:
+        """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE."""
+        assert self._redo is not None
+        self.sunion.finish_redo()
+        self._live, self._redo, self._checkpoint = self._redo, None, None
+        self.live_runs = False
+        self._partner = None
+        self.reconciliations += 1
+        self._outputs.clear_suffix()
+        if self._must_go_on(now):
+            self._go_tentative(now, Event.CAUGHT_UP_DUE)
+        else:
+            self._move(Event.CAUGHT_UP)
+
+    # --- emitting ---
+
+    def _emit_stable(self, instance: _Instance, piece: Slice) -> None:
+        assert piece.kind is Kind.STABLE
+        results = instance.fragment.step(piece)
+        for at, (output, rows) in enumerate(zip(instance.outputs, results, strict=True)):
+            self._outputs.stable(at, output.stable(rows, piece.end))
+
+    def _emit_tentative(self, end: int) -> None:
+        piece = self.sunion.release_tentative(end)
+        results = self._live.fragment.step(piece)
+        for at, (output, rows) in enumerate(zip(self._live.outputs, results, strict=True)):
+            self._outputs.tentative(at, output.tentative(rows, end))
+
+    def _move(self, event: Event) -> None:
+        self.state = after(self.state, event)
+        self._outputs.announce(self.state, self.live_runs)
