@@ -1,0 +1,73 @@
+"""A rolling digest of a stable stream, so that replicas can tell in a few bytes whether they made the same tuples."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from spe.batch import Column, Rows, concat_rows
+from spe.hashing import hash_rows
+
+#: Tuples between two marks: the positions at which replicas compare (protocol.md section 8, 4).
+MARK_EVERY: Final = 1_000
+#: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
+MARKS_KEPT: Final = 64
+
+#: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
+_MASK: Final = (1 << 63) - 1
+
+
+class RollingDigest:
+    """Σ hash(tuple i) · (2i + 1) modulo 2**63 over the tuples 1 … count of a stream.
+
+    Being a sum it does not depend on how the stream is cut; the factor makes it depend on the order.  The hash goes
+    by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by until a mark
+    is due, and then hashed in one go: a small slice costs an append to a list, not some twenty NumPy calls.
+
+    Args:
+      count: tuples before this point.
+      value: their digest.
+    """
+
+    __slots__ = ("_count", "_pending", "_value", "count", "marks")
+
+    def __init__(self, count: int = 0, value: int = 0) -> None:
+        #: Tuples added.
+        self.count = count
+        #: Position (a multiple of MARK_EVERY) -> digest there; in ascending order.
+        self.marks: dict[int, int] = {}
+        self._count = count
+        self._value = value
+        self._pending: list[Rows] = []
+
+    def add(self, rows: Rows) -> None:
+        """Takes the next tuples of the stream."""
+        self._pending.append(rows)
+        self.count += len(rows)
+        if self.count // MARK_EVERY != self._count // MARK_EVERY:
+            self._hash()
+
+    def value(self) -> int:
+        """The digest of everything added."""
+        self._hash()
+        return self._value
+
+    def _hash(self) -> None:
+        if not self._pending:
+            return
+        rows = concat_rows(self._pending)
+        self._pending = []
+        before, count = self._count, len(rows)
+        hashes = hash_rows([Column(rows.time), Column(rows.t_max), *rows.columns])
+        weights = np.arange(2 * before + 3, 2 * (before + count) + 3, 2, dtype=np.uint64)
+        # uint64 arrays wrap without a word, and that is what is wanted here.
+        sums = np.cumsum(hashes * weights, dtype=np.uint64)
+        first = (before // MARK_EVERY + 1) * MARK_EVERY
+        for position in range(first, before + count + 1, MARK_EVERY):
+            self.marks[position] = (self._value + int(sums[position - before - 1])) & _MASK
+        while len(self.marks) > MARKS_KEPT:
+            del self.marks[next(iter(self.marks))]
+        if count:
+            self._value = (self._value + int(sums[-1])) & _MASK
+        self._count = before + count

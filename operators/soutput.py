@@ -1,0 +1,161 @@
+"""SOutput: turns what a unit's operators made of one slice into elements of an output channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from operators.digest import RollingDigest
+from spe.batch import Batch, Boundary, Element, Rows, is_sorted
+from spe.errors import LocalProtocolError
+from spe.states import Kind
+from spe.times import BEFORE_TIME, format_timestamp
+
+
+class SOutput:
+    """Numbers the tuples of one output and marks them stable or tentative.
+
+    Stable ids are the ordinals 1, 2, 3, … of the stable stream, so every replica gives the same tuple the same id
+    (protocol.md U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
+    stable may follow something tentative until :meth:`restore`: the operators have then seen data that may be undone.
+
+    While a redo runs there are two of these, one per instance of the operators, and both feed one OutputLog: the live
+    one goes on with its tentative run, the restored one makes the stable ids that follow the checkpoint.
+
+    After a restore to a checkpoint that lies behind what was already let through (periodic checkpoints, R8), results
+    up to the last released id are dropped by counting; the digest shows whether they were the same as before.
+
+    Args:
+      stream: name, for error messages.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._digest = RollingDigest()
+        #: End of the last slice, microseconds of tuple time.  Never decreases but by a restore.
+        self._boundary = BEFORE_TIME
+        #: Tentative tuples made since the last stable one; None before the first tentative slice.
+        self._tentative: int | None = None
+        self._tentative_boundary = BEFORE_TIME
+        #: Where releasing had come when we were restored: what is made below it is known downstream.
+        self._released_id = 0
+        self._released_digest = 0
+        self._released_boundary = BEFORE_TIME
+        #: Regenerated tuples that were dropped.
+        self.dropped = 0
+
+    @property
+    def last_id(self) -> int:
+        """Id of the last stable tuple made."""
+        return self._digest.count
+
+    @property
+    def marks(self) -> Mapping[int, int]:
+        """Id -> digest of the stream up to there, each 1,000 tuples; replicas compare them (section 8, 4)."""
+        return self._digest.marks
+
+    def stable(self, rows: Rows | None, boundary: int) -> list[Element]:
+        """The elements of a stable slice that ends at ``boundary``.
+
+        Raises:
+          LocalProtocolError: the slice is out of order, follows a tentative one, or does not repeat what was released.
+        """
+        if self._tentative is not None:
+            raise LocalProtocolError(f"{self._stream}: a stable slice after a tentative one, without a restore")
+        last = self._boundary
+        self._check(rows, boundary, last)
+        self._boundary = boundary
+        out: list[Element] = []
+        if rows is not None and len(rows) and self._digest.count < self._released_id:
+            rows = self._drop_released(rows)
+        if rows is not None and len(rows):
+            before = self._digest.count
+            self._digest.add(rows)
+            out.append(Batch(Kind.STABLE, before, self._digest.count, None, rows))
+        if self._released_id:
+            self._check_count(boundary)
+        if boundary > max(last, self._released_boundary):
+            out.append(Boundary(Kind.STABLE, boundary, self._digest.count))
+        return out
+
+    def tentative(self, rows: Rows | None, boundary: int) -> list[Element]:
+        """The elements of a tentative slice that ends at ``boundary``.  Raises LocalProtocolError as above."""
+        if self._tentative is None:
+            self._tentative = 0
+            self._tentative_boundary = self._boundary
+        self._check(rows, boundary, self._tentative_boundary)
+        out: list[Element] = []
+        if rows is not None and len(rows):
+            before = self._digest.count + self._tentative
+            self._tentative += len(rows)
+            out.append(Batch(Kind.TENTATIVE, before, before + len(rows), None, rows))
+        if boundary > self._tentative_boundary:
+            out.append(Boundary(Kind.TENTATIVE, boundary, self._digest.count + self._tentative))
+        self._tentative_boundary = boundary
+        return out
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counters; taken before the first tentative slice or on the redo instance, never in between (C1).
+
+        Raises:
+          LocalProtocolError: a tentative slice went through: there is no consistent state to take.
+        """
+        if self._tentative is not None:
+            raise LocalProtocolError(f"{self._stream}: a checkpoint while tainted")
+        return {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": self._boundary}
+
+    def restore(self, state: Mapping[str, Any], released: Mapping[str, Any] | None = None) -> None:
+        """Puts back a snapshot.
+
+        Args:
+          state: as from :meth:`snapshot`.
+          released: a later snapshot, up to which everything was already let through; None: what this instance itself
+            has let through since it was made.
+        """
+        if released is not None:
+            reached = (int(released["last_id"]), int(released["digest"]), int(released["boundary"]))
+        elif self._digest.count >= self._released_id:
+            reached = (self._digest.count, self._digest.value(), max(self._boundary, self._released_boundary))
+        else:
+            reached = (self._released_id, self._released_digest, self._released_boundary)
+        self._released_id, self._released_digest, self._released_boundary = reached
+        self._digest = RollingDigest(int(state["last_id"]), int(state["digest"]))
+        self._boundary = int(state["boundary"])
+        self._tentative = None
+        self._tentative_boundary = BEFORE_TIME
+
+    def _check(self, rows: Rows | None, boundary: int, last: int) -> None:
+        """Invariant 2 of section 8: a run is sorted, and lies in [last boundary, boundary)."""
+        if boundary < last:
+            raise LocalProtocolError(
+                f"{self._stream}: boundary {format_timestamp(boundary)} after {format_timestamp(last)}"
+            )
+        if rows is None or not len(rows):
+            return
+        time = rows.time
+        if int(time[0]) < last or int(time[-1]) >= boundary or not is_sorted(time):
+            raise LocalProtocolError(
+                f"{self._stream}: tuples from {format_timestamp(int(time[0]))} to {format_timestamp(int(time[-1]))} "
+                f"in the slice [{format_timestamp(last)}, {format_timestamp(boundary)})"
+            )
+
+    def _drop_released(self, rows: Rows) -> Rows:
+        """Takes off what was released before; once all of it is here again its digest must be the same."""
+        known = min(self._released_id - self._digest.count, len(rows))
+        self._digest.add(rows.slice(0, known))
+        self.dropped += known
+        if self._digest.count == self._released_id and self._digest.value() != self._released_digest:
+            raise LocalProtocolError(
+                f"{self._stream}: the stable tuples up to id {self._released_id} were made again, and differ from "
+                "what was released: an operator is not deterministic"
+            )
+        return rows.slice(known, len(rows))
+
+    def _check_count(self, boundary: int) -> None:
+        """As many tuples below a boundary as were released below it."""
+        count, known, last = self._digest.count, self._released_id, self._released_boundary
+        if (boundary <= last and count > known) or (boundary >= last and count < known):
+            raise LocalProtocolError(
+                f"{self._stream}: {count} stable tuples up to {format_timestamp(boundary)} on the second time, "
+                f"but {known} were released up to {format_timestamp(last)}"
+            )
