@@ -257,6 +257,15 @@ class Plan:
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
         return tuple(names)
 
+    def key_columns(self, unit: str, stream: str) -> tuple[int, ...] | None:
+        """Columns of ``stream`` whose hash divides it over the partitions of ``unit``; None: it is not divided.
+
+        Raises KeyError when the unit does not read the stream.
+        """
+        inputs = {i.stream: i for i in self.unit[UnitId(unit)].inputs}
+        one = inputs[StreamId(stream)]
+        return None if one.key is None else tuple(one.schema.index(name) for name in one.key)
+
     def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
         return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
 

@@ -1,0 +1,35 @@
+# Two commands for a new clone: `make demo` and `make test`.  Both set up .venv first; nothing else is needed
+# but Python 3.11 or later, git and make.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types check bench clean
+
+demo: $(READY)
+	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/quickstart.faults.yaml
+
+test: $(READY)
+	$(VENV)/bin/pytest
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(READY)
+	$(VENV)/bin/mypy
+
+check: lint types test
+
+bench: $(READY)
+	$(VENV)/bin/python -m benchmarks
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) has no ensurepip; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,62 @@
+"""A unit's operators, run synchronously in topological order, one slice at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from operators.build import build_operator
+from operators.operator import Operator, OperatorState
+from operators.sunion import Slice
+from spe.batch import Rows
+from spe.errors import OperatorFailed
+from spe.plan import Unit
+from spe.query import inputs_of
+from spe.states import StreamId
+from spe.times import format_timestamp
+
+
+class Fragment:
+    """One running instance of a unit's operators.
+
+    Args:
+      unit: what to run; its operators are in topological order.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        schemas = {i.stream: i.schema for i in unit.inputs}
+        self._inputs: Sequence[StreamId] = [i.stream for i in unit.inputs]
+        self._outputs = unit.outputs
+        self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
+        for operator in unit.operators:
+            ports = inputs_of(operator.spec)
+            self._steps.append((operator.name, ports, build_operator(operator, [schemas[p] for p in ports])))
+            schemas[operator.name] = operator.schema
+
+    def step(self, piece: Slice) -> list[Rows | None]:
+        """Rows of each of the unit's outputs for one slice.
+
+        Raises:
+          OperatorFailed: an operator raised; its state is unusable from here on.
+        """
+        streams: dict[StreamId, Rows | None] = dict(zip(self._inputs, piece.streams, strict=True))
+        end = piece.end
+        for name, ports, operator in self._steps:
+            try:
+                streams[name] = operator.step([streams[p] for p in ports], end)
+            except Exception as error:
+                text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(end)}"
+                raise OperatorFailed(name, text, error) from error
+        return [streams[o] for o in self._outputs]
+
+    def snapshot(self) -> OperatorState:
+        """State of every operator, by reference."""
+        return {name: operator.snapshot() for name, _, operator in self._steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, _, operator in self._steps:
+            operator.restore(state[name])
+
+    def counters(self) -> dict[str, int]:
+        """``operator.counter`` -> count, e.g. tuples that were late for every window."""
+        return {f"{name}.{key}": n for name, _, op in self._steps for key, n in op.counters().items()}

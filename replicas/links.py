@@ -1,0 +1,136 @@
+"""A connection between two processes: frames over a byte stream, and the hello that opens it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from spe.env import Env
+from spe.errors import LinkBroken, LinkClosed, RemoteProtocolError
+from spe.plan import Plan
+from spe.wire.framing import Frame, FrameReader, FrameType
+from spe.wire.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+    Message,
+    Role,
+    Welcome,
+    check_welcome,
+    decode_message,
+)
+
+#: Largest read: enough that many small frames are handled in one go.
+RECEIVE_BYTES = 256 << 10
+#: Longest time for a whole first frame: a peer that dribbles is no peer.
+HELLO_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are to others.
+
+    Attributes:
+      role: node, source, client or control.
+      incarnation: grows with each start of this process.
+      token: shared secret of the cluster; "" where none is configured.
+    """
+
+    role: Role
+    name: str
+    incarnation: int
+    token: str = ""
+
+
+class Connection:
+    """Frames over one stream.  Sending is serialised; one task receives."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._frames = FrameReader()
+        self._waiting: list[Frame] = []
+        self._send_lock = trio.Lock()
+
+    def allow(self, frame_bytes: int) -> None:
+        """The peer is known: larger frames are accepted from now on."""
+        self._frames.limit = frame_bytes
+
+    def named(self, peer: str) -> None:
+        """Tells the network layer who is at the other end, for fault injection by name."""
+        if hasattr(self._stream, "peer_name"):
+            self._stream.peer_name = peer
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Raises LinkBroken when the peer is gone."""
+        try:
+            async with self._send_lock:
+                await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+            raise LinkBroken(f"while sending: {error or type(error).__name__}") from error
+
+    async def send(self, message: Message) -> None:
+        await self.send_bytes(message.encode())
+
+    async def receive(self) -> list[Frame]:
+        """At least one frame.
+
+        Raises:
+          LinkBroken: the peer vanished.  LinkClosed: it hung up between two frames.
+          RemoteProtocolError: what it sent is no frame, or too large.
+        """
+        while True:
+            if self._waiting:
+                frames, self._waiting = self._waiting, []
+                return frames
+            try:
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+                raise LinkBroken(f"while receiving: {error or type(error).__name__}") from error
+            if not data:
+                self._frames.finish()
+                raise LinkClosed("the peer hung up")
+            self._waiting = self._frames.feed(data)
+
+    async def receive_message(self) -> Message:
+        """The next frame, which must be a control message; later frames wait for the next call."""
+        frames = await self.receive()
+        self._waiting = frames[1:]
+        if frames[0].type is not FrameType.CONTROL:
+            raise RemoteProtocolError(f"expected a control message, got a {frames[0].type.name} frame")
+        return decode_message(frames[0].body)
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> tuple[Connection, Welcome]:
+    """Opens a connection to a process of the cluster and says hello.
+
+    Raises:
+      LinkBroken: not reachable.  PeerRefused: it does not want us; says why.
+    """
+    stream = await env.network.connect(address)
+    connection = Connection(stream)
+    try:
+        connection.named(peer)
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            cluster=plan.cluster,
+            role=me.role,
+            name=me.name,
+            incarnation=me.incarnation,
+            fingerprint=plan.fingerprint,
+            token=me.token,
+        )
+        with trio.fail_after(HELLO_SECONDS):
+            await connection.send(hello)
+            welcome = check_welcome(await connection.receive_message(), peer)
+        connection.allow(plan.limits.frame_bytes)
+    except trio.TooSlowError:
+        await connection.aclose()
+        raise LinkBroken(f"{peer} at {address} did not answer the hello") from None
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await connection.aclose()
+        raise
+    return connection, welcome

@@ -1,0 +1,402 @@
+"""The node process: a thin trio shell around the partition replicas that it hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+import trio.lowlevel
+
+from consistency.partners import Ask
+from replicas.inputs import Action
+from replicas.links import Identity, dial
+from replicas.output_log import NotReady as LogNotReady
+from replicas.output_log import Truncated as LogTruncated
+from replicas.replica import Replica
+from replicas.serving import Opened, Server, fetch_snapshot
+from replicas.signal import Signal
+from replicas.upstream import GONE, Upstream
+from spe.env import Env
+from spe.errors import OperatorFailed, RemoteProtocolError
+from spe.plan import Channel, PartitionId, Plan, ReplicaId
+from spe.states import NodeId, NodeState, StreamId, UnitId
+from spe.strings import StringPool
+from spe.wire.messages import (
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    NotReady,
+    OutputStatus,
+    PartnerAnswer,
+    PartnerRequest,
+    SnapshotRefused,
+    SnapshotRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+)
+from spe.wire.state import decode_state, encode_state
+
+#: A consumer that has not acknowledged for this long counts as dead when room must be made.
+DEAD_US: Final = 2_000_000
+
+
+class Hosted:
+    """A replica with what the shell keeps beside it; an owner of inputs (replicas.upstream)."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.name = str(replica.id)
+        self.inputs = replica.inputs
+        self.work = Signal()
+        self.outputs = {log.channel: Signal() for log in replica.logs}
+        self.error: str | None = None
+        self._room = Signal()
+        self._heard_at: dict[str, int] = {}
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        return [] if self.error else self.replica.choose(now)
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return self.replica.acks()
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        unit = self.replica.unit
+        keyed = any(i.stream == channel.stream and i.key is not None for i in unit.inputs)
+        return (self.replica.id.partition, unit.partitions) if keyed else (0, 1)
+
+    def delivered(self) -> None:
+        self.work.wake()
+
+    async def room(self) -> None:
+        """Stops reading while the SUnion holds as much as it may; TCP then holds the producer back."""
+        limit = self.replica.plan.limits.input_bytes
+        while self.replica.sunion.stable_bytes > limit and self.error is None:
+            token = self._room.token()
+            self.work.wake()
+            await token.wait()
+
+    def advanced(self) -> None:
+        self._room.wake()
+
+    def acknowledged(self, ack: Ack, incarnation: int, now: int) -> None:
+        log = self.replica.log(Channel(StreamId(ack.stream), ack.partition))
+        full = log.full
+        log.acknowledge(ack.consumer, incarnation, ack.id)
+        self._heard_at[ack.consumer] = now
+        if full:
+            self.work.wake()
+
+    def make_room(self, now: int) -> list[str]:
+        """At the cap: gives up the places of dead consumers that have a live sibling further on (A2)."""
+        given_up: list[str] = []
+        for log in self.replica.logs:
+            if log.full:
+                alive = {name for name, at in self._heard_at.items() if now - at < DEAD_US}
+                dead = set(self.replica.plan.consumers_of(log.channel)) - alive
+                for name in log.evictable(dead):
+                    if log.full:
+                        log.evict(name)
+                        given_up.append(name)
+        return given_up
+
+
+class NodeProcess:
+    """Hosts all replicas that the plan places on one node.
+
+    Args:
+      env: clock, network, randomness, trace.
+      plan: the cluster.
+      node: which node we are.
+      token: shared secret of the cluster.
+    """
+
+    def __init__(self, env: Env, plan: Plan, node: NodeId, *, token: str = "") -> None:
+        self._env = env
+        self._plan = plan
+        self._node = node
+        self._me = Identity("node", node, env.clock.wall_us(), token)
+        self._pool = StringPool()
+        self._hosted: dict[PartitionId, Hosted] = {}
+        self._channels: dict[Channel, PartitionId] = {}
+        self._upstream = Upstream(
+            env,
+            plan,
+            self._me,
+            pool=self._pool,
+            heard=self._heard,
+            gone=self._gone,
+            other_message=self._other_message,
+        )
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled; ``task_status`` gets the bound address."""
+        server = Server(self._env, self._plan, self._me, self)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            address = await nursery.start(self._env.network.serve, self._plan.nodes[self._node].address, server.handle)
+            await nursery.start(self._upstream.run, self._peers())
+            for id in self._plan.replicas_on(self._node):
+                self._host(id)
+                nursery.start_soon(self._work, id.of)
+                nursery.start_soon(self._recover, id.of)
+            nursery.start_soon(self._tick)
+            self._env.trace.event("node_started", node=self._node, address=address)
+            task_status.started(address)
+
+    def _peers(self) -> dict[str, str]:
+        """Every process that we read from, or that hosts a partner replica."""
+        peers: dict[str, str] = {}
+        for id in self._plan.replicas_on(self._node):
+            for channel in self._plan.unit[id.unit].channels_in():
+                peers |= self._plan.producer_addresses(channel)
+            peers |= {n: self._plan.nodes[n].address for n in self._plan.placement[id.of] if n != self._node}
+        peers.pop(self._node, None)
+        # Units of one node read each other through the same door as everybody else.
+        if any(
+            self._node in self._plan.producer_addresses(c)
+            for id in self._plan.replicas_on(self._node)
+            for c in self._plan.unit[id.unit].channels_in()
+        ):
+            peers[self._node] = self._plan.nodes[self._node].address
+        return peers
+
+    # --- replicas ---
+
+    def _host(self, id: ReplicaId) -> None:
+        def wake(output: int) -> None:
+            signals[output].wake()
+
+        signals: list[Signal] = []
+        replica = Replica(
+            self._plan, id, random=self._env.random, now=self._env.clock.monotonic_us(), wake=lambda _: None
+        )
+        hosted = Hosted(replica)
+        signals.extend(hosted.outputs.values())
+        replica.wake = wake
+        old = self._hosted.get(id.of)
+        if old is not None:
+            self._upstream.remove(old.name)
+            for signal in old.outputs.values():
+                signal.wake()
+        self._hosted[id.of] = hosted
+        for log in replica.logs:
+            self._channels[log.channel] = id.of
+        self._upstream.add(hosted)
+
+    async def _work(self, partition: PartitionId) -> None:
+        """Lets a replica advance whenever something has come or time has passed; yields between slices."""
+        clock = self._env.clock
+        while True:
+            hosted = self._hosted[partition]
+            token = hosted.work.token()
+            more = False
+            if hosted.error is None:
+                try:
+                    more, ask = hosted.replica.advance(clock.monotonic_us())
+                except OperatorFailed as error:
+                    self._fail(hosted, str(error))
+                else:
+                    hosted.advanced()
+                    if ask is not None:
+                        await self._ask_partner(hosted, ask)
+                    if hosted.replica.must_reinstall():
+                        self._env.trace.event("reinstall", replica=hosted.name)
+                        self._host(hosted.replica.id)
+                        continue
+            if more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await token.wait()
+
+    def _fail(self, hosted: Hosted, why: str) -> None:
+        """A user's operator raised.  Every replica would do the same: this one stops, the others of the node go on."""
+        hosted.error = why
+        hosted.replica.announce(NodeState.RECOVERING, False)
+        self._upstream.remove(hosted.name)
+        self._env.trace.event("replica_stopped", replica=hosted.name, why=why)
+        print(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on", file=sys.stderr)
+
+    async def _tick(self) -> None:
+        clock, period = self._env.clock, self._plan.timing.tick_us
+        last = clock.monotonic_us()
+        while True:
+            await trio.sleep(period / 1e6)
+            now = clock.monotonic_us()
+            gap = now - last
+            last = now
+            if gap > max(2 * period, 50_000):
+                # We were not running: drain what lies in the sockets before judging any deadline (T1).
+                for hosted in self._hosted.values():
+                    hosted.replica.shift(gap)
+                await trio.lowlevel.checkpoint()
+            for hosted in self._hosted.values():
+                if hosted.replica.full() and (given_up := hosted.make_room(now)):
+                    self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
+                hosted.work.wake()
+
+    # --- recovery ---
+
+    async def _recover(self, partition: PartitionId) -> None:
+        """Gets a snapshot from a partner, or starts from nothing while upstream still has everything (A3)."""
+        period = self._plan.timing.heartbeat_us / 2e6
+        while True:
+            hosted = self._hosted[partition]
+            if not hosted.replica.installed:
+                partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
+                if partner is not None:
+                    await self._install_from(hosted, partner)
+                if hosted.replica.installed:
+                    self._env.trace.event("installed", replica=hosted.name, partner=partner)
+                    self._upstream.choose()
+            await trio.sleep(period)
+
+    async def _install_from(self, hosted: Hosted, partner: str) -> None:
+        id = hosted.replica.id
+        address = self._plan.nodes[NodeId(partner)].address
+        try:
+            connection, _ = await dial(self._env, self._plan, self._me, partner, address)
+            try:
+                data = await fetch_snapshot(connection, SnapshotRequest(id.unit, id.partition))
+            finally:
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+            if isinstance(data, str):
+                self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=data)
+                return
+            state = decode_state(data)
+            if self._hosted.get(id.of) is hosted and not hosted.replica.installed:
+                hosted.replica.install(state, self._env.clock.monotonic_us())
+        except (*GONE, RemoteProtocolError) as error:
+            self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
+
+    # --- partners ---
+
+    async def _ask_partner(self, hosted: Hosted, ask: Ask) -> None:
+        id = hosted.replica.id
+        self._env.trace.event("ask_partner", replica=hosted.name, partner=ask.partner, number=ask.number)
+        await self._upstream.tell(ask.partner, PartnerRequest(id.unit, id.partition, self._node, ask.number))
+
+    def partner_request(self, message: PartnerRequest) -> Message:
+        hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
+        granted = hosted is not None and hosted.error is None and hosted.replica.core.partner_asks(message.asker)
+        self._env.trace.event("partner_asks", asker=message.asker, number=message.number, granted=granted)
+        return PartnerAnswer(message.unit, message.partition, message.number, granted)
+
+    async def _other_message(self, peer: str, message: Message) -> None:
+        if not isinstance(message, PartnerAnswer):
+            raise RemoteProtocolError(f"unexpected {type(message).__name__} on a control connection")
+        hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
+        if hosted is not None and message.granted:
+            hosted.replica.core.partner_grants(message.number, self._env.clock.monotonic_us())
+            hosted.work.wake()
+
+    def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        states = {Channel(StreamId(o.stream), o.partition): o.state for o in answer.outputs}
+        for hosted in self._hosted.values():
+            if peer in hosted.replica.partners:
+                hosted.replica.partners[peer] = states.get(hosted.replica.logs[0].channel)
+
+    def _gone(self, peer: str) -> None:
+        for hosted in self._hosted.values():
+            if peer in hosted.replica.partners:
+                hosted.replica.partners[peer] = None
+
+    # --- serving ---
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+        channel = Channel(StreamId(message.stream), message.partition)
+        partition = self._channels.get(channel)
+        if partition is None:
+            return NotReady(f"{self._node} does not serve {channel}")
+        hosted = self._hosted[partition]
+        if hosted.error is not None:
+            return NotReady(hosted.error)
+        log = hosted.replica.log(channel)
+        try:
+            key = substream(self._plan, message)
+        except KeyError as error:
+            return NotReady(f"no such substream: {error}")
+        opened = log.subscribe(message.mode, message.position, message.frontier, message.held, message.t_star, key)
+        if isinstance(opened, LogNotReady):
+            return NotReady(f"{hosted.name} is recovering")
+        if isinstance(opened, LogTruncated):
+            return Truncated(opened.first)
+        frontier, tentative = log.frontiers()
+        greeting = Subscribed(log.state, log.fresh, log.last_id, frontier, tentative, log.first)
+        return Opened(greeting, opened, log.schema, hosted.outputs[channel])
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        for ack in message.acks:
+            partition = self._channels.get(Channel(StreamId(ack.stream), ack.partition))
+            if partition is not None:
+                hosted = self._hosted[partition]
+                hosted.acknowledged(ack, message.incarnation, self._env.clock.monotonic_us())
+        outputs = []
+        for hosted in self._hosted.values():
+            for log in hosted.replica.logs:
+                frontier, tentative = log.frontiers()
+                outputs.append(
+                    OutputStatus(
+                        log.channel.stream,
+                        log.channel.partition,
+                        log.state,
+                        log.fresh,
+                        log.last_id,
+                        frontier,
+                        tentative,
+                        log.first,
+                        min(1.0, log.fill),
+                    )
+                )
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+        hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
+        if hosted is None or hosted.error is not None:
+            return SnapshotRefused(f"{self._node} does not run {message.unit}/{message.partition}")
+        state = hosted.replica.snapshot()
+        if state is None:
+            return SnapshotRefused(f"{hosted.name} is recovering itself")
+        return await self._env.compute.run(lambda: encode_state(state))
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "kind": "node",
+            "name": self._node,
+            "incarnation": self._me.incarnation,
+            "replicas": [h.replica.status() | {"error": h.error} for h in self._hosted.values()],
+        }
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "this process injects no faults"
+
+
+def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:
+    """(index, count, key columns) of what is asked for; None: the whole stream.
+
+    The consumer's unit says by which attributes its partitions divide the stream.  Raises KeyError where it does not.
+    """
+    if message.substream_count == 1:
+        return None
+    unit = message.consumer.rsplit("@", 1)[0].rsplit("/", 1)[0]
+    columns = plan.key_columns(unit, message.stream)
+    if columns is None:
+        raise KeyError(f"{unit} does not divide {message.stream}")
+    return message.substream_index, message.substream_count, columns
+
+
+async def run_node(
+    env: Env,
+    plan: Plan,
+    node: NodeId,
+    *,
+    token: str = "",
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a node until cancelled."""
+    await NodeProcess(env, plan, node, token=token).run(task_status=task_status)

@@ -1,0 +1,282 @@
+"""A partition replica: its inputs, its unit replica and its output logs, bound together.  Pure.
+
+The node's shell moves bytes and time: it brings heartbeat answers, connection events and elements in, does the
+connection work that comes out, and wakes the subscriptions when an output has news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from consistency.partners import Ask, Partners
+from consistency.unit_replica import Checkpoint, UnitReplica
+from operators.sunion import SUnion
+from replicas.inputs import Action, Input, stall_us
+from replicas.output_log import OutputLog
+from spe.batch import Batch, Element
+from spe.plan import Channel, Plan, ReplicaId
+from spe.states import NodeState
+from spe.times import BEFORE_TIME
+
+
+def replay_speed(plan: Plan, channel: Channel) -> float:
+    """Tuple time per wall time of the slowest source that a channel comes from; 1 for live sources."""
+    if channel.stream in plan.sources:
+        replay = plan.sources[channel.stream].replay
+        return float(replay.get("speed") or 1.0)
+    unit = plan.producer[channel.stream]
+    return min(replay_speed(plan, Channel(i.stream, 0)) for i in unit.inputs)
+
+
+def input_stall_us(plan: Plan, channel: Channel) -> int:
+    """Silence on a channel after which its feed is suspect: boundaries come once a bucket at the best (T7)."""
+    interval = plan.boundary_us(channel.stream)
+    if channel.stream not in plan.sources:
+        interval = max(interval, plan.bucket_us)
+    return stall_us(interval, plan.timing.heartbeat_us, replay_speed(plan, channel))
+
+
+class Replica:
+    """One partition replica on a node.
+
+    Args:
+      plan: the cluster.
+      id: which replica this is.
+      random: seeded source for the partner protocol.
+      now: monotonic microseconds.
+      wake: called with an output's index when its subscriptions have something to send.
+    """
+
+    def __init__(self, plan: Plan, id: ReplicaId, *, random: Random, now: int, wake: Callable[[int], None]) -> None:
+        self.id = id
+        self.plan = plan
+        self.unit = plan.unit[id.unit]
+        self.node = plan.nodes[id.node]
+        self.wake = wake
+        self._started_at = now
+        #: Nothing is read before a snapshot is installed, or it is sure that everything is still upstream (A3).
+        self.installed = False
+        self.tentative_count = 0
+        stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
+        channels = self.unit.channels_in()
+        self.sunion = SUnion(
+            inputs=[(stream_index[c.stream], c.stream not in plan.sources) for c in channels],
+            streams=len(self.unit.inputs),
+            bucket_us=plan.bucket_us,
+            tentative_bytes=plan.limits.suffix_bytes,
+        )
+        self.inputs = [
+            Input(
+                channel,
+                list(plan.producer_addresses(channel)),
+                port,
+                consumer=str(id),
+                stall_us=input_stall_us(plan, channel),
+                x_us=self.node.x_us,
+            )
+            for channel, port in zip(channels, self.sunion.inputs, strict=True)
+        ]
+        self.logs = [
+            OutputLog(
+                Channel(stream, id.partition),
+                plan.query.schema_of(stream),
+                plan.consumers_of(Channel(stream, id.partition)),
+                plan.limits,
+            )
+            for stream in self.unit.outputs
+        ]
+        nodes = plan.placement[id.of]
+        self.partners: dict[str, NodeState | None] = {n: None for n in nodes if n != id.node}
+        self.core = UnitReplica(
+            self.unit,
+            self.sunion,
+            self.node,
+            outputs=self,
+            inputs=self,
+            partners=Partners(id.node, list(self.partners), request_us=plan.timing.request_us, random=random),
+            redo_bytes=plan.limits.input_bytes,
+        )
+        self.announce(NodeState.RECOVERING, False)
+
+    @property
+    def state(self) -> NodeState:
+        return self.core.state
+
+    def log(self, channel: Channel) -> OutputLog:
+        return next(log for log in self.logs if log.channel == channel)
+
+    # --- outputs: what the unit replica makes ---
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None:
+        self.logs[output].append_stable(elements)
+        self.wake(output)
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None:
+        self.tentative_count += sum(len(e) for e in elements if isinstance(e, Batch))
+        self.logs[output].append_tentative(elements)
+        self.wake(output)
+
+    def clear_suffix(self) -> None:
+        for log in self.logs:
+            log.clear_suffix()
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        for at, log in enumerate(self.logs):
+            log.set_state(state, fresh)
+            self.wake(at)
+
+    def full(self) -> bool:
+        return any(log.full for log in self.logs)
+
+    # --- inputs: what the unit replica asks ---
+
+    def fresh(self, now: int) -> Sequence[bool]:
+        return [i.fresh(now) for i in self.inputs]
+
+    def arriving(self, now: int) -> bool:
+        return all(i.arriving(now) for i in self.inputs)
+
+    def caught_up(self) -> bool:
+        return all(i.caught_up() for i in self.inputs)
+
+    def started(self, now: int) -> bool:
+        if not self.installed:
+            return False
+        return now - self._started_at >= self.node.x_us or all(i.port.frontier > BEFORE_TIME for i in self.inputs)
+
+    def upstream_full(self) -> bool:
+        return any(p.fill >= 1.0 for i in self.inputs for p in i.producers.values() if p.alive)
+
+    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
+        return self.partners
+
+    # --- events of the shell ---
+
+    def advance(self, now: int) -> tuple[bool, Ask | None]:
+        """See :meth:`UnitReplica.advance`."""
+        return self.core.advance(now)
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        """Connection work, per input index."""
+        if not self.installed:
+            return []
+        return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
+
+    def shift(self, gap_us: int) -> None:
+        """We were frozen for ``gap_us``: nothing that lies in our sockets is late (T1)."""
+        self.sunion.shift_clocks(gap_us)
+        self._started_at += gap_us
+        for one in self.inputs:
+            for feed in (one.main, one.corr):
+                if feed is not None:
+                    feed.last_arrival += gap_us
+                    feed.last_stable += gap_us
+                    feed.since += gap_us
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        """What upstream may forget, per input (A1); nothing before the install."""
+        if not self.installed:
+            return []
+        return list(zip((i.channel for i in self.inputs), self.sunion.acknowledged(), strict=True))
+
+    # --- recovery (A3, A4) ---
+
+    def recovery_wish(self, now: int) -> str | None:
+        """The partner to ask for a snapshot, if one can give it; else decides to start from nothing when it may."""
+        if self.installed:
+            return None
+        for name, state in self.partners.items():
+            if state not in (None, NodeState.RECOVERING):
+                return name
+        waited = now - self._started_at
+        unknown = any(state is None for state in self.partners.values())
+        if unknown and waited < self.plan.timing.request_us:
+            return None
+        if self._upstream_is_whole(patient=waited < self.node.x_us):
+            self.installed = True
+        return None
+
+    def _upstream_is_whole(self, *, patient: bool) -> bool:
+        """Has every input's upstream still id 1?  Unreachable ones are waited for up to X, then believed."""
+        for one in self.inputs:
+            ready = [p for p in one.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
+            if not ready and patient:
+                return False
+            if ready and all(p.first > 1 for p in ready):
+                return False
+        return True
+
+    def missing(self) -> list[str]:
+        """Which inputs lack what, while recovery cannot go on."""
+        if self.installed:
+            return []
+        return [
+            f"{one.channel}: {p.name} begins at id {p.first}"
+            for one in self.inputs
+            for p in one.producers.values()
+            if p.alive and p.first > 1
+        ]
+
+    def must_reinstall(self) -> bool:
+        """Upstream has forgotten what we need: only a partner's snapshot helps now."""
+        return self.installed and any(i.truncated() for i in self.inputs)
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """State, positions and stable logs for a restarting partner; None while we recover ourselves."""
+        taken = self.core.snapshot()
+        if taken is None:
+            return None
+        checkpoint, positions = taken
+        return {
+            "restart": checkpoint.restart,
+            "fragment": checkpoint.fragment,
+            "outputs": list(checkpoint.outputs),
+            "positions": positions,
+            "logs": [log.export() for log in self.logs],
+        }
+
+    def install(self, snapshot: Mapping[str, Any], now: int) -> None:
+        """Takes over a partner's snapshot; we stay RECOVERING until caught up."""
+        checkpoint = Checkpoint(int(snapshot["restart"]), snapshot["fragment"], list(snapshot["outputs"]))
+        for log, state in zip(self.logs, snapshot["logs"], strict=True):
+            log.install(state)
+        self.core.install(checkpoint, [int(p) for p in snapshot["positions"]])
+        self.installed = True
+        self._started_at = now
+
+    # --- for people ---
+
+    def status(self) -> dict[str, Any]:
+        """What `spe status` and the live view show of this replica."""
+        log = self.logs[0]
+        frontier, tentative_frontier = log.frontiers()
+        return {
+            "unit": self.id.unit,
+            "partition": self.id.partition,
+            "state": self.state.name,
+            "fresh": self.core.live_runs,
+            "installed": self.installed,
+            "missing": self.missing(),
+            "stable": sum(log.last_id for log in self.logs),
+            "tentative": self.tentative_count,
+            "suffix_bytes": sum(log.suffix.nbytes for log in self.logs),
+            "frontier": frontier,
+            "tentative_frontier": tentative_frontier,
+            "reconciliations": self.core.reconciliations,
+            "inputs": [
+                {
+                    "channel": str(i.channel),
+                    "main": i.main.producer if i.main is not None else None,
+                    "corrections": i.corr.producer if i.corr is not None else None,
+                    "position": i.port.position,
+                    "frontier": i.port.frontier,
+                    "switches": i.switches,
+                }
+                for i in self.inputs
+            ],
+            "counters": self.core.counters() | {"tentative_dropped": self.sunion.tentative_dropped},
+            "fill": max(log.fill for log in self.logs),
+            "held_bytes": self.sunion.stable_bytes,
+        }

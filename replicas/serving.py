@@ -1,0 +1,223 @@
+"""The producing side of connections: hello, then either one subscription or a conversation of control messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import trio
+
+from replicas.links import HELLO_SECONDS, Connection, Identity
+from replicas.producer_subscription import Subscription
+from replicas.signal import Signal
+from spe.env import Env
+from spe.errors import LinkBroken, LinkClosed, RemoteProtocolError
+from spe.plan import Plan
+from spe.schema import Schema
+from spe.wire.codec import ElementEncoder
+from spe.wire.framing import Buffer
+from spe.wire.messages import (
+    SNAPSHOT_PART_BYTES,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Inject,
+    InjectAnswer,
+    Message,
+    NotReady,
+    PartnerRequest,
+    Refused,
+    SetMode,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
+    StateChange,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    check_hello,
+)
+
+#: Most that one pull may bring: what is encoded and sent in one piece.
+PULL_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A subscription that was accepted."""
+
+    greeting: Subscribed
+    subscription: Subscription
+    schema: Schema
+    signal: Signal
+
+
+class Service(Protocol):
+    """What a process does for those who connect."""
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady: ...
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
+
+    def partner_request(self, message: PartnerRequest) -> Message: ...
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused: ...
+
+    def status(self) -> Mapping[str, Any]: ...
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        """Makes a fault happen; "" or why not."""
+        ...
+
+
+class Server:
+    """Accepts connections for a :class:`Service`.
+
+    Args:
+      me: our name and incarnation; the token that every peer must bring.
+    """
+
+    def __init__(self, env: Env, plan: Plan, me: Identity, service: Service) -> None:
+        self._env = env
+        self._plan = plan
+        self._me = me
+        self._service = service
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """Serves one connection to its end.  Nothing that a peer does raises out of here."""
+        connection = Connection(stream)
+        peer: str | None = None
+        try:
+            with trio.move_on_after(HELLO_SECONDS):
+                peer = await self._welcome(connection)
+            if peer is not None:
+                await self._converse(connection, peer)
+        except (LinkBroken, LinkClosed):
+            pass
+        except RemoteProtocolError as error:
+            self._env.trace.event("bad_peer", why=str(error))
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.aclose()
+
+    async def _welcome(self, connection: Connection) -> str | None:
+        hello = await connection.receive_message()
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError(f"expected Hello, got {type(hello).__name__}")
+        answer = check_hello(
+            hello,
+            cluster=self._plan.cluster,
+            fingerprint=self._plan.fingerprint,
+            token=self._me.token,
+            name=self._me.name,
+            incarnation=self._me.incarnation,
+        )
+        if not isinstance(answer, Refused):
+            connection.allow(self._plan.limits.frame_bytes)
+            connection.named(hello.name)
+        await connection.send(answer)
+        if isinstance(answer, Refused):
+            self._env.trace.event("refused", peer=hello.name, why=answer.reason)
+            return None
+        return hello.name
+
+    async def _converse(self, connection: Connection, peer: str) -> None:
+        service = self._service
+        while True:
+            message = await connection.receive_message()
+            if isinstance(message, Subscribe):
+                await self._subscription(connection, peer, message)
+                return
+            if isinstance(message, Heartbeat):
+                await connection.send(service.heartbeat(peer, message))
+            elif isinstance(message, PartnerRequest):
+                await connection.send(service.partner_request(message))
+            elif isinstance(message, SnapshotRequest):
+                await self._snapshot(connection, message)
+            elif isinstance(message, StatusRequest):
+                await connection.send(Status(service.status()))
+            elif isinstance(message, Inject):
+                error = await service.inject(message.fault)
+                await connection.send(InjectAnswer(not error, error))
+            else:
+                raise RemoteProtocolError(f"unexpected {type(message).__name__}")
+
+    async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
+        data = await self._service.snapshot(message)
+        if isinstance(data, SnapshotRefused):
+            await connection.send(data)
+            return
+        last = (len(data) - 1) // SNAPSHOT_PART_BYTES if data else 0
+        for index in range(last + 1):
+            part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
+            await connection.send(SnapshotPart(index, index == last, part))
+
+    async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
+        opened = self._service.subscribe(peer, message)
+        if not isinstance(opened, Opened):
+            await connection.send(opened)
+            return
+        await connection.send(opened.greeting)
+        trace = self._env.trace.event
+        trace(
+            "subscribed", consumer=message.consumer, channel=f"{message.stream}/{message.partition}", mode=message.mode
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, connection, opened, nursery.cancel_scope)
+                try:
+                    await self._feed(connection, opened)
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            opened.subscription.close()
+
+    async def _listen(self, connection: Connection, opened: Opened, scope: trio.CancelScope) -> None:
+        """The consumer only ever says that this feed is its MAIN now; closing is the unsubscribe (F1)."""
+        try:
+            while True:
+                message = await connection.receive_message()
+                if not isinstance(message, SetMode):
+                    raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+                opened.subscription.set_mode(message.mode)
+                opened.signal.wake()
+        except (LinkBroken, LinkClosed, RemoteProtocolError):
+            scope.cancel()
+
+    async def _feed(self, connection: Connection, opened: Opened) -> None:
+        encoder = ElementEncoder(opened.schema)
+        subscription, signal = opened.subscription, opened.signal
+        while True:
+            token = signal.token()
+            elements = subscription.pull(PULL_BYTES)
+            if not elements:
+                await token.wait()
+                continue
+            parts: list[Buffer] = []
+            for element in elements:
+                parts += [element.encode()] if isinstance(element, StateChange) else encoder.encode(element)
+            await connection.send_bytes(b"".join(parts))
+
+
+async def request(connection: Connection, message: Message) -> Message:
+    """One question, one answer, on a connection of one's own."""
+    await connection.send(message)
+    return await connection.receive_message()
+
+
+async def fetch_snapshot(connection: Connection, message: SnapshotRequest) -> bytes | str:
+    """A partner's snapshot as it was encoded, or why there is none."""
+    await connection.send(message)
+    data = bytearray()
+    while True:
+        part = await connection.receive_message()
+        if isinstance(part, SnapshotRefused):
+            return part.reason
+        if not isinstance(part, SnapshotPart):
+            raise RemoteProtocolError(f"expected SnapshotPart, got {type(part).__name__}")
+        data += part.data
+        if part.last:
+            return bytes(data)

@@ -1,0 +1,358 @@
+"""The connections of a consuming process: heartbeats to every producer, and the feeds that its inputs choose.
+
+One :class:`Upstream` per process.  It serves any number of owners (partition replicas on a node, the one view of a
+client), asks every producer's process once per heartbeat for the states of its streams, and carries the owners'
+acknowledgements with the question (protocol.md F3, A1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from replicas.inputs import Action, Close, Input, Open, SetMode
+from replicas.links import Connection, Identity, dial
+from spe.env import Env
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.plan import Channel, Plan
+from spe.states import NodeState
+from spe.strings import StringPool
+from spe.wire.codec import ElementDecoder
+from spe.wire.framing import FrameType
+from spe.wire.messages import (
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    NotReady,
+    StateChange,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    decode_message,
+)
+from spe.wire.messages import SetMode as SetModeMessage
+
+#: Heartbeats missed in a row before a process counts as gone (F3).
+MISSES = 3
+
+GONE = (LinkBroken, LinkClosed, PeerRefused)
+
+
+class Owner(Protocol):
+    """Whoever reads inputs."""
+
+    name: str
+
+    @property
+    def inputs(self) -> Sequence[Input]: ...
+
+    def choose(self, now: int) -> list[tuple[int, Action]]: ...
+
+    def acks(self) -> list[tuple[Channel, int]]: ...
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        """(index, count) of the substream that we read of a channel; (0, 1) is the whole."""
+        ...
+
+    def delivered(self) -> None:
+        """Elements have arrived; called once per read, not per element."""
+        ...
+
+    async def room(self) -> None:
+        """Waits until there is room for more: back-pressure."""
+        ...
+
+
+class Upstream:
+    """See the module.
+
+    Args:
+      pool: dictionaries for strings that arrive.
+      other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
+      heard: called with (peer, incarnation, outputs) after each heartbeat answer, outputs as in HeartbeatAnswer.
+      gone: called with the peer's name when it does not answer any more.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        me: Identity,
+        *,
+        pool: StringPool,
+        heard: Callable[[str, HeartbeatAnswer], None] | None = None,
+        gone: Callable[[str], None] | None = None,
+        other_message: Callable[[str, Message], Awaitable[None]] | None = None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._me = me
+        self._pool = pool
+        self._heard = heard
+        self._gone = gone
+        self._other_message = other_message
+        self._owners: dict[str, Owner] = {}
+        self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
+        self._control: dict[str, Connection] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(
+        self, peers: dict[str, str], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Runs until cancelled.  ``peers``: name -> address of every process to ask for heartbeats."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for name, address in peers.items():
+                nursery.start_soon(self._watch, name, address)
+            task_status.started()
+
+    def add(self, owner: Owner) -> None:
+        self._owners[owner.name] = owner
+
+    def remove(self, name: str) -> None:
+        """Closes all feeds of an owner."""
+        self._owners.pop(name, None)
+        for key in [k for k in self._feeds if k[0] == name]:
+            self._feeds.pop(key)[0].cancel()
+
+    async def tell(self, peer: str, message: Message) -> bool:
+        """Sends on the control connection to a peer; False when there is none."""
+        connection = self._control.get(peer)
+        if connection is None:
+            return False
+        try:
+            await connection.send(message)
+        except LinkBroken:
+            return False
+        return True
+
+    def choose(self) -> None:
+        """Lets every owner decide anew, and does what it wants."""
+        for owner in list(self._owners.values()):
+            self._choose_for(owner)
+
+    # --- heartbeats ---
+
+    async def _watch(self, peer: str, address: str) -> None:
+        period = self._plan.timing.heartbeat_us / 1e6
+        while True:
+            try:
+                connection, _ = await dial(self._env, self._plan, self._me, peer, address)
+            except (*GONE, RemoteProtocolError) as error:
+                self._env.trace.event("unreachable", peer=peer, why=str(error))
+                await trio.sleep(2 * period)
+                continue
+            self._control[peer] = connection
+            try:
+                async with trio.open_nursery() as nursery:
+                    answered = [self._env.clock.monotonic_us()]
+                    nursery.start_soon(self._answers, peer, connection, answered)
+                    await self._ask(peer, connection, answered)
+            except* (*GONE, RemoteProtocolError) as group:
+                self._env.trace.event("peer_lost", peer=peer, why=str(group.exceptions[0]))
+            finally:
+                self._control.pop(peer, None)
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+            self._lose(peer)
+            await trio.sleep(period / 2)
+
+    async def _ask(self, peer: str, connection: Connection, answered: list[int]) -> None:
+        timing, clock = self._plan.timing, self._env.clock
+        number = 0
+        while True:
+            number += 1
+            asked_at = clock.monotonic_us()
+            with trio.move_on_after(timing.heartbeat_us * MISSES / 1e6) as scope:
+                await connection.send(Heartbeat(number, self._me.incarnation, self._acks_for(peer)))
+            if scope.cancelled_caught:
+                raise LinkBroken("it does not read our heartbeats")
+            await trio.sleep(timing.heartbeat_us / 1e6)
+            woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
+            if woke_late:  # we were not running: what lies in the socket comes first (T1)
+                answered[0] = clock.monotonic_us()
+            elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
+                raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
+            self.choose()
+
+    async def _answers(self, peer: str, connection: Connection, answered: list[int]) -> None:
+        while True:
+            message = await connection.receive_message()
+            if isinstance(message, HeartbeatAnswer):
+                answered[0] = self._env.clock.monotonic_us()
+                self._tell_inputs(peer, message)
+                if self._heard is not None:
+                    self._heard(peer, message)
+                self.choose()
+            elif self._other_message is not None:
+                await self._other_message(peer, message)
+
+    def _tell_inputs(self, peer: str, answer: HeartbeatAnswer) -> None:
+        states = {(o[0], o[1]): o for o in answer.outputs}
+        for owner in self._owners.values():
+            for one in owner.inputs:
+                if peer not in one.producers:
+                    continue
+                news = states.get((one.channel.stream, one.channel.partition))
+                if news is None:
+                    one.lost(peer)
+                    continue
+                _, _, state, fresh, last_id, frontier, tentative_frontier, first, fill = news
+                one.heard(
+                    peer,
+                    incarnation=answer.incarnation,
+                    state=NodeState(state),
+                    fresh=fresh,
+                    last_id=last_id,
+                    frontier=frontier,
+                    tentative_frontier=tentative_frontier,
+                    first=first,
+                    fill=fill,
+                )
+
+    def _lose(self, peer: str) -> None:
+        for owner in self._owners.values():
+            for one in owner.inputs:
+                if peer in one.producers:
+                    one.lost(peer)
+        if self._gone is not None:
+            self._gone(peer)
+        self.choose()
+
+    def _acks_for(self, peer: str) -> list[Ack]:
+        """Every producer of a channel gets the acknowledgements of it: all of them buffer (A1)."""
+        acks: list[Ack] = []
+        for owner in self._owners.values():
+            readers = {one.channel for one in owner.inputs if peer in one.producers}
+            acks += [Ack(c.stream, c.partition, owner.name, upto) for c, upto in owner.acks() if c in readers]
+        return acks
+
+    # --- feeds ---
+
+    def _choose_for(self, owner: Owner) -> None:
+        if self._nursery is None:
+            return
+        for index, action in owner.choose(self._env.clock.monotonic_us()):
+            self._perform(owner, index, action)
+
+    def _perform(self, owner: Owner, index: int, action: Action) -> None:
+        assert self._nursery is not None
+        key = (owner.name, index, action.generation)
+        trace = self._env.trace.event
+        channel = str(owner.inputs[index].channel)
+        if isinstance(action, Open):
+            trace("subscribe", consumer=owner.name, channel=channel, producer=action.producer, mode=action.mode)
+            self._feeds[key] = (trio.CancelScope(), [])
+            self._nursery.start_soon(self._feed, owner, index, action)
+        elif isinstance(action, Close):
+            trace("unsubscribe", consumer=owner.name, channel=channel, why=action.reason)
+            feed = self._feeds.pop(key, None)
+            if feed is not None:
+                feed[0].cancel()
+        else:
+            trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
+            for connection in self._feeds[key][1] if key in self._feeds else []:
+                self._nursery.start_soon(self._set_mode, connection, action)
+
+    async def _set_mode(self, connection: Connection, action: SetMode) -> None:
+        try:
+            await connection.send(SetModeMessage(action.mode))
+        except LinkBroken:
+            return  # the feed's own task finds out as well
+
+    async def _feed(self, owner: Owner, index: int, action: Open) -> None:
+        """One subscription, from connecting to its end."""
+        one, generation = owner.inputs[index], action.generation
+        key = (owner.name, index, generation)
+        scope, connections = self._feeds[key]
+        clock = self._env.clock
+        why = "closed"
+        with scope:
+            try:
+                address = self._plan.producer_addresses(one.channel)[action.producer]
+                connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
+                connections.append(connection)
+                try:
+                    await self._subscribe(connection, owner, one, action, welcome.incarnation)
+                    await self._receive(connection, owner, index, generation)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await connection.aclose()
+            except GONE as error:
+                why = str(error)
+            except RemoteProtocolError as error:
+                why = str(error)
+                self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
+                one.quarantine(generation, clock.monotonic_us())
+        self._feeds.pop(key, None)
+        if not scope.cancelled_caught:
+            self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
+            one.closed(generation, clock.monotonic_us())
+            if owner.name in self._owners:
+                self._choose_for(owner)
+
+    async def _subscribe(
+        self, connection: Connection, owner: Owner, one: Input, action: Open, incarnation: int
+    ) -> None:
+        channel = one.channel
+        index, count = owner.substream(channel)
+        await connection.send(
+            Subscribe(
+                stream=channel.stream,
+                partition=channel.partition,
+                consumer=owner.name,
+                mode=action.mode,
+                position=action.position,
+                frontier=action.frontier,
+                held=action.held,
+                t_star=action.t_star,
+                substream_index=index,
+                substream_count=count,
+            )
+        )
+        answer = await connection.receive_message()
+        if isinstance(answer, Truncated):
+            one.producers[action.producer].first = answer.first
+            raise LinkClosed(f"{action.producer} begins at id {answer.first}, we need {action.position + 1}")
+        if isinstance(answer, NotReady):
+            raise LinkClosed(f"{action.producer} is not ready: {answer.reason}")
+        if not isinstance(answer, Subscribed):
+            raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
+        one.heard(
+            action.producer,
+            incarnation=incarnation,
+            state=NodeState(answer.state),
+            fresh=answer.fresh,
+            last_id=answer.last_id,
+            frontier=answer.frontier,
+            tentative_frontier=answer.tentative_frontier,
+            first=answer.first,
+        )
+        one.opened(action.generation, self._env.clock.monotonic_us())
+
+    async def _receive(self, connection: Connection, owner: Owner, index: int, generation: int) -> None:
+        one = owner.inputs[index]
+        channel = one.channel
+        decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
+        clock = self._env.clock
+        while True:
+            await owner.room()
+            frames = await connection.receive()
+            now = clock.monotonic_us()
+            moved: list[Action] = []
+            for frame in frames:
+                if frame.type is FrameType.CONTROL:
+                    message = decode_message(frame.body)
+                    if not isinstance(message, StateChange):
+                        raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+                    one.state_changed(generation, NodeState(message.state), message.fresh)
+                    continue
+                element = decoder.decode(frame)
+                if element is not None:
+                    moved += one.element(generation, element, now)
+            for action in moved:
+                self._perform(owner, index, action)
+            owner.delivered()

@@ -1,0 +1,304 @@
+"""A whole cluster in one process and in virtual time: the real node, source and client code on a simulated network.
+
+    async with SimCluster(plan, seed=1) as cluster:
+        await cluster.start()
+        cluster.cut("source:a", "*"); await trio.sleep(5); cluster.heal()
+        cluster.kill("n1"); cluster.restart("n1")
+
+Run it under ``trio.testing.MockClock(autojump_threshold=0)``: an hour costs what happens in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from replicas.client import Client
+from replicas.client_view import Change
+from replicas.node import run_node
+from replicas.signal import Signal
+from replicas.source_process import run_source_process
+from spe.env import Env
+from spe.errors import LinkBroken
+from spe.plan import Plan
+from spe.states import NodeId, StreamId
+from tests.support.memory_storage import MemoryStorage
+
+WINDOW_BYTES = 1 << 20
+CONNECT_SECONDS = 0.3
+
+
+class _Pipe:
+    """Bytes in one direction of one connection."""
+
+    def __init__(self, network: SimNetwork, source: str, target: str) -> None:
+        self._network = network
+        self.source, self.target = source, target
+        self.chunks: deque[bytes] = deque()
+        self.size = 0
+        self.ended = False
+        self.broken = False
+        self.changed = Signal()
+
+
+class SimStream(trio.abc.Stream):
+    """One end of a connection: reads one pipe, writes the other."""
+
+    def __init__(self, network: SimNetwork, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self._network = network
+        self._in, self._out = incoming, outgoing
+        self._closed = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        out = self._out
+        while out.size >= WINDOW_BYTES and not (out.broken or self._closed):
+            token = out.changed.token()
+            await token.wait()
+        if self._closed:
+            raise trio.ClosedResourceError
+        if out.broken or out.ended:
+            raise trio.BrokenResourceError("reset by peer")
+        out.chunks.append(bytes(data))
+        out.size += len(data)
+        out.changed.wake()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        pipe = self._in
+        while True:
+            if self._closed:
+                raise trio.ClosedResourceError
+            token = pipe.changed.token()
+            if not self._network.is_cut(pipe.source, pipe.target):
+                if pipe.broken:
+                    raise trio.BrokenResourceError("reset by peer")
+                if pipe.chunks:
+                    chunk = pipe.chunks.popleft()
+                    if max_bytes is not None and len(chunk) > max_bytes:
+                        pipe.chunks.appendleft(chunk[max_bytes:])
+                        chunk = chunk[:max_bytes]
+                    pipe.size -= len(chunk)
+                    pipe.changed.wake()
+                    return chunk
+                if pipe.ended:
+                    return b""
+            await token.wait()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._out.ended = True
+            self._in.broken = True
+            self._out.changed.wake()
+            self._in.changed.wake()
+        await trio.lowlevel.checkpoint()
+
+
+class SimNetwork:
+    """All connections of the cluster, and what is cut."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, tuple[str, Callable[[SimStream], None]]] = {}
+        self.pipes: list[_Pipe] = []
+        self._cuts: set[tuple[str, str]] = set()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return any(pair in self._cuts for pair in ((source, target), (source, "*"), ("*", target)))
+
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """``*`` stands for everybody."""
+        self._cuts.add((a, b))
+        if not one_way:
+            self._cuts.add((b, a))
+
+    def heal(self) -> None:
+        self._cuts.clear()
+        for pipe in self.pipes:
+            pipe.changed.wake()
+
+    def reset(self, host: str) -> None:
+        """The host's kernel says goodbye for a killed process."""
+        for pipe in self.pipes:
+            if host in (pipe.source, pipe.target):
+                pipe.broken = True
+                pipe.changed.wake()
+        self.pipes = [p for p in self.pipes if not p.broken]
+        self.listeners = {a: v for a, v in self.listeners.items() if v[0] != host}
+
+
+class HostNetwork:
+    """One host's view: an env.Network."""
+
+    def __init__(self, network: SimNetwork, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    async def connect(self, address: str) -> trio.abc.Stream:
+        network = self._network
+        owner = network.listeners.get(address)
+        if owner is None:
+            await trio.lowlevel.checkpoint()
+            raise LinkBroken(f"{address} refused")
+        target, accept = owner
+        if network.is_cut(self._host, target) or network.is_cut(target, self._host):
+            await trio.sleep(CONNECT_SECONDS)
+            raise LinkBroken(f"{address} timed out")
+        await trio.lowlevel.checkpoint()
+        there, back = _Pipe(network, self._host, target), _Pipe(network, target, self._host)
+        network.pipes += [there, back]
+        accept(SimStream(network, there, back))
+        return SimStream(network, back, there)
+
+    async def serve(
+        self,
+        address: str,
+        handler: Callable[[trio.abc.Stream], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str],
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            self._network.listeners[address] = (self._host, lambda s: nursery.start_soon(handler, s))
+            task_status.started(address)
+            await trio.sleep_forever()
+
+
+class SimClock:
+    """trio's clock for both."""
+
+    def monotonic_us(self) -> int:
+        return round(trio.current_time() * 1e6)
+
+    def wall_us(self) -> int:
+        return round(trio.current_time() * 1e6) + 1_700_000_000_000_000
+
+
+class SimCompute:
+    async def run(self, function: Callable[[], Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+
+class ListTrace:
+    """Keeps what happened, for assertions and for people reading a failure."""
+
+    def __init__(self, log: list[str], host: str) -> None:
+        self._log = log
+        self._host = host
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        text = " ".join(f"{k}={v}" for k, v in fields.items())
+        self._log.append(f"{trio.current_time():9.3f} {self._host:12} {name} {text}")
+
+
+class SimCluster:
+    """Sources, nodes and clients of a plan; see the module."""
+
+    def __init__(self, plan: Plan, *, seed: int = 0) -> None:
+        self.plan = plan
+        self.network = SimNetwork()
+        self.log: list[str] = []
+        self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
+        self.clients: dict[str, Client] = {}
+        self._seed = seed
+        self._storages: dict[str, MemoryStorage] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._starts: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._nursery_manager: Any = None
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> SimCluster:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> Any:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        return await self._nursery_manager.__aexit__(kind, error, tb)
+
+    def env(self, host: str) -> Env:
+        storage = self._storages.setdefault(host, MemoryStorage())
+        return Env(
+            SimClock(),
+            HostNetwork(self.network, host),
+            storage,
+            SimCompute(),
+            Random(f"{self._seed}/{host}"),
+            ListTrace(self.log, host),
+        )
+
+    async def start(self) -> None:
+        """Starts every process of the plan."""
+        for stream in self.plan.sources:
+            self.launch(f"source:{stream}", lambda s=stream: self._source(s))
+        for node in self.plan.nodes:
+            self.launch(node, lambda n=node: run_node(self.env(n), self.plan, n))
+        for name in self.plan.clients:
+            self.launch(f"client:{name}", lambda n=name: self._client(n))
+        await trio.sleep(0)
+
+    def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None
+        self._starts[host] = main
+        self._nursery.start_soon(self._process, host)
+
+    def kill(self, host: str) -> None:
+        """kill -9: tasks stop, connections are reset, unsynced bytes of its disk stay in the page cache."""
+        self._scopes[host].cancel()
+        self.network.reset(host)
+
+    def restart(self, host: str) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._process, host)
+
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        self.log.append(f"{trio.current_time():9.3f} ------------ cut {a} {b}")
+        self.network.cut(a, b, one_way=one_way)
+
+    def heal(self) -> None:
+        self.log.append(f"{trio.current_time():9.3f} ------------ heal")
+        self.network.heal()
+
+    @contextmanager
+    def explain(self) -> Iterator[None]:
+        """Prints the story of the run when the block fails."""
+        try:
+            yield
+        except BaseException:
+            print("\n".join(self.log[-400:]))
+            raise
+
+    async def _process(self, host: str) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[host] = scope
+            await self._starts[host]()
+
+    async def _source(self, stream: str) -> None:
+        await run_source_process(
+            self.env(f"source:{stream}"), self.plan, StreamId(stream), folder=PurePosixPath(stream)
+        )
+
+    async def _client(self, name: str) -> None:
+        client = Client(self.env(f"client:{name}"), self.plan, name)
+        self.clients[name] = client
+        async with trio.open_nursery() as nursery:
+            await nursery.start(client.run)
+            async for change in client.changes():
+                self.changes[name].append(change)
+            nursery.cancel_scope.cancel()
+
+
+__all__ = ["NodeId", "SimCluster", "SimNetwork"]

@@ -1,0 +1,52 @@
+"""Imports go downwards only: spe <- operators <- consistency <- replicas; the command line knows all floors."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4}
+FILES = sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path) -> None:
+    parts = path.relative_to(ROOT).parts
+    if parts[:2] == ("spe", "cli"):
+        return  # the one place that knows all floors
+    floor = FLOORS[parts[0]]
+    upward = {name for name in imported(path) if FLOORS.get(name, 0) > floor}
+    assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)} from a higher floor"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
+    """pyspark, pyarrow and pandas may only be imported inside a function."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
+            assert not any(n.split(".")[0] in {"pyspark", "pyarrow", "pandas"} for n in names)
+
+
+#: Pure packages: what decides takes values and returns values; time, randomness and the outside are passed in.
+PURE = [p for p in FILES if p.parts[-2] in ("operators", "consistency")]
+FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asyncio"}
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pure_packages_touch_nothing_outside(path: Path) -> None:
+    allowed = {"random"} if path.name == "partners.py" else set()  # the type of the seeded source that is passed in
+    assert not imported(path) & (FORBIDDEN - allowed)
