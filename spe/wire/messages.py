@@ -222,7 +222,8 @@ class Subscribe(Message):
       position: last stable id held (p).
       frontier: largest stable boundary held (sb).
       held: tentative tuples follow the position.
-      t_star: everything tentative up to this time has been seen or is of no more use.
+      t_star: everything tentative up to this time has been seen or is of no more use.  Only ever compared, and may
+        lie just before the beginning of time.
       substream_index, substream_count: which share of the key hash is wanted.
     """
 
@@ -234,7 +235,7 @@ class Subscribe(Message):
     position: Id
     frontier: Time
     held: Flag
-    t_star: Time
+    t_star: Annotated[int, _integer(-(2**63), 2**63 - 1)]
     substream_index: Count
     substream_count: Annotated[int, _integer(1, 2**31 - 1)]
 
@@ -395,7 +396,28 @@ class InjectAnswer(Message):
 
 # -- decoding ------------------------------------------------------------------------------------------------------
 
-MESSAGES: Final[tuple[type[Message], ...]] = tuple(Message.__subclasses__())
+MESSAGES: Final[tuple[type[Message], ...]] = (
+    Hello,
+    Welcome,
+    Refused,
+    Subscribe,
+    Subscribed,
+    NotReady,
+    Truncated,
+    StateChange,
+    SetMode,
+    Heartbeat,
+    HeartbeatAnswer,
+    PartnerRequest,
+    PartnerAnswer,
+    SnapshotRequest,
+    SnapshotPart,
+    SnapshotRefused,
+    StatusRequest,
+    Status,
+    Inject,
+    InjectAnswer,
+)
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 _CHECKS: Final = {
     m: [(f.name, get_type_hints(m, include_extras=True)[f.name].__metadata__[0]) for f in fields(m)] for m in MESSAGES

@@ -130,7 +130,7 @@ class _Writer:
                 raise LocalProtocolError(f"{where}: cannot store an array of {value.dtype}, {value.ndim} dimensions")
             found = self._array_index[id(value)] = len(self.arrays)
             self._kept.append(value)
-            self.arrays.append(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False)))
+            self.arrays.append(value.astype(value.dtype.newbyteorder("<"), order="C", copy=False))
         return [_ARRAY, found]
 
     def column(self, value: Column, where: str, depth: int) -> list[Any]:
@@ -246,7 +246,7 @@ class _Reader:
             return _rows(time, t_max, tuple([self.node(n, depth) for n in items[2]]))
         if tag == _BATCH:
             kind, from_id, upto_id, ids, rows = items
-            return Batch(Kind(kind), int(from_id), int(upto_id), self.node(ids, depth), self.node(rows, depth))
+            return _batch(kind, from_id, upto_id, self.node(ids, depth), self.node(rows, depth))
         raise RemoteProtocolError(f"state: there is no tag {tag!r:.40}")
 
 
@@ -265,3 +265,10 @@ def _rows(time: AnyArray, t_max: AnyArray, columns: tuple[Column, ...]) -> Rows:
     if not len(time) == len(t_max) or any(type(c) is not Column or len(c) != len(time) for c in columns):
         raise RemoteProtocolError("state: rows of columns of different lengths")
     return Rows(time, t_max, columns)
+
+
+def _batch(kind: int, from_id: int, upto_id: int, ids: AnyArray | None, rows: Rows) -> Batch:
+    count = upto_id - from_id if ids is None else len(ids)
+    if type(rows) is not Rows or count != len(rows):
+        raise RemoteProtocolError("state: a batch whose ids do not fit its rows")
+    return Batch(Kind(kind), from_id, upto_id, ids, rows)
