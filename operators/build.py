@@ -1,0 +1,58 @@
+"""From an operator of the query to one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from operators.aggregate import WindowAggregate
+from operators.count_windows import CountAggregate
+from operators.custom import CustomHost, CustomOperator
+from operators.filter import Filter
+from operators.join import Join
+from operators.map import Map
+from operators.operator import Operator
+from operators.topk import InstantTopK, WindowTopK
+from operators.union import Union
+from spe import query
+from spe.errors import QueryError
+from spe.schema import Schema
+from spe.typing import derive_schema, load_class
+
+
+def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operator:
+    """A running operator in its initial state.
+
+    Args:
+      operator: name, specification and output schema.
+      inputs: schema of each port.
+
+    Raises:
+      QueryError, ExpressionError: the specification does not fit its inputs.
+    """
+    spec, schema = operator.spec, derive_schema(operator.spec, inputs)
+    if schema != operator.schema:
+        raise QueryError("", f"operator {operator.name!r} makes ({schema}), but was declared as ({operator.schema})")
+    if isinstance(spec, query.FilterSpec):
+        return Filter(spec, schema)
+    if isinstance(spec, query.MapSpec):
+        return Map(spec, inputs[0], schema)
+    if isinstance(spec, query.UnionSpec):
+        return Union(schema)
+    if isinstance(spec, query.AggregateSpec):
+        aggregate = CountAggregate if spec.window.kind is query.WindowKind.COUNT else WindowAggregate
+        return aggregate(operator.name, spec, inputs[0], schema)
+    if isinstance(spec, query.JoinSpec):
+        return Join(spec, inputs[0], inputs[1], schema)
+    if isinstance(spec, query.TopKSpec):
+        topk = InstantTopK if spec.window is None else WindowTopK
+        return topk(spec, inputs[0], schema)
+    return CustomHost(operator.name, _custom(spec, inputs))
+
+
+def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> CustomOperator:
+    found = load_class(spec.path, "path")
+    try:
+        made: CustomOperator = found(tuple(inputs), **spec.arguments)
+    except Exception as error:  # a user's code
+        raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
+    return made

@@ -1,0 +1,29 @@
+"""Keeps the tuples for which a predicate is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from operators.operator import Operator
+from spe.batch import Rows
+from spe.expressions import compile_predicate
+from spe.query import FilterSpec
+from spe.schema import Schema
+
+
+class Filter(Operator):
+    """Passes tuples for which ``where`` is true, neither false nor null."""
+
+    def __init__(self, spec: FilterSpec, schema: Schema) -> None:
+        self.schema = schema
+        self._where = compile_predicate(spec.where, schema)
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None or not len(rows):
+            return None
+        mask = self._where.mask(rows)
+        if mask.all():
+            return rows
+        kept = rows.select(mask)
+        return kept if len(kept) else None

@@ -1,0 +1,211 @@
+"""Keys of one or more attributes to dense slots.
+
+Each attribute has its own ids; several are folded pairwise into one.  Null is a value like any other here (SQL's
+GROUP BY); whoever joins leaves rows with null keys out beforehand.  NaN equals NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.ids import IndexArray, IntegerIds, StringIds
+from spe.batch import BoolArray, Column, Int64Array, canonical
+from spe.schema import AttributeType
+
+
+class _Attribute:
+    """Ids of one attribute: 0 is null, values count from 1."""
+
+    __slots__ = ("_type", "integers", "strings")
+
+    def __init__(self, type_: AttributeType) -> None:
+        self._type = type_
+        self.strings = StringIds() if type_ is AttributeType.STRING else None
+        self.integers = None if type_ in (AttributeType.STRING, AttributeType.BOOL) else IntegerIds(start=1)
+
+    @property
+    def count(self) -> int:
+        if self.strings is not None:
+            return self.strings.count
+        return 3 if self.integers is None else self.integers.count
+
+    def ids(self, column: Column) -> IndexArray:
+        if self.strings is not None:
+            ids = self.strings.ids(column)
+        elif self.integers is None:
+            ids = column.values.astype(np.intp) + 1
+        elif self._type is AttributeType.FLOAT64:
+            ids = self.integers.ids(canonical(column.values).view(np.int64))
+        else:
+            ids = self.integers.ids(column.values)
+        return ids if column.valid is None else np.where(column.valid, ids, 0)
+
+    def column(self, ids: IndexArray) -> Column:
+        valid: BoolArray | None = None
+        if len(ids) and ids.min() == 0:
+            valid = ids > 0
+        if self.strings is not None:
+            codes = np.maximum(ids - 1, 0).astype(np.int32)
+            return Column(codes, valid, self.strings.dictionary)
+        if self.integers is None:
+            return Column(ids == 2, valid)
+        values: npt.NDArray[Any] = self.integers.values().take(ids)
+        return Column(values.view(np.float64) if self._type is AttributeType.FLOAT64 else values, valid)
+
+    def close(self) -> None:
+        if self.strings is not None:
+            self.strings.close()
+        elif self.integers is not None:
+            self.integers.close()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        if self.strings is not None:
+            return self.strings.snapshot()
+        return {} if self.integers is None else self.integers.snapshot()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self.strings is not None:
+            self.strings = StringIds.restored(state)
+        elif self.integers is not None:
+            self.integers = IntegerIds.restored(state)
+
+
+class _Pairs:
+    """(id, id) -> id.  The second takes as few bits as it needs, so that small key sets stay in a direct table."""
+
+    __slots__ = ("_bits", "_pairs")
+
+    def __init__(self) -> None:
+        self._bits = 4
+        self._pairs = IntegerIds()
+
+    @property
+    def count(self) -> int:
+        return self._pairs.count
+
+    def ids(self, first: IndexArray, second: IndexArray, second_count: int) -> IndexArray:
+        if second_count > 1 << self._bits:
+            self._widen(second_count)
+        return self._pairs.ids((first << self._bits) | second)
+
+    def _widen(self, second_count: int) -> None:
+        first, second = self.parts(np.arange(self.count))
+        self._bits = (2 * second_count).bit_length()
+        self._pairs = IntegerIds()
+        if len(first):
+            self._pairs.ids((first << self._bits) | second)
+
+    def parts(self, ids: IndexArray) -> tuple[IndexArray, IndexArray]:
+        pairs = self._pairs.values().take(ids)
+        return pairs >> self._bits, pairs & ((1 << self._bits) - 1)
+
+    def close(self) -> None:
+        self._pairs.close()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"bits": self._bits, "pairs": self._pairs.snapshot()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._bits = state["bits"]
+        self._pairs = IntegerIds.restored(state["pairs"])
+
+
+class KeyIndex:
+    """Key -> slot.  Without attributes there is one key, in slot 0."""
+
+    __slots__ = ("_attributes", "_pairs", "types")
+
+    def __init__(self, types: Sequence[AttributeType]) -> None:
+        self.types = tuple(types)
+        self._attributes = [_Attribute(t) for t in self.types]
+        self._pairs = [_Pairs() for _ in self.types[1:]]
+
+    @property
+    def size(self) -> int:
+        """One past the largest slot; not every slot below it needs to have a key."""
+        if self._pairs:
+            return self._pairs[-1].count
+        return self._attributes[0].count if self._attributes else 1
+
+    def slots(self, columns: Sequence[Column], count: int) -> IndexArray:
+        """The slot of each of ``count`` rows."""
+        if not columns:
+            return np.zeros(count, np.intp)
+        slots = self._attributes[0].ids(columns[0])
+        for pairs, attribute, column in zip(self._pairs, self._attributes[1:], columns[1:]):
+            second = attribute.ids(column)
+            slots = pairs.ids(slots, second, attribute.count)
+        return slots
+
+    def columns(self, slots: IndexArray) -> tuple[Column, ...]:
+        """The keys of slots that have one."""
+        if not self._attributes:
+            return ()
+        ids = []
+        for pairs in reversed(self._pairs):
+            slots, second = pairs.parts(slots)
+            ids.append(second)
+        ids.append(slots)
+        return tuple([a.column(i) for a, i in zip(self._attributes, reversed(ids))])
+
+    def compacted(self, live: IndexArray) -> tuple[KeyIndex, IndexArray]:
+        """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
+        fresh = KeyIndex(self.types)
+        return fresh, fresh.slots(self.columns(live), len(live))
+
+    def close(self) -> None:
+        """Frees the lookup tables until the next call of :meth:`slots`."""
+        for attribute in self._attributes:
+            attribute.close()
+        for pairs in self._pairs:
+            pairs.close()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "attributes": [a.snapshot() for a in self._attributes],
+            "pairs": [p.snapshot() for p in self._pairs],
+        }
+
+    @classmethod
+    def restored(cls, types: Sequence[AttributeType], state: Mapping[str, Any]) -> KeyIndex:
+        index = cls(types)
+        for attribute, saved in zip(index._attributes, state["attributes"]):
+            attribute.restore(saved)
+        for pairs, saved in zip(index._pairs, state["pairs"]):
+            pairs.restore(saved)
+        return index
+
+
+def without_nulls(columns: Sequence[Column]) -> BoolArray | None:
+    """Rows where every column has a value; None: all of them."""
+    valid: BoolArray | None = None
+    for column in columns:
+        if column.valid is not None:
+            valid = column.valid if valid is None else valid & column.valid
+    return None if valid is None or valid.all() else valid
+
+
+def dense_groups(columns: Sequence[Column], count: int) -> Int64Array:
+    """The group of each row, numbered by first appearance among these rows; for one-off grouping."""
+    groups = np.zeros(count, np.int64)
+    for column in columns:
+        values: npt.NDArray[Any] = column.values
+        if values.dtype == np.float64:
+            values = canonical(values).view(np.int64)
+        if column.valid is not None:
+            values = np.where(column.valid, values, values.dtype.type(0))
+        ids = np.unique(values, return_inverse=True)[1]
+        if column.valid is not None:
+            ids = np.where(column.valid, ids + 1, 0)
+        groups = np.unique(groups * (int(ids.max(initial=0)) + 1) + ids, return_inverse=True)[1]
+    if not columns or not count:
+        return groups
+    first = np.full(int(groups.max()) + 1, count, np.int64)
+    np.minimum.at(first, groups, np.arange(count))
+    rank = np.empty(len(first), np.int64)
+    rank[first.argsort()] = np.arange(len(first))
+    return rank.take(groups)

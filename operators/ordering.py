@@ -1,0 +1,75 @@
+"""Which rows come first: sort keys of any type, and the best k of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.ids import IndexArray, Int64Array
+from spe.batch import Column, canonical
+
+
+def text_ranks(column: Column) -> Int64Array:
+    """Numbers in the code point order of the texts; only the texts that are there are compared."""
+    assert column.dictionary is not None
+    strings = column.dictionary.strings
+    codes, which = np.unique(column.values, return_inverse=True)
+    # Under a null there may be a code that the dictionary does not have.
+    texts = [strings[c] if 0 <= c < len(strings) else "" for c in codes.tolist()]
+    ranks = np.empty(len(texts), np.int64)
+    ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+    out: Int64Array = ranks.take(which)
+    return out
+
+
+def sort_keys(column: Column, descending: bool) -> list[npt.NDArray[Any]]:
+    """Arrays to sort by, the most significant first.  Null is smaller than everything, NaN larger than every number."""
+    if column.dictionary is not None:
+        values: npt.NDArray[Any] = text_ranks(column)
+    elif column.values.dtype == np.float64:
+        bits = canonical(column.values).view(np.int64)
+        values = bits ^ ((bits >> 63) & np.int64(2**63 - 1))  # the order of the numbers, as integers
+    else:
+        values = column.values
+    if descending:
+        values = ~values
+    if column.valid is None:
+        return [values]
+    valid = ~column.valid if descending else column.valid
+    return [valid, np.where(column.valid, values, values.dtype.type(0))]
+
+
+def best(
+    groups: Int64Array, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
+) -> tuple[IndexArray, Int64Array]:
+    """The first k rows of each group, and the rank of each from 1.
+
+    Args:
+      groups: shape (n,), n > 0.
+      keys: what to order by, the most significant first; rows that are equal in all keep their order.
+      with_ties: rows that are equal in all keys share a rank, and all of rank ≤ k are taken.
+
+    Returns:
+      Rows by group and rank; groups in the order of the first of their rows that is taken.
+    """
+    order: IndexArray = np.lexsort((*reversed(keys), groups))
+    position = np.arange(len(order))
+    of_group = groups[order]
+    starts = np.append(True, of_group[1:] != of_group[:-1])
+    group_start = np.maximum.accumulate(np.where(starts, position, 0))
+    if with_ties:
+        for key in keys:
+            ordered = key[order]
+            starts[1:] |= ordered[1:] != ordered[:-1]
+        rank = np.maximum.accumulate(np.where(starts, position, 0)) - group_start + 1
+    else:
+        rank = position - group_start + 1
+    taken = rank <= k
+    order, rank, group_start = order[taken], rank[taken], group_start[taken]
+    first_taken = np.full(len(groups), len(groups), np.int64)
+    np.minimum.at(first_taken, group_start, order)
+    by_group = first_taken.take(group_start).argsort(kind="stable")
+    return order[by_group], rank[by_group]

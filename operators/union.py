@@ -1,0 +1,41 @@
+"""Several streams of the same attributes in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from operators.ids import StringIds
+from operators.operator import Operator
+from spe.batch import Column, Rows, merge_rows
+from spe.schema import AttributeType, Schema
+from spe.strings import DICTIONARY_LIMIT
+
+
+class Union(Operator):
+    """Merges its ports by (time, port, order within the port)."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        #: Per string attribute, the dictionary that ports with different ones are brought into.  Not state: which
+        #: code a text gets means nothing.
+        self._strings = {i: StringIds() for i, a in enumerate(schema) if a.type is AttributeType.STRING}
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        parts = [rows for rows in ports if rows is not None and len(rows)]
+        if not parts:
+            return None
+        if len(parts) > 1:
+            for i in self._strings:
+                if any(p.columns[i].dictionary is not parts[0].columns[i].dictionary for p in parts):
+                    parts = self._in_one_dictionary(parts, i)
+        return merge_rows(parts)
+
+    def _in_one_dictionary(self, parts: list[Rows], position: int) -> list[Rows]:
+        if len(self._strings[position].dictionary) >= DICTIONARY_LIMIT:
+            self._strings[position] = StringIds()
+        strings = self._strings[position]
+
+        def adopted(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+            return (*columns[:position], strings.adopt(columns[position]), *columns[position + 1 :])
+
+        return [p.with_columns(adopted(p.columns)) for p in parts]
