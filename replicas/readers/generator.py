@@ -1,0 +1,174 @@
+"""Generated rows: a pure function of seed, start and row number.
+
+Random numbers come from a hash of (seed, attribute, row number), not from a sequential generator: so any row can be
+made without those before it, a restart goes on anywhere, and no cutting into chunks changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from replicas.readers.chunk import CHUNK_ROWS, Chunk, Replay
+from replicas.readers.options import duration_of, positive, timestamp_of
+from spe.batch import Column, Int64Array
+from spe.errors import SpeError
+from spe.generators import GENERATORS
+from spe.strings import StringDictionary
+
+Float64Array = npt.NDArray[np.float64]
+
+#: Distinct clients of ``pages``.
+_CLIENTS: Final = 251
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Draw:
+    """Random numbers by row number.  Each attribute uses a ``lane`` of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def bits(self, lane: int, index: Int64Array) -> npt.NDArray[np.uint64]:
+        """64 random bits per row (splitmix64 of a counter)."""
+        key = np.uint64((self._seed * 0xD1342543DE82EF95 + lane * 0xDA942042E4DD58B5 + 1) % 2**64)
+        x = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN ^ key
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        return x
+
+    def uniform(self, lane: int, index: Int64Array) -> Float64Array:
+        """In [0, 1)."""
+        return (self.bits(lane, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def below(self, lane: int, index: Int64Array, n: int) -> Int64Array:
+        """Integers in [0, n)."""
+        return (self.bits(lane, index) % np.uint64(n)).astype(np.int64)
+
+
+class Keys:
+    """Numbers 0 … count − 1, number r in proportion to (r + 1) ** −skew."""
+
+    def __init__(self, count: int, skew: float) -> None:
+        weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
+        self._cumulative: Float64Array = np.cumsum(weights) / weights.sum()
+
+    def pick(self, uniform: Float64Array) -> Int64Array:
+        found = self._cumulative.searchsorted(uniform, side="right")
+        return np.minimum(found, len(self._cumulative) - 1).astype(np.int64)
+
+
+class GeneratorReplay(Replay):
+    """Row i has event time start + i / rate, less its own part of the disorder.
+
+    Options (``reader``): ``generator`` (name), ``rate`` (rows per second of event time), ``seed``, ``keys``, ``skew``
+    (Zipf exponent), ``disorder`` (duration: each event time lies up to this much earlier), ``duration`` or ``count``
+    (without either it never ends), ``start`` (ISO timestamp or microseconds).
+
+    Args:
+      start_us: event time of row 0 where ``start`` is not given: the moment of the first start, from the log.
+
+    Raises:
+      SpeError: an option makes no sense.
+    """
+
+    def __init__(self, reader: Mapping[str, Any], start_us: int | None) -> None:
+        name = str(reader.get("generator"))
+        if name not in GENERATORS:
+            raise SpeError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}")
+        kind = GENERATORS[name]
+        self._rate = positive(reader, "rate", 1000.0)
+        keys = round(positive(reader, "keys", max(kind.keys, 1)))
+        skew = float(reader.get("skew", kind.skew))
+        self._disorder_us = duration_of(reader.get("disorder", 0))
+        self._count = _count(reader, self._rate)
+        start = reader.get("start")
+        self.origin_us = timestamp_of(start) if start is not None else start_us
+        self._draw = Draw(int(reader.get("seed", 0)))
+        self._make = _MAKERS[name](self._draw, keys, skew)
+
+    def chunks(self, skip: int) -> Iterator[Chunk]:
+        if self.origin_us is None:
+            raise SpeError("a generator without a `start` begins when it is started: give one, or read its log")
+        # A chunk spans at most a second of event time, so that a slow generator is not made far ahead.
+        rows = max(1, min(CHUNK_ROWS, int(self._rate)))
+        at = skip
+        while self._count is None or at < self._count:
+            stop = at + rows if self._count is None else min(at + rows, self._count)
+            index = np.arange(at, stop, dtype=np.int64)
+            events = self._events(index, self.origin_us)
+            yield Chunk(at, stop - at, events, (Column(events), *self._make(index)), [])
+            at = stop
+
+    def _events(self, index: Int64Array, start_us: int) -> Int64Array:
+        if self._rate.is_integer():
+            events = start_us + index * 1_000_000 // int(self._rate)
+        else:
+            events = start_us + np.floor(index * (1e6 / self._rate)).astype(np.int64)
+        if self._disorder_us:
+            events -= self._draw.below(0, index, self._disorder_us)
+        return events
+
+
+def _sequence(draw: Draw, _keys: int, _skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    return lambda index: (Column(index), Column(draw.uniform(1, index)))
+
+
+def _orders(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        cents = 100 + draw.below(2, index, 19_900)
+        return (
+            Column(picker.pick(draw.uniform(1, index))),
+            Column(cents / 100.0),
+            Column(1 + draw.below(3, index, 10)),
+        )
+
+    return make
+
+
+def _readings(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        sensor = picker.pick(draw.uniform(1, index))
+        level = 10.0 + 10.0 * draw.uniform(2, sensor)
+        noise = draw.uniform(3, index) + draw.uniform(4, index) - 1.0
+        valid = draw.below(5, index, 100) > 0
+        values = np.where(valid, level + noise, 0.0)
+        return Column(sensor), Column(values, None if valid.all() else valid)
+
+    return make
+
+
+def _pages(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+    urls = StringDictionary(f"/page/{i}" for i in range(keys))
+    clients = StringDictionary(f"10.0.0.{i}" for i in range(_CLIENTS))
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        url = picker.pick(draw.uniform(1, index)).astype(np.int32)
+        client = draw.below(2, index, _CLIENTS).astype(np.int32)
+        return Column(url, None, urls), Column(client, None, clients)
+
+    return make
+
+
+_MAKERS: Final[Mapping[str, Callable[[Draw, int, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
+    "sequence": _sequence,
+    "orders": _orders,
+    "readings": _readings,
+    "pages": _pages,
+}
+
+
+def _count(reader: Mapping[str, Any], rate: float) -> int | None:
+    if reader.get("count") is not None:
+        return int(reader["count"])
+    if reader.get("duration") is not None:
+        return round(duration_of(reader["duration"]) * rate / 1e6)
+    return None

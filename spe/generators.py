@@ -1,0 +1,61 @@
+"""Generated streams: their names, schemas and options.  A pure table; replicas.readers.generator makes the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from spe.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """What a generator makes.
+
+    Attributes:
+      schema: the first attribute, ``ts``, is the event time.
+      about: one line for ``--help`` and error messages.
+      keys: how many distinct keys by default; 0: it has none.
+      skew: Zipf exponent of the keys by default; 0: all equally often.
+    """
+
+    schema: Schema
+    about: str
+    keys: int = 0
+    skew: float = 0.0
+
+
+GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
+    {
+        "sequence": Generator(
+            Schema.of(ts="timestamp!", n="int64!", value="float64!"),
+            "n = 0, 1, 2, … and a uniform value in [0, 1)",
+        ),
+        "orders": Generator(
+            Schema.of(ts="timestamp!", key="int64!", price="float64!", qty="int64!"),
+            "orders of `keys` products: price in whole cents, 1 to 10 pieces",
+            keys=100,
+        ),
+        "readings": Generator(
+            Schema.of(ts="timestamp!", sensor="int64!", value="float64"),
+            "readings of `keys` sensors around a level of their own; one in a hundred is null",
+            keys=100,
+        ),
+        "pages": Generator(
+            Schema.of(ts="timestamp!", url="string!", client="string!"),
+            "requests for `keys` pages, the first ones most often (Zipf), by some hundreds of clients",
+            keys=1000,
+            skew=1.0,
+        ),
+    }
+)
+
+
+def generator_schema(name: str) -> Schema:
+    """Schema of the stream that a generator makes.  Raises KeyError, naming what there is."""
+    try:
+        return GENERATORS[name].schema
+    except KeyError:
+        raise KeyError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}") from None

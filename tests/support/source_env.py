@@ -1,0 +1,59 @@
+"""An Env for source proxies: memory for a disk, trio's clock (virtual in tests) for both clocks, a trace to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+import trio
+
+from spe.env import Env
+from spe.network import TcpNetwork
+from tests.support.memory_storage import MemoryStorage
+
+T = TypeVar("T")
+
+
+class TrioClock:
+    """Both clocks are trio's; the wall clock began at ``epoch_us`` and may be stepped."""
+
+    def __init__(self, epoch_us: int) -> None:
+        self.epoch_us = epoch_us
+
+    def monotonic_us(self) -> int:
+        return round(trio.current_time() * 1e6)
+
+    def wall_us(self) -> int:
+        return self.epoch_us + self.monotonic_us()
+
+
+class AtOnceCompute:
+    """Runs on the loop, so that virtual time stands still meanwhile."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+
+class ListTrace:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [fields for found, fields in self.events if found == name]
+
+
+def source_env(storage: MemoryStorage | None = None, *, epoch_us: int = 0, trace: ListTrace | None = None) -> Env:
+    """``epoch_us``: what the wall clock shows at trio's time 0."""
+    return Env(
+        clock=TrioClock(epoch_us),
+        network=TcpNetwork(),
+        storage=storage if storage is not None else MemoryStorage(),
+        compute=AtOnceCompute(),
+        random=Random(0),
+        trace=trace if trace is not None else ListTrace(),
+    )
