@@ -1,0 +1,153 @@
+"""Do two stable streams hold the same tuples?  Bit for bit: ids, times, t_max, values, nulls; strings by their text.
+
+Where a stream was cut into batches, and where boundaries stood, means nothing and is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from spe.batch import BoolArray, Column, Int64Array, Rows
+from spe.plan import Channel
+from spe.times import format_timestamp
+
+#: Ids and rows of one channel, in the order received.
+ChannelRows = tuple[Int64Array, Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is wrong with one channel.
+
+    Attributes:
+      missing: ids that the reference has and the recording has not.
+      extra: ids that only the recording has.
+      repeated: tuples recorded more than once, counted beyond the first.
+      reordered: places where an id is followed by a smaller one.
+      different: ids that both have with other contents.
+      first: the lowest id at which something is wrong, and what.
+    """
+
+    channel: Channel
+    missing: int
+    extra: int
+    repeated: int
+    reordered: int
+    different: int
+    first: str
+
+    def __str__(self) -> str:
+        names = ("missing", "extra", "repeated", "reordered", "different")
+        counts = ", ".join(f"{n} {name}" for name in names if (n := getattr(self, name)))
+        return f"{self.channel}: {counts}; first {self.first}"
+
+
+def compare(
+    recorded: Mapping[Channel, ChannelRows],
+    reference: Mapping[Channel, ChannelRows],
+    *,
+    complete: bool = True,
+    names: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[Difference]:
+    """The channels in which a recording differs from the reference, in channel order; empty when all is equal.
+
+    Args:
+      complete: False for a recording of a run that was broken off: what the reference has after the last recorded id
+        of a channel is not missing.
+      names: attribute names per stream, for the text.
+    """
+    found = []
+    for channel in sorted({*recorded, *reference}):
+        columns = (names or {}).get(channel.stream, ())
+        difference = _compare_channel(channel, recorded.get(channel), reference.get(channel), complete, columns)
+        if difference is not None:
+            found.append(difference)
+    return found
+
+
+_NO_IDS = np.empty(0, np.int64)
+
+
+def _compare_channel(
+    channel: Channel, ours: ChannelRows | None, theirs: ChannelRows | None, complete: bool, names: tuple[str, ...]
+) -> Difference | None:
+    our_ids = ours[0] if ours is not None else _NO_IDS
+    their_ids = theirs[0] if theirs is not None else _NO_IDS
+    unique, first_at = np.unique(our_ids, return_index=True)
+    if not complete:
+        their_ids = their_ids[their_ids <= (unique[-1] if len(unique) else 0)]
+    missing = np.setdiff1d(their_ids, unique)
+    extra = np.setdiff1d(unique, their_ids)
+    places = np.flatnonzero(our_ids[1:] < our_ids[:-1])
+    common, at_ours, at_theirs = np.intersect1d(unique, their_ids, assume_unique=True, return_indices=True)
+    differs = np.zeros(len(common), np.bool_)
+    if ours is not None and theirs is not None and len(common):
+        one, other = ours[1].take(first_at.take(at_ours)), theirs[1].take(at_theirs)
+        differs = rows_differ(one, other)
+    repeated = len(our_ids) - len(unique)
+    if not (len(missing) or len(extra) or repeated or len(places) or differs.any()):
+        return None
+    faults: list[tuple[int, str]] = []
+    if len(missing):
+        faults.append((int(missing[0]), "is missing"))
+    if len(extra):
+        faults.append((int(extra[0]), "is not in the reference"))
+    if repeated:
+        counted, counts = np.unique(our_ids, return_counts=True)
+        faults.append((int(counted[counts > 1][0]), "was received more than once"))
+    if len(places):
+        faults.append((int(our_ids[1:].take(places).min()), "came after a larger one"))
+    if differs.any():
+        at = int(differs.argmax())
+        faults.append((int(common[at]), _describe(one.slice(at, at + 1), other.slice(at, at + 1), names)))
+    first = min(faults, key=lambda fault: fault[0])
+    return Difference(
+        channel, len(missing), len(extra), repeated, len(places), int(differs.sum()), f"id {first[0]} {first[1]}"
+    )
+
+
+def rows_differ(one: Rows, other: Rows) -> BoolArray:
+    """Mask of shape (n,): True where two rows at the same place are not the same, bit for bit.
+
+    Raises:
+      ValueError: the numbers of rows or of columns differ.
+    """
+    if len(one) != len(other) or len(one.columns) != len(other.columns):
+        sizes = f"{len(one)} × {len(one.columns)} and {len(other)} × {len(other.columns)}"
+        raise ValueError(f"rows of one schema and one length are compared, got {sizes}")
+    result: BoolArray = (one.time != other.time) | (one.t_max != other.t_max)
+    for a, b in zip(one.columns, other.columns):
+        result |= columns_differ(a, b)
+    return result
+
+
+def columns_differ(one: Column, other: Column) -> BoolArray:
+    """Mask of shape (n,): True where null meets value, or the bits of the values are not the same."""
+    n = len(one)
+    valid = np.ones(n, np.bool_) if one.valid is None else one.valid
+    other_valid = np.ones(n, np.bool_) if other.valid is None else other.valid
+    if one.values.dtype != other.values.dtype or (one.dictionary is None) != (other.dictionary is None):
+        return valid | other_valid
+    if other.dictionary is not None:
+        one = one.in_dictionary(other.dictionary)
+    a, b = one.values, other.values
+    if a.dtype == np.float64:  # NaN equals NaN, and -0.0 is not 0.0
+        a, b = np.ascontiguousarray(a).view(np.int64), np.ascontiguousarray(b).view(np.int64)
+    result: BoolArray = (valid != other_valid) | (valid & other_valid & (a != b))
+    return result
+
+
+def _describe(one: Rows, other: Rows, names: tuple[str, ...]) -> str:
+    """What differs between two rows of length 1: recorded, then reference."""
+    parts = []
+    for name, a, b in (("time", one.time, other.time), ("t_max", one.t_max, other.t_max)):
+        if a[0] != b[0]:
+            parts.append(f"{name} {format_timestamp(int(a[0]))} instead of {format_timestamp(int(b[0]))}")
+    for at, (column, expected) in enumerate(zip(one.columns, other.columns)):
+        if columns_differ(column, expected)[0]:
+            name = names[at] if at < len(names) else f"attribute {at}"
+            parts.append(f"{name} {column.to_list()[0]!r} instead of {expected.to_list()[0]!r}")
+    return "has " + ", ".join(parts)
