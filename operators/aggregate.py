@@ -73,6 +73,7 @@ class WindowAggregate(Operator):
         self._late = Late()
         self._compact_at = _SPARE_SLOTS
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         rows = ports[0]
         ended: list[_Ended] = []

@@ -42,6 +42,7 @@ class CountAggregate(Operator):
         self._sequence = 0
         self._compact_at = _SPARE
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         rows = ports[0]
         if rows is None or not len(rows):

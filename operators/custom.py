@@ -55,11 +55,11 @@ class Aggregator(ABC):
     the state that ``create`` returns.
     """
 
-    #: What ``result`` returns; None becomes null.
-    returns: ClassVar[AttributeType]
+    #: Type of what ``result`` returns (None becomes null), by name or as an AttributeType.
+    returns: ClassVar[AttributeType | str]
 
-    @classmethod
-    def check(cls, argument: AttributeType) -> None:  # noqa: B027 - any type suits unless said otherwise
+    @classmethod  # noqa: B027 - any type suits unless a subclass says otherwise
+    def check(cls, argument: AttributeType) -> None:
         """Raises ValueError when the argument's type does not suit; any type suits by default."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class UserAccumulator(Accumulator):
         states = self._states[cells] if isinstance(cells, slice) else [self._states[i] for i in cells.tolist()]
         results = [self._call(self._aggregator.result, s) for s in states]
         try:
-            return Column.from_list(results, self._aggregator.returns)
+            return Column.from_list(results, AttributeType(self._aggregator.returns))
         except (TypeError, ValueError, OverflowError) as error:
             name = type(self._aggregator).__qualname__
             raise OperatorFailed(self._operator, f"the results of {name}", error) from error

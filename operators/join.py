@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -317,4 +318,4 @@ def _portions(probes: list[_Probe]) -> list[tuple[int, int]]:
         return [(first, last)]
     cuts = total.searchsorted(np.arange(_STEP_CANDIDATES, int(total[-1]), _STEP_CANDIDATES), side="right")
     edges = [first, *(np.unique(cuts[cuts > 0]) + first).tolist(), last]
-    return [(a, b) for a, b in zip(edges, edges[1:]) if a < b]
+    return [(a, b) for a, b in pairwise(edges) if a < b]

@@ -1,0 +1,151 @@
+"""Operators in tests: tuples as text, slices by cuts, and what every operator promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operators.build import build_operator
+from operators.operator import Operator
+from spe import query
+from spe.batch import Rows, is_sorted
+from spe.query import OperatorSpec
+from spe.schema import AttributeType, Schema
+from spe.states import StreamId
+from spe.strings import StringPool
+from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.typing import derive_schema
+
+#: Time and attribute values of one tuple.
+Tuple = tuple[int, tuple[Any, ...]]
+#: A slice's end, and whether its strings come in a new dictionary.
+Cut = tuple[int, bool]
+
+
+def make(spec: OperatorSpec, *inputs: Schema) -> Operator:
+    """A running operator named ``op``."""
+    return build_operator(query.Operator(StreamId("op"), spec, derive_schema(spec, inputs)), inputs)
+
+
+def tuples(schema: Schema, text: str) -> list[Tuple]:
+    """One line per tuple: time, then its values; ``-`` is null."""
+    return [
+        (int(words[0]), tuple(_value(w, a.type) for w, a in zip(words[1:], schema, strict=True)))
+        for words in (line.split() for line in text.splitlines())
+        if words
+    ]
+
+
+def _value(word: str, type_: AttributeType) -> Any:
+    if word == "-":
+        return None
+    if type_ is AttributeType.STRING:
+        return word
+    if type_ is AttributeType.BOOL:
+        return {"true": True, "false": False}[word]
+    return float(word) if type_ is AttributeType.FLOAT64 else int(word)
+
+
+def text(released: Sequence[Tuple]) -> str:
+    """The notation of :func:`tuples`, for what an operator released."""
+    return "\n".join(" ".join([str(time), *(_word(v) for v in values)]) for time, values in released)
+
+
+def lines(expected: str) -> str:
+    """Expected output without indentation, for comparison with :func:`text`."""
+    return "\n".join(" ".join(line.split()) for line in expected.strip().splitlines())
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """NaN equals nothing, so for comparison it is a word."""
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
+
+
+class Run:
+    """Feeds an operator slice by slice, and checks what the contract says of each result.
+
+    Args:
+      operator: in its initial state, or restored.
+      schemas: of its ports.
+      previous: end of the slice before.
+    """
+
+    def __init__(self, operator: Operator, schemas: Sequence[Schema], previous: int = BEFORE_TIME) -> None:
+        self.operator = operator
+        self.schemas = schemas
+        self.previous = previous
+        self.pool = StringPool()
+
+    def slice(self, ports: Sequence[Sequence[Tuple]], boundary: int, new_dictionary: bool = False) -> list[Tuple]:
+        """Runs [previous, boundary)."""
+        if new_dictionary:
+            self.pool = StringPool()
+            self.pool.current().encode([f"other {i}" for i in range(boundary % 7)])  # other codes than before
+        slices: list[Rows | None] = []
+        for schema, port in zip(self.schemas, ports, strict=True):
+            rows = [t for t in port if self.previous <= t[0] < boundary]
+            times, values = [t[0] for t in rows], [t[1] for t in rows]
+            slices.append(Rows.from_tuples(schema, times, values, self.pool) if rows else None)
+        out = self.operator.step(slices, boundary)
+        if out is None:
+            self.previous = boundary
+            return []
+        assert len(out) > 0
+        assert is_sorted(out.time)
+        assert out.time[0] >= self.previous
+        assert out.time[-1] < boundary
+        assert (out.t_max >= out.time).all()
+        for attribute, column in zip(self.operator.schema, out.columns, strict=True):
+            assert column.values.dtype == attribute.type.dtype
+            assert (column.dictionary is not None) == (attribute.type is AttributeType.STRING)
+            assert attribute.nullable or column.valid is None or column.valid.all()
+        self.previous = boundary
+        rows_out = [tuple(plain(v) for v in row) for row in out.to_tuples()]
+        return list(zip(out.time.tolist(), rows_out, strict=True))
+
+
+def run(
+    operator: Operator, schemas: Sequence[Schema], ports: Sequence[Sequence[Tuple]], cuts: Sequence[int] = ()
+) -> list[Tuple]:
+    """Everything that comes out of whole streams, cut at ``cuts`` and ended."""
+    feed = Run(operator, schemas)
+    return [t for cut in [*sorted(cuts), END_OF_TIME] for t in feed.slice(ports, cut)]
+
+
+def check_contract(
+    make_operator: Callable[[], Operator],
+    schemas: Sequence[Schema],
+    ports: Sequence[Sequence[Tuple]],
+    cuts: Sequence[Cut],
+) -> list[Tuple]:
+    """Checks what every operator promises, and returns its output.
+
+    1. The streams uncut, and cut at ``cuts`` (with changing dictionaries), give the same tuples in the same order.
+    2. A snapshot taken before any slice, and restored twice after everything else has happened, gives the rest of
+       the output and the same counters at the end.
+    """
+    whole = run(make_operator(), schemas, ports)
+    slices = [*sorted(cuts), (END_OF_TIME, False)]
+    feed = Run(make_operator(), schemas)
+    snapshots, pieces = [], []
+    for cut, new_dictionary in slices:
+        snapshots.append((feed.previous, feed.operator.snapshot()))
+        pieces.append(feed.slice(ports, cut, new_dictionary))
+    assert [t for piece in pieces for t in piece] == whole
+    counters = feed.operator.counters()
+    for i, (previous, snapshot) in enumerate(snapshots):
+        for _ in range(2):
+            again = Run(make_operator(), schemas, previous)
+            again.operator.restore(snapshot)
+            assert [again.slice(ports, cut, new) for cut, new in slices[i:]] == pieces[i:]
+            assert again.operator.counters() == counters
+    return whole
