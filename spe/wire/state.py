@@ -251,6 +251,8 @@ class _Reader:
 
 
 def _column(values: AnyArray, valid: AnyArray | None, dictionary: StringDictionary | None) -> Column:
+    if type(values) is not np.ndarray or values.ndim != 1 or type(dictionary) not in (StringDictionary, type(None)):
+        raise RemoteProtocolError("state: a column that is no array")
     column = Column(values, valid, dictionary)
     if valid is not None and (valid.dtype != np.bool_ or len(valid) != len(values)):
         raise RemoteProtocolError("state: a mask that does not fit its column")
@@ -262,7 +264,9 @@ def _column(values: AnyArray, valid: AnyArray | None, dictionary: StringDictiona
 
 
 def _rows(time: AnyArray, t_max: AnyArray, columns: tuple[Column, ...]) -> Rows:
-    if not len(time) == len(t_max) or any(type(c) is not Column or len(c) != len(time) for c in columns):
+    if not time.shape == t_max.shape == (len(time),) or time.dtype != np.int64 or t_max.dtype != np.int64:
+        raise RemoteProtocolError("state: rows without times")
+    if any(type(c) is not Column or len(c) != len(time) for c in columns):
         raise RemoteProtocolError("state: rows of columns of different lengths")
     return Rows(time, t_max, columns)
 

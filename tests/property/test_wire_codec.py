@@ -1,0 +1,78 @@
+"""Whatever a connection carries, in whatever pieces, comes out as it went in."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spe.batch import Batch, Column, Element
+from spe.schema import AttributeType, Schema
+from spe.strings import StringPool
+from spe.wire.codec import ElementDecoder, ElementEncoder, decode_standalone, encode_standalone
+from spe.wire.framing import FrameReader
+from spe.wire.string_table import TABLE_ENTRIES, SendTable
+from tests.support.wire import SCHEMA, TEXTS, decoded, elements, plain
+
+TEXT_ONLY = Schema.of(a="string", b="string")
+
+
+@settings(max_examples=60, deadline=None)
+@given(sent=st.lists(elements(), max_size=5), data=st.data())
+def test_elements_come_out_as_they_went_in_however_the_bytes_are_cut(sent: list[Element], data: st.DataObject) -> None:
+    stream = ElementEncoder(SCHEMA).encode_many(sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    reader, decoder = FrameReader(1 << 24), ElementDecoder(SCHEMA, StringPool())
+    received: list[Element] = []
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)]):
+        received += decoded(stream[start:stop], decoder, reader)
+    reader.finish()
+    assert plain(received) == plain(sent)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sent=st.lists(elements(TEXT_ONLY), min_size=2, max_size=12),
+    resets=st.lists(st.booleans(), min_size=12, max_size=12),
+    limit=st.integers(1, 6),
+)
+def test_strings_survive_changing_dictionaries_on_both_ends(
+    sent: list[Element], resets: list[bool], limit: int
+) -> None:
+    """Each batch comes with dictionaries of its own, the receiver's pool begins a new one every few strings, and the
+    sender's table begins anew in the middle of the stream."""
+    encoder, decoder = ElementEncoder(TEXT_ONLY), ElementDecoder(TEXT_ONLY, StringPool(limit))
+    received: list[Element] = []
+    for element, reset in zip(sent, resets):
+        if reset:
+            encoder._table.reset()
+        received += decoded(encoder.encode_many([element]), decoder)
+    assert plain(received) == plain(sent)
+
+
+@settings(max_examples=60, deadline=None)
+@given(element=elements())
+def test_standalone_bytes_hold_the_whole_element(element: Element) -> None:
+    data = encode_standalone(element, SCHEMA)
+    assert plain(decode_standalone(data, SCHEMA, StringPool())) == plain(element)
+
+
+@settings(max_examples=40, deadline=None)
+@given(element=elements(TEXT_ONLY), frame_bytes=st.integers(130, 600))
+def test_no_frame_is_larger_than_the_peer_accepts(element: Element, frame_bytes: int) -> None:
+    stream = ElementEncoder(TEXT_ONLY, frame_bytes).encode_many([element])
+    received = decoded(stream, ElementDecoder(TEXT_ONLY, StringPool()), FrameReader(frame_bytes))
+    rows = [r for e in received if isinstance(e, Batch) for r in e.rows.to_tuples()]
+    assert rows == (element.rows.to_tuples() if isinstance(element, Batch) else [])
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=st.lists(TEXTS, max_size=30))
+def test_a_senders_table_holds_each_string_once(texts: list[str]) -> None:
+    table = SendTable()
+    column = Column.from_list(texts, AttributeType.STRING)
+    assert column.dictionary is not None
+    table.codes(column.values, None, column.dictionary)
+    new = table.texts()
+    assert new is not None
+    assert len(new) < TABLE_ENTRIES
+    assert sorted(new) == sorted({t.encode("utf-8", "surrogatepass") for t in texts} - {b""})

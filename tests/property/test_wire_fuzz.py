@@ -1,0 +1,169 @@
+"""Bad bytes (fault model F17): elements, "not yet", or RemoteProtocolError; never anything else, never much memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from spe.batch import Batch, Boundary, Rows, Undo
+from spe.errors import RemoteProtocolError
+from spe.schema import Schema
+from spe.states import Kind, NodeState
+from spe.strings import StringPool
+from spe.wire.codec import ElementDecoder, ElementEncoder
+from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
+from spe.wire.messages import Ack, Heartbeat, HeartbeatAnswer, Hello, OutputStatus, Status, Subscribe, decode_message
+from spe.wire.state import decode_state, encode_state
+
+SCHEMA = Schema.of(word="string", n="int64", x="float64!", on="bool")
+MUTATIONS = 4_000
+
+
+def control_stream() -> bytes:
+    output = OutputStatus("out", 0, NodeState.STABLE, False, 9, 100, 120, 1, 0.5)
+    messages = [
+        Hello(1, "demo", "client", "client:c", 2, "f00d", "secret"),
+        Subscribe("out", 0, "client:c", "main", 4, 50, True, 60, 0, 1),
+        Heartbeat(1, 2, (Ack("out", 0, "client:c", 4),)),
+        HeartbeatAnswer(1, 7, (output, output)),
+        Status({"nested": {"list": [1, 2.5, None, "x"]}}),
+    ]
+    return b"".join(m.encode() for m in messages)
+
+
+def element_stream() -> bytes:
+    rows = Rows.from_tuples(SCHEMA, [1, 2, 3], [("a", 1, 0.5, True), (None, None, 1.5, None), ("b", 3, 2.5, False)])
+    batch = Batch(Kind.STABLE, 3, 6, None, rows)
+    return ElementEncoder(SCHEMA).encode_many([batch, Boundary(Kind.STABLE, 4, 6), batch.after(4), Undo(6)])
+
+
+def receive(pieces: list[bytes]) -> int:
+    """A receiver of both kinds of frames; how many it understood before the end, or before it closed."""
+    reader, decoder, understood = FrameReader(), ElementDecoder(SCHEMA, StringPool()), 0
+    try:
+        for piece in pieces:
+            for found in reader.feed(piece):
+                if found.type is FrameType.CONTROL:
+                    decode_message(found.body)
+                else:
+                    decoder.decode(found)
+                understood += 1
+    except RemoteProtocolError:
+        pass
+    return understood
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """``data`` with one to four bytes changed, removed, doubled or cut off."""
+    out = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(out))
+        match random.randrange(5):
+            case 0:
+                out[at] = random.choice([0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)])
+            case 1:
+                out[at] ^= 1 << random.randrange(8)
+            case 2:
+                del out[at : at + random.randint(1, 8)]
+            case 3:
+                out[at:at] = out[at : at + random.randint(1, 16)]
+            case _:
+                del out[at + 1 :]
+        if not out:
+            return b""
+    return bytes(out)
+
+
+@pytest.mark.parametrize("make", [control_stream, element_stream])
+def test_mutated_streams_are_understood_or_refused(make: Callable[[], bytes]) -> None:
+    data, random = make(), Random(20)
+    whole = receive([data])
+    assert whole >= 5
+    counts = {receive([mutated(data, random)]) for _ in range(MUTATIONS)}
+    assert {0, whole} <= counts, "mutations should hit the first frame at times, and sometimes nothing that matters"
+
+
+@pytest.mark.parametrize("make", [control_stream, element_stream])
+def test_a_mutated_stream_means_the_same_one_byte_at_a_time(make: Callable[[], bytes]) -> None:
+    data, random = make(), Random(21)
+    for _ in range(60):
+        bad = mutated(data, random)
+        # A chunk is refused as a whole, so fewer frames may be understood, but never more.
+        assert receive([bad]) <= receive([bad[i : i + 1] for i in range(len(bad))])
+
+
+def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
+    """Most random damage dies at a frame header; here it does not."""
+    frames = FrameReader().feed(control_stream() + element_stream())
+    random, refused = Random(22), 0
+    for _ in range(MUTATIONS):
+        kind, body = random.choice(frames)
+        bad = Frame(kind, mutated(bytes(body), random))
+        try:
+            if kind is FrameType.CONTROL:
+                decode_message(bad.body)
+            else:
+                ElementDecoder(SCHEMA, StringPool()).decode(bad)
+        except RemoteProtocolError:
+            refused += 1
+    assert 0 < refused < MUTATIONS
+
+
+def test_mutated_states_behind_good_checksums_are_understood_or_refused() -> None:
+    rows = Rows.from_tuples(SCHEMA, [1, 2], [("a", 1, 0.5, True), (None, None, 1.5, None)])
+    data, random, refused = encode_state({"rows": rows, "list": [1, (2.5, None)], "b": b"x"}), Random(23), 0
+    header, body = data[:24], data[24:]
+    for _ in range(MUTATIONS):
+        bad = mutated(body, random)
+        try:
+            decode_state(header[:8] + zlib.crc32(bad).to_bytes(4, "little") + header[12:] + bad)
+        except RemoteProtocolError:
+            refused += 1
+    assert 0 < refused < MUTATIONS
+
+
+def test_random_bytes_are_refused() -> None:
+    random = Random(24)
+    for _ in range(500):
+        with pytest.raises(RemoteProtocolError):
+            FrameReader().feed(random.randbytes(random.randint(8, 200)))
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\xdd\xff\xff\xff\xff" + b"\x90" * 60_000,  # an array of 4 Gi entries
+        b"\xdf\xff\xff\xff\xff" + b"\x80" * 60_000,
+        b"\xdb\xff\xff\xff\xff" + b"x" * 60_000,
+        b"\x91" * 65_000,  # nested as deep as it gets
+        b"\xdc\x0f\xff" + b"\x80" * 4_095,
+        b"\xdc\x0f\xff" + (b"\xdc\x00\x0f" + b"\x80" * 15) * 3_000,
+    ],
+)
+def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
+    """At most what reliability.md 5.5 measured for 64 KiB of nested msgpack, 5 MiB."""
+    data = frame(FrameType.CONTROL, bomb[: UNAUTHENTICATED_BYTES - 8])
+    tracemalloc.start()
+    try:
+        (found,) = FrameReader().feed(data)
+        with pytest.raises(RemoteProtocolError):
+            decode_message(found.body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 << 20
+
+
+def test_a_frame_that_is_announced_but_does_not_come_costs_nothing() -> None:
+    tracemalloc.start()
+    try:
+        reader = FrameReader(1 << 30)
+        reader.feed(b"\x5b\xdc\x02\x00\x00\x00\x00\x3f")  # a BATCH of 1,008 MiB
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
