@@ -11,7 +11,8 @@ class ConfigError(SpeError):
     """A configuration has one or more mistakes; all of them are in ``problems``.
 
     Args:
-      problems: one line each: ``file:line: path: what is wrong; what was expected``.
+      problems: one each, ``file:line: path: what is wrong; what was expected``; a mistake inside an expression is
+        followed by its line and a caret.
     """
 
     def __init__(self, problems: list[str]) -> None:
