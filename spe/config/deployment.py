@@ -1,0 +1,210 @@
+"""The sections about where and how the query runs: nodes, fragments, clients, timing, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.config.sources import ANY_ADDRESS
+from spe.config.validate import validated
+from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of
+from spe.deploy import DEFAULT_REPLICAS, FragmentSpec
+from spe.plan import Client, Limits, Node, Policy, Timing
+from spe.problems import Problems, did_you_mean, one_of
+from spe.states import NodeId, StreamId
+from spe.times import SECOND
+
+X_US: Final = 2 * SECOND
+ALPHA: Final = 0.9
+#: The client where none is configured: it reads every output.
+ONLY_CLIENT: Final = "client"
+
+PolicyName = Literal["suspend", "delay", "process"]
+
+
+class PolicyModel(Model):
+    """What to do with new tuples during UP_FAILURE and during STABILIZATION; one word sets both."""
+
+    failure: PolicyName | None = None
+    stabilization: PolicyName | None = None
+
+
+def _policy(value: Any) -> Any:
+    return {"failure": value, "stabilization": value} if isinstance(value, str) else value
+
+
+class NodeDefaults(Model):
+    """What holds for every node that does not say otherwise."""
+
+    x: PositiveDuration | None = None
+    alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    policy: Annotated[PolicyModel, BeforeValidator(_policy)] | None = None
+
+
+class NodeModel(NodeDefaults):
+    """A process that hosts replicas."""
+
+    address: Address = ANY_ADDRESS
+
+
+class TimingModel(Model):
+    """Periods of the protocol."""
+
+    tick: PositiveDuration = Timing().tick_us
+    heartbeat: PositiveDuration = Timing().heartbeat_us
+    request: PositiveDuration = Timing().request_us
+    connect: PositiveDuration = Timing().connect_us
+
+    def timing(self) -> Timing:
+        return Timing(self.tick, self.heartbeat, self.request, self.connect)
+
+
+class LimitsModel(Model):
+    """Bounds of everything that can grow."""
+
+    output: Size = Limits().output_bytes
+    suffix: Size = Limits().suffix_bytes
+    input: Size = Limits().input_bytes
+    frame: Size = Limits().frame_bytes
+
+    def limits(self) -> Limits:
+        return Limits(self.output, self.suffix, self.input, self.frame)
+
+
+def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
+    if isinstance(value, dict):
+        return {str(k): names_of(v) for k, v in value.items()}
+    return names_of(value)
+
+
+def _replicas(value: Any) -> int | tuple[tuple[str, ...], ...]:
+    """``2``; ``[n1, n2]`` for the one partition; ``[[n1, n2], [n3, n4]]`` for each."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    if isinstance(value, list | tuple) and value:
+        if all(isinstance(v, str) for v in value):
+            return (tuple(value),)
+        if all(isinstance(v, list | tuple) and all(isinstance(n, str) for n in v) for v in value):
+            return tuple(tuple(v) for v in value)
+    raise ValueError(f"expected a number, [node, …], or [[node, …], …] with one list per partition, got {value!r}")
+
+
+class FragmentModel(Model):
+    """A piece of the query that runs together."""
+
+    operators: Names
+    key: Annotated[tuple[str, ...] | dict[str, tuple[str, ...]], BeforeValidator(_key)] | None = None
+    partitions: Annotated[int, Field(ge=1, le=1024)] = 1
+    replicas: Annotated[int | tuple[tuple[str, ...], ...], BeforeValidator(_replicas)] = DEFAULT_REPLICAS
+
+    def spec(self, name: str) -> FragmentSpec:
+        key: Any = self.key
+        if isinstance(self.key, dict):
+            key = {StreamId(s): k for s, k in self.key.items()}
+        replicas = self.replicas
+        return FragmentSpec(
+            name,
+            tuple(map(StreamId, self.operators)),
+            self.partitions,
+            key,
+            replicas if isinstance(replicas, int) else tuple(tuple(map(NodeId, row)) for row in replicas),
+        )
+
+
+class SinkModel(Model):
+    """Where a client writes: stable tuples only, or all of them with their corrections."""
+
+    parquet: str | None = None
+    jsonl: str | None = None
+    mode: Literal["stable", "corrections"] = "stable"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SinkModel:
+        if (self.parquet is None) == (self.jsonl is None):
+            raise ValueError("expected parquet: PATH or jsonl: PATH")
+        return self
+
+    def sink(self) -> dict[str, Any]:
+        kind = "parquet" if self.parquet is not None else "jsonl"
+        return {"kind": kind, "path": self.parquet or self.jsonl, "mode": self.mode}
+
+
+class ClientModel(Model):
+    """A named consumer."""
+
+    reads: Names | None = None
+    sinks: list[SinkModel] = Field(default_factory=list)
+
+
+def read_nodes(section: Any, defaults: Any, replicas: int, problems: Problems) -> dict[NodeId, Node]:
+    """All nodes; n1 … where none are configured, as many as the largest number of replicas."""
+    default = validated(NodeDefaults, {} if defaults is None else defaults, ("defaults",), problems) or NodeDefaults()
+    if section is None:
+        section = {f"n{i + 1}": {} for i in range(max(1, replicas))}
+    elif isinstance(section, list | tuple) and all(isinstance(n, str) for n in section):
+        section = {n: {} for n in section}
+    if not isinstance(section, Mapping) or not section:
+        problems.add(("nodes",), "expected a list of names, or a mapping: NAME: {address: host:port, x: 2s}")
+        return {}
+    nodes: dict[NodeId, Node] = {}
+    for name, entry in section.items():
+        model = validated(NodeModel, {} if entry is None else entry, ("nodes", name), problems)
+        model = model or NodeModel()  # its mistakes are noted; fragments may still refer to it
+        nodes[NodeId(name)] = _node(name, model, default)
+    return nodes
+
+
+def _node(name: str, own: NodeModel, default: NodeDefaults) -> Node:
+    policies = [p for p in (own.policy, default.policy) if p is not None]
+    failure = next((p.failure for p in policies if p.failure is not None), "process")
+    stabilization = next((p.stabilization for p in policies if p.stabilization is not None), "process")
+    return Node(
+        id=NodeId(name),
+        address=own.address,
+        x_us=own.x or default.x or X_US,
+        alpha=own.alpha or default.alpha or ALPHA,
+        during_failure=Policy(failure),
+        during_stabilization=Policy(stabilization),
+    )
+
+
+def read_fragments(section: Any, problems: Problems) -> tuple[FragmentSpec, ...]:
+    if section is None:
+        return ()
+    if not isinstance(section, Mapping) or not section:
+        problems.add(("fragments",), "expected a mapping: NAME: {operators: [...], replicas: 2}")
+        return ()
+    found = []
+    for name, entry in section.items():
+        model = validated(FragmentModel, entry, ("fragments", name), problems)
+        if model is not None:
+            found.append(model.spec(name))
+    return tuple(found)
+
+
+def read_clients(
+    section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], problems: Problems
+) -> dict[str, Client]:
+    """Clients; one that reads everything where none is configured.  ``{}`` means none."""
+    if section is None:
+        return {ONLY_CLIENT: Client(ONLY_CLIENT, tuple(outputs))}
+    if not isinstance(section, Mapping):
+        problems.add(("clients",), "expected a mapping: NAME: {reads: [...], sinks: [...]}")
+        return {}
+    clients: dict[str, Client] = {}
+    for name, entry in section.items():
+        model = validated(ClientModel, {} if entry is None else entry, ("clients", name), problems)
+        if model is None:
+            continue
+        reads = tuple(outputs) if model.reads is None else tuple(map(StreamId, model.reads))
+        for i, stream in enumerate(reads):
+            if stream not in outputs:
+                hint = did_you_mean(stream, outputs)
+                inner = (
+                    f"{stream!r} is no output; list it in outputs" if stream in operators else f"no output {stream!r}"
+                )
+                problems.add(("clients", name, "reads", i), f"{inner}{hint}; expected {one_of(list(outputs))}")
+        clients[name] = Client(name, reads, tuple(s.sink() for s in model.sinks))
+    return clients

@@ -1,0 +1,191 @@
+"""YAML with the line of every key and value, so that each mistake can be shown where it was made.
+
+A reading of YAML 1.2's core schema rather than PyYAML's 1.1: ``on``, ``no`` and ``1:30`` are texts, as anybody who
+writes ``on: ts`` in a window means them; keys are always texts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from spe.problems import Path, Problem, Problems, show_path
+
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+
+class Mark(NamedTuple):
+    """Where a value stands.  Lines and columns count from 1.
+
+    Attributes:
+      text_column: column of the first character of a text that stands on one line as it is; 0 otherwise.
+    """
+
+    line: int
+    column: int
+    text_column: int = 0
+
+
+@dataclass
+class Document:
+    """A configuration as plain data, with the place of each part.
+
+    Attributes:
+      name: file name, for messages.
+      lines: the text, for excerpts; empty for a configuration made in Python.
+      marks: path -> place of the value (of the key, for mappings and lists: that is where one looks first).
+    """
+
+    name: str
+    data: Any
+    lines: list[str] = field(default_factory=list)
+    marks: dict[Path, Mark] = field(default_factory=dict)
+
+    def mark(self, path: Path) -> Mark | None:
+        """The place of the longest known beginning of ``path``."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.marks:
+                return self.marks[path[:length]]
+        return None
+
+    def render(self, problem: Problem) -> str:
+        """``file:line: path: message``, with the line and a caret below for a mistake inside an expression."""
+        mark = self.mark(problem.path)
+        where = show_path(problem.path) or "the configuration"
+        if mark is None:
+            pointer = f"\n    {problem.text}\n    {' ' * problem.offset}^" if problem.text else ""
+            return f"{self.name}: {where}: {problem.message}{pointer}"
+        place = f"{self.name}:{mark.line}"
+        if not problem.text:
+            return f"{place}: {where}: {problem.message}"
+        line, column = self._locate(mark, problem)
+        if line == 0:
+            return f"{place}: {where}: {problem.message}\n    {problem.text}\n    {' ' * problem.offset}^"
+        excerpt = self.lines[line - 1]
+        indent = len(excerpt) - len(excerpt.lstrip())
+        caret = f"\n    {excerpt.strip()}\n    {' ' * (column - 1 - indent)}^"
+        return f"{self.name}:{line}:{column}: {where}: {problem.message}{caret}"
+
+    def _locate(self, mark: Mark, problem: Problem) -> tuple[int, int]:
+        """Line and column of a place in an expression; (0, 0) where the text is folded or escaped in the file."""
+        if mark.text_column:
+            start = self.lines[mark.line - 1].find(problem.text, mark.text_column - 1)
+            if start >= 0:
+                return mark.line, start + problem.offset + 1
+        return 0, 0
+
+    def in_order(self, problems: Problems) -> list[str]:
+        """All problems as text, in the order of the file."""
+
+        def place(problem: Problem) -> tuple[int, int]:
+            mark = self.mark(problem.path)
+            return (mark.line, mark.column) if mark else (0, 0)
+
+        return [self.render(p) for p in sorted(problems.found, key=place)]
+
+
+def parse(text: str, name: str, problems: Problems) -> Document:
+    """Reads YAML; what is wrong with its syntax goes to ``problems`` (``data`` is then None)."""
+    document = Document(name, None, text.splitlines())
+    document.marks[()] = Mark(1, 1)
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        if mark is not None:
+            document.marks[()] = Mark(mark.line + 1, mark.column + 1)
+        context = f" ({error.context})" if error.context else ""
+        problems.add((), f"not YAML: {error.problem}{context}")
+        return document
+    except yaml.reader.ReaderError as error:
+        problems.add((), f"not YAML: {error.reason} at character {error.position}")
+        return document
+    finally:
+        loader.dispose()
+    if node is not None:
+        document.data = _Builder(document, problems).build(node, ())
+    return document
+
+
+class _Builder:
+    """Nodes to plain data, noting marks."""
+
+    def __init__(self, document: Document, problems: Problems) -> None:
+        self._document = document
+        self._problems = problems
+        self._open: list[Node] = []
+
+    def build(self, node: Node, path: Path, at: Mark | None = None) -> Any:
+        mark = at or Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+        if isinstance(node, ScalarNode):
+            self._document.marks[path] = self._scalar_mark(node)
+            return node.value if node.style else _plain(node.value)
+        self._document.marks.setdefault(path, mark)
+        if any(node is n for n in self._open):
+            self._problems.add(path, "an alias that refers to what it stands in")
+            return None
+        self._open.append(node)
+        try:
+            if isinstance(node, SequenceNode):
+                return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+            assert isinstance(node, MappingNode), node
+            return self._mapping(node, path)
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, ScalarNode):
+                self._document.marks.setdefault((*path, "?"), _mark_of(key_node))
+                self._problems.add((*path, "?"), "a key that is not a text; expected a name")
+                continue
+            key = str(key_node.value)
+            if key == "<<" and key_node.style is None:
+                self._merge(value_node, path, merged)
+                continue
+            if key in own:
+                again = (*path, key)
+                self._document.marks[again] = _mark_of(key_node)
+                self._problems.add(again, "is given twice")
+                continue
+            own[key] = self.build(value_node, (*path, key), _mark_of(key_node))
+        return {**merged, **own}
+
+    def _merge(self, node: Node, path: Path, into: dict[str, Any]) -> None:
+        """``<<: *defaults``; earlier ones win, as YAML says."""
+        for part in node.value if isinstance(node, SequenceNode) else [node]:
+            found = self.build(part, path)
+            if isinstance(found, dict):
+                for key, value in found.items():
+                    into.setdefault(key, value)
+            else:
+                self._problems.add(path, "<< takes a mapping or a list of mappings")
+
+    def _scalar_mark(self, node: ScalarNode) -> Mark:
+        start, end = node.start_mark, node.end_mark
+        quote = 1 if node.style in ("'", '"') else 0
+        whole = end.column - start.column - 2 * quote == len(node.value) and start.line == end.line
+        return Mark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
+
+
+def _mark_of(node: Node) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _plain(text: str) -> Any:
+    if text.lower() in _CONSTANTS:
+        return _CONSTANTS[text.lower()]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,184 @@
+"""A configuration to a plan, or to the list of everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from spe.config.deployment import LimitsModel, TimingModel, read_clients, read_fragments, read_nodes
+from spe.config.document import Document, parse
+from spe.config.query import find_outputs, read_operators, type_query
+from spe.config.sources import read_source
+from spe.config.validate import validated
+from spe.config.values import duration_of
+from spe.deploy import DEFAULT_REPLICAS, Deployment, FragmentSpec, check_cover, place, try_plan
+from spe.errors import ConfigError
+from spe.plan import Plan, Source
+from spe.problems import Problems, did_you_mean, one_of
+from spe.query import Query
+from spe.review import Severity, review
+from spe.schema import Schema
+from spe.states import StreamId
+from spe.times import MILLISECOND
+
+BUCKET_US: Final = 100 * MILLISECOND
+SECTIONS: Final = (
+    "cluster",
+    "bucket",
+    "timing",
+    "limits",
+    "defaults",
+    "sources",
+    "query",
+    "outputs",
+    "fragments",
+    "nodes",
+    "clients",
+)
+#: Names become parts of file names, addresses and messages.
+_FORBIDDEN: Final = frozenset("/\\:@ \t\n\"'")
+
+
+def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Plan:
+    """The plan of a configuration file.
+
+    Args:
+      path: a YAML file.
+      data: folder that relative paths of data files start from; None: the folder of the configuration.
+
+    Raises:
+      ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
+    """
+    file = FilePath(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{file}: cannot be read: {error}"]) from error
+    return load_plan_text(text, str(path), data if data is not None else file.parent)
+
+
+def load_plan_text(text: str, name: str = "<text>", data: str | os.PathLike[str] | None = None) -> Plan:
+    """As :func:`load_plan`, for a text; ``name`` stands in messages for the file."""
+    problems = Problems()
+    document = parse(text, name, problems)
+    if problems and document.data is None:
+        raise ConfigError(document.in_order(problems))
+    return _plan_or_raise(document, FilePath(data or "."), problems)
+
+
+def load_plan_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Plan:
+    """As :func:`load_plan`, for plain data of the same layout."""
+    return _plan_or_raise(Document(name, data), FilePath(folder), Problems())
+
+
+def _plan_or_raise(document: Document, folder: FilePath, problems: Problems) -> Plan:
+    plan = _plan(document.data, folder, problems)
+    if plan is not None and not problems:
+        for finding in review(plan):
+            if finding.severity is Severity.ERROR:
+                problems.add(finding.path, finding.message)
+    if plan is None or problems:
+        raise ConfigError(document.in_order(problems))
+    return plan
+
+
+def _plan(data: Any, folder: FilePath, problems: Problems) -> Plan | None:
+    if not isinstance(data, Mapping):
+        problems.add((), f"expected a mapping with the sections {', '.join(SECTIONS)}")
+        return None
+    for key in data:
+        if key not in SECTIONS:
+            problems.add((key,), f"unknown section{did_you_mean(str(key), SECTIONS)}; expected {one_of(SECTIONS)}")
+    _check_names(data, problems)
+    sources, schemas = _sources(data.get("sources"), folder, problems)
+    specs = read_operators(data.get("query"), problems)
+    section = data.get("query")
+    typed = type_query(schemas, specs, section, problems) if isinstance(section, Mapping) else {}
+    outputs = find_outputs(data.get("outputs"), specs, problems)
+    fragments = read_fragments(data.get("fragments"), problems)
+    nodes = read_nodes(data.get("nodes"), data.get("defaults"), _most_replicas(fragments), problems)
+    clients = read_clients(data.get("clients"), outputs, list(specs), problems)
+    timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
+    limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
+    cluster, bucket = _cluster(data, problems), _bucket(data, problems)
+    if problems or timing is None or limits is None:
+        if _all_read(data.get("fragments"), fragments) and specs:
+            check_cover(list(specs), fragments, problems)
+            place(fragments, list(nodes), problems)
+        return None
+    query = Query(
+        {s: schema for s, schema in schemas.items() if schema is not None}, tuple(typed.values()), tuple(outputs)
+    )
+    deployment = Deployment(cluster, bucket, nodes, sources, clients, fragments, timing.timing(), limits.limits())
+    return try_plan(query, deployment, problems)
+
+
+def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
+    for section in ("sources", "query", "fragments", "nodes", "clients"):
+        entries = data.get(section)
+        for name in entries if isinstance(entries, Mapping) else ():
+            bad = sorted(_FORBIDDEN.intersection(str(name)))
+            if bad or not name:
+                what = f"{name!r} has {bad[0]!r} in it" if bad else "the name is empty"
+                problems.add((section, name), f"{what}; expected a name of letters, digits, '_', '-' and '.'")
+
+
+def _sources(
+    section: Any, folder: FilePath, problems: Problems
+) -> tuple[dict[StreamId, Source], dict[StreamId, Schema | None]]:
+    if not isinstance(section, Mapping) or not section:
+        problems.add(("sources",), "expected a mapping of sources: NAME: {schema: {…}, time: …, from: {…}}")
+        return {}, {}
+    sources: dict[StreamId, Source] = {}
+    schemas: dict[StreamId, Schema | None] = {}
+    for name, entry in section.items():
+        source, schema = read_source(name, entry, ("sources", name), folder, problems)
+        schemas[StreamId(name)] = schema
+        if source is not None:
+            sources[StreamId(name)] = source
+    return sources, schemas
+
+
+def _most_replicas(fragments: tuple[FragmentSpec, ...]) -> int:
+    counts = [f.replicas for f in fragments if isinstance(f.replicas, int)]
+    return max(counts, default=DEFAULT_REPLICAS)
+
+
+def _all_read(section: Any, fragments: tuple[FragmentSpec, ...]) -> bool:
+    return isinstance(section, Mapping) and len(section) == len(fragments)
+
+
+def _cluster(data: Mapping[str, Any], problems: Problems) -> str:
+    name = data.get("cluster", "spe")
+    if not isinstance(name, str) or not name or _FORBIDDEN.intersection(name):
+        problems.add(("cluster",), f"expected a name, got {name!r}")
+        return "spe"
+    return name
+
+
+def _bucket(data: Mapping[str, Any], problems: Problems) -> int:
+    try:
+        bucket = duration_of(data.get("bucket", "100ms"))
+        if bucket > 0:
+            return bucket
+        problems.add(("bucket",), f"expected a duration above zero, got {data['bucket']!r}")
+    except ValueError as error:
+        problems.add(("bucket",), str(error))
+    return BUCKET_US
+
+
+def missing_files(plan: Plan) -> list[str]:
+    """Data files of the plan's sources that do not exist, as ``sources.NAME: PATH``.
+
+    Apart from :func:`load_plan` on purpose: a node needs the plan, but only a source needs its file.
+    """
+    return [
+        f"sources.{name}: {source.reader['path']}"
+        for name, source in plan.sources.items()
+        if "path" in source.reader and not FilePath(str(source.reader["path"])).is_file()
+    ]
+
+
+__all__ = ["load_plan", "load_plan_data", "load_plan_text", "missing_files"]

@@ -1,0 +1,272 @@
+"""The ``sources`` section: schema, time, reader and pace of each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.config.validate import validated
+from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of
+from spe.generators import GENERATORS
+from spe.plan import Source
+from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.schema import Attribute, AttributeType, Schema
+from spe.states import StreamId
+from spe.times import MILLISECOND, SECOND
+
+#: A live source refuses event times further ahead of its clock than this, unless told otherwise (protocol.md S5).
+AHEAD_US: Final = 3_600 * SECOND
+ANY_ADDRESS: Final = "127.0.0.1:0"
+
+
+def _generator(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _columns(value: Any) -> dict[str, str | int]:
+    if isinstance(value, dict) and all(isinstance(v, str | int) and not isinstance(v, bool) for v in value.values()):
+        return {str(k): v for k, v in value.items()}
+    raise ValueError(f"expected a mapping of attributes to columns of the file, got {value!r}")
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else value
+    if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
+        return tuple(items)
+    raise ValueError(f"expected a text or a list of texts, got {value!r}")
+
+
+def _name(value: Any) -> str:
+    if value in GENERATORS:
+        return str(value)
+    hint = did_you_mean(str(value), GENERATORS)
+    raise ValueError(f"no generator {value!r}{hint}; expected {one_of(list(GENERATORS))}")
+
+
+class GeneratorModel(Model):
+    """Made-up rows, the same for the same seed.  ``rate`` counts rows per second of event time."""
+
+    name: Annotated[str, BeforeValidator(_name)]
+    rate: Positive = 1000.0
+    keys: Count | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    skew: Annotated[float, Field(ge=0, le=10)] | None = None
+    disorder: Length = 0
+    duration: PositiveDuration | None = None
+    count: Count | None = None
+    start: Moment | None = None
+
+    @model_validator(mode="after")
+    def _one_end(self) -> GeneratorModel:
+        if self.duration is not None and self.count is not None:
+            raise ValueError("expected duration or count, not both")
+        return self
+
+    def reader(self) -> dict[str, Any]:
+        options = {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
+        return {"kind": "generator", "generator": self.name, **options}
+
+
+class ReaderModel(Model):
+    """Where rows come from: one of the kinds, and the options that go with it."""
+
+    csv: str | None = None
+    jsonl: str | None = None
+    parquet: str | None = None
+    generator: Annotated[GeneratorModel, BeforeValidator(_generator)] | None = None
+    tcp: Annotated[str, BeforeValidator(address_of)] | None = None
+    stdin: Literal[True] | None = None
+    format: Literal["csv", "jsonl"] | None = None
+    columns: Annotated[dict[str, str | int], BeforeValidator(_columns)] | None = None
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    quote: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    header: bool | None = None
+    null: Annotated[tuple[str, ...], BeforeValidator(_texts)] | None = None
+    timestamps: Literal["iso", "s", "ms", "us", "ns"] | None = None
+    sort: str | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> ReaderModel:
+        kinds = [k for k in KINDS if getattr(self, k) is not None]
+        if len(kinds) != 1:
+            got = " and ".join(kinds) or "none"
+            raise ValueError(f"expected exactly one of {', '.join(KINDS)}, got {got}")
+        allowed = _OPTIONS[self.kind]
+        stray = [o for o in _ALL_OPTIONS if getattr(self, o) is not None and o not in allowed]
+        if stray:
+            raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(allowed)}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        return next(k for k in KINDS if getattr(self, k) is not None)
+
+    @property
+    def live(self) -> bool:
+        return self.kind in ("tcp", "stdin")
+
+    def reader(self, data: FilePath) -> dict[str, Any]:
+        """The dict of ``spe.plan.Source.reader``; paths absolute, relative ones below ``data``."""
+        if self.generator is not None:
+            return self.generator.reader()
+        out: dict[str, Any] = {"kind": self.kind}
+        if self.kind in ("csv", "jsonl", "parquet"):
+            out["path"] = str((data / FilePath(getattr(self, self.kind)).expanduser()).absolute())
+        if self.tcp is not None:
+            out["address"] = self.tcp
+        if self.live:
+            out["format"] = self.format or "jsonl"
+        for option in _ALL_OPTIONS:
+            value = getattr(self, option)
+            if value is not None and option != "format":
+                out[option] = list(value) if option == "null" else value
+        return out
+
+
+KINDS: Final = ("csv", "jsonl", "parquet", "generator", "tcp", "stdin")
+_CELLS: Final = ["columns", "delimiter", "quote", "header", "null", "timestamps"]
+_OPTIONS: Final[Mapping[str, list[str]]] = {
+    "csv": _CELLS,
+    "jsonl": ["columns", "timestamps"],
+    "parquet": ["columns", "sort"],
+    "generator": [],
+    "tcp": ["format", *_CELLS],
+    "stdin": ["format", *_CELLS],
+}
+_ALL_OPTIONS: Final = ("format", *_CELLS, "sort")
+
+
+class ReplayModel(Model):
+    """Pace of files and generators: at ``speed`` times their own, at ``rate`` rows a second, or as fast as it goes."""
+
+    speed: Positive | None = None
+    rate: Positive | None = None
+    max: Literal[True] | None = None
+    origin: Moment | None = None
+
+    @model_validator(mode="after")
+    def _one_pace(self) -> ReplayModel:
+        given = [k for k in ("speed", "rate", "max") if getattr(self, k) is not None]
+        if len(given) > 1:
+            raise ValueError(f"expected one of speed, rate, max, got {' and '.join(given)}")
+        if self.origin is not None and (self.rate is not None or self.max):
+            raise ValueError("origin goes with speed: it is the event time at which the replay begins")
+        return self
+
+    def pace(self) -> dict[str, Any]:
+        by_speed = self.rate is None and not self.max
+        out: dict[str, Any] = {
+            "speed": (self.speed or 1.0) if by_speed else None,
+            "rate": self.rate,
+            "max": bool(self.max),
+        }
+        return out if self.origin is None else {**out, "origin_us": self.origin}
+
+
+class SourceModel(Model):
+    """One source."""
+
+    schema_: dict[str, str] | None = Field(default=None, alias="schema")
+    time: str | None = None
+    disorder: Length | None = None
+    boundary: PositiveDuration = 100 * MILLISECOND
+    from_: ReaderModel = Field(alias="from")
+    replay: ReplayModel = Field(default_factory=ReplayModel)
+    on_malformed: Literal["skip", "stop"] = "skip"
+    address: Address = ANY_ADDRESS
+    ahead: PositiveDuration | None = None
+
+
+def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> Schema | None:
+    """``{ts: timestamp!, n: int64}``: a trailing ``!`` means never null."""
+    attributes = []
+    for name, text in written.items():
+        kind = text.removesuffix("!")
+        if kind not in list(AttributeType):
+            hint = did_you_mean(kind, [*AttributeType])
+            problems.add(
+                (*path, name), f"no type {text!r}{hint}; expected {one_of([*AttributeType])}, with ! if not null"
+            )
+            continue
+        attributes.append(Attribute(name, AttributeType(kind), nullable=not text.endswith("!")))
+    if not written:
+        problems.add(path, "expected at least one attribute")
+    return Schema(tuple(attributes)) if written and len(attributes) == len(written) else None
+
+
+def read_source(
+    name: str, entry: Any, path: Path, data: FilePath, problems: Problems
+) -> tuple[Source | None, Schema | None]:
+    """The source and its schema; each None where it is not known for a mistake."""
+    model = validated(SourceModel, entry, path, problems)
+    if model is None:
+        return None, _schema_alone(entry, path, problems)
+    schema = _schema(model, path, problems)
+    if schema is None:
+        return None, None
+    time = model.time or ("ts" if model.from_.generator is not None else None)
+    if time is not None or not model.from_.live:
+        _check_time(time, schema, (*path, "time"), problems)
+    disorder = model.disorder
+    if disorder is None:
+        disorder = model.from_.generator.disorder if model.from_.generator is not None else 0
+    if model.from_.live and "replay" in model.model_fields_set:
+        problems.add((*path, "replay"), f"{model.from_.kind} is live and has its own pace; expected no replay")
+    for attribute in model.from_.columns or {}:
+        if attribute not in schema:
+            hint = did_you_mean(attribute, schema.names)
+            where = (*path, "from", "columns", attribute)
+            problems.add(where, f"no attribute {attribute!r}{hint}; expected {one_of(schema.names)}")
+    ahead = model.ahead if model.ahead is not None or not model.from_.live else AHEAD_US
+    source = Source(
+        stream=StreamId(name),
+        schema=schema,
+        address=model.address,
+        boundary_us=model.boundary,
+        disorder_us=disorder,
+        ahead_us=ahead,
+        time=time,
+        reader=model.from_.reader(data),
+        replay=model.replay.pace(),
+        on_malformed=model.on_malformed,
+    )
+    return source, schema
+
+
+def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None:
+    generator = model.from_.generator
+    if generator is None and model.schema_ is None:
+        problems.add((*path, "schema"), "is missing; expected the attributes, {ts: timestamp!, n: int64, …}")
+        return None
+    schema = None if model.schema_ is None else read_schema(model.schema_, (*path, "schema"), problems)
+    if generator is None:
+        return schema
+    made = GENERATORS[generator.name].schema
+    if schema is not None and schema != made:
+        problems.add((*path, "schema"), f"the generator {generator.name!r} makes ({made}); expected this, or no schema")
+    return made
+
+
+def _schema_alone(entry: Any, path: Path, problems: Problems) -> Schema | None:
+    """The schema of a source that is wrong otherwise, so that what reads it can be judged all the same."""
+    written = entry.get("schema") if isinstance(entry, Mapping) else None
+    if not isinstance(written, Mapping) or not written or not all(isinstance(t, str) for t in written.values()):
+        return None
+    schema = read_schema(written, (*path, "schema"), problems)
+    if schema is not None and isinstance(entry.get("time"), str):
+        _check_time(entry["time"], schema, (*path, "time"), problems)
+    return schema
+
+
+def _check_time(time: str | None, schema: Schema, path: Path, problems: Problems) -> None:
+    stamps = [a.name for a in schema if a.type is AttributeType.TIMESTAMP]
+    if time is None:
+        problems.add(path, f"is missing; a replayed stream needs its event time, expected {one_of(stamps)}")
+    elif time not in schema:
+        hint = did_you_mean(time, schema.names)
+        problems.add(path, f"no attribute {time!r}{hint}; expected a timestamp, {one_of(stamps)}")
+    elif time not in stamps:
+        problems.add(path, f"{time!r} is {schema[time].type}; expected a timestamp, {one_of(stamps)}")

@@ -1,0 +1,111 @@
+"""Plain data to models, with every mistake, in the words of the configuration rather than pydantic's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from spe.problems import Path, Problems, did_you_mean, one_of
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | None:
+    """The model, or None where something in it is wrong.
+
+    Unknown keys are reported and left out, so that they do not hide what else is wrong, here or further on.
+    """
+    known = without_unknown(model, data, path, problems)
+    try:
+        return model.model_validate(known)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            problems.add((*path, *_location(detail)), _words(detail))
+        return None
+
+
+def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Problems) -> Any:
+    """``data`` less the keys that ``model`` does not have, at any depth; each is a problem."""
+    if not isinstance(data, Mapping):
+        return data
+    fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in fields:
+            hint = did_you_mean(str(key), fields)
+            problems.add((*path, str(key)), f"unknown key{hint}; expected {one_of(list(fields))}")
+            continue
+        out[key] = _known_inside(fields[key].annotation, value, (*path, key), problems)
+    return out
+
+
+def _known_inside(annotation: Any, value: Any, path: Path, problems: Problems) -> Any:
+    """Follows Optional[Model], dict[str, Model] and list[Model]."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return without_unknown(annotation, value, path, problems)
+    inner = [a for a in get_args(annotation) if a is not type(None)]
+    models = [a for a in inner if isinstance(a, type) and issubclass(a, BaseModel)]
+    if len(models) != 1:
+        return value
+    origin = getattr(annotation, "__origin__", None)
+    if origin is dict and isinstance(value, Mapping):
+        return {k: without_unknown(models[0], v, (*path, k), problems) for k, v in value.items()}
+    if origin in (list, tuple) and isinstance(value, list | tuple):
+        return [without_unknown(models[0], v, (*path, i), problems) for i, v in enumerate(value)]
+    return without_unknown(models[0], value, path, problems)
+
+
+def _location(detail: ErrorDetails) -> Path:
+    return tuple(part for part in detail["loc"] if part != "[key]")
+
+
+_EXPECTED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "mapping_type": "a mapping",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+
+
+def _words(detail: ErrorDetails) -> str:
+    """``expected a whole number, got 'x'``."""
+    kind, got = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    if kind == "missing":
+        return "is missing"
+    if kind in ("value_error", "assertion_error"):
+        return str(context.get("error", detail["msg"]))
+    shown = _show(got)
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, got {shown}"
+    if kind == "literal_error":
+        return f"expected {context['expected']}, got {shown}"
+    bounds = {"greater_than": ("gt", "above"), "greater_than_equal": ("ge", "of at least")}
+    bounds |= {"less_than": ("lt", "below"), "less_than_equal": ("le", "of at most")}
+    if kind in bounds:
+        key, word = bounds[kind]
+        return f"expected a number {word} {context[key]}, got {shown}"
+    return f"{detail['msg']}, got {shown}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)

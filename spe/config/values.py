@@ -1,0 +1,116 @@
+"""Texts in a configuration that mean quantities, and the base of its models.
+
+Each type's validator says what it expected; pydantic collects the complaints of all fields at once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from spe.times import parse_duration, parse_timestamp
+
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
+_SIZES: Final = {
+    None: 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+
+
+class Model(BaseModel):
+    """A mapping in the configuration.  Unknown keys are refused; numbers are not made from texts, nor texts from
+    numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+
+def duration_of(value: Any) -> int:
+    """Microseconds of ``2s``.  Raises ValueError for anything without a unit, but 0 needs none."""
+    if isinstance(value, str):
+        return parse_duration(value)
+    if value == 0 and isinstance(value, int) and not isinstance(value, bool):
+        return 0
+    raise ValueError(f"expected a duration with its unit, such as 500ms, 2s or 1h30m, got {value!r}")
+
+
+def _positive_duration(value: Any) -> int:
+    us = duration_of(value)
+    if us <= 0:
+        raise ValueError(f"expected a duration above zero, got {value!r}")
+    return us
+
+
+def _length(value: Any) -> int:
+    us = duration_of(value)
+    if us < 0:
+        raise ValueError(f"expected a duration of zero or more, got {value!r}")
+    return us
+
+
+def size_of(value: Any) -> int:
+    """Bytes of ``64MB`` or ``1GiB``.  Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or float(found[1]) <= 0:
+        raise ValueError(f"expected a size such as 64MB or 1GiB, got {value!r}")
+    return round(float(found[1]) * _SIZES[found[2]])
+
+
+def timestamp_of(value: Any) -> int:
+    """Microseconds since the epoch of an ISO 8601 text.  Raises ValueError."""
+    if isinstance(value, str):
+        try:
+            return parse_timestamp(value)
+        except ValueError:
+            pass
+    raise ValueError(f"expected an ISO 8601 timestamp such as 2018-03-24T17:15:20, got {value!r}")
+
+
+def address_of(value: Any) -> str:
+    """``host:port``, checked; port 0: any free one.  Raises ValueError."""
+    if isinstance(value, str):
+        host, colon, port = value.rpartition(":")
+        if host and colon and port.isdecimal() and int(port) < 65_536:
+            return value
+    raise ValueError(f"expected host:port such as 127.0.0.1:7101, got {value!r}")
+
+
+def names_of(value: Any) -> tuple[str, ...]:
+    """One name, or a list of different names.  Raises ValueError."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(i, str) and i for i in items):
+        raise ValueError(f"expected a name or a list of names, got {value!r}")
+    twice = sorted({i for i in items if list(items).count(i) > 1})
+    if twice:
+        raise ValueError(f"{twice[0]!r} is listed twice")
+    return tuple(items)
+
+
+#: Microseconds above zero.
+PositiveDuration = Annotated[int, BeforeValidator(_positive_duration)]
+#: Microseconds, zero or more.
+Length = Annotated[int, BeforeValidator(_length)]
+#: Microseconds, either sign.
+SignedDuration = Annotated[int, BeforeValidator(duration_of)]
+#: Bytes.
+Size = Annotated[int, BeforeValidator(size_of)]
+#: Microseconds since the epoch.
+Moment = Annotated[int, BeforeValidator(timestamp_of)]
+#: ``host:port``.
+Address = Annotated[str, BeforeValidator(address_of)]
+#: One or more names.
+Names = Annotated[tuple[str, ...], BeforeValidator(names_of)]
+#: A count of at least one.
+Count = Annotated[int, Field(ge=1)]
+#: A number above zero.
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

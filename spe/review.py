@@ -1,0 +1,247 @@
+"""What is legal in a plan and yet likely not meant: timing that a healthy system cannot keep, results that depend on
+ties, partitions that cannot survive a failure.
+
+Errors are what makes a healthy system tentative for certain; everything else is a warning.  All durations of tuple
+time are divided by the replay speed of the sources first: X is wall time.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from spe.lineage import key_names
+from spe.plan import Channel, PartitionId, Plan, Source, Unit
+from spe.problems import Path
+from spe.query import AggregateSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
+from spe.states import StreamId
+from spe.times import format_duration
+
+#: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
+#: syncing the log, the network.
+NORMAL_DELAY_US: Final = 100_000
+
+
+class Severity(enum.StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Finding(NamedTuple):
+    """Something to know about a plan, and the place in the configuration that it is about."""
+
+    severity: Severity
+    path: Path
+    message: str
+
+
+def review(plan: Plan) -> list[Finding]:
+    """All findings, errors first, in the order of the plan."""
+    found = [*_waiting(plan), *_pace(plan), *_order(plan), *_keys(plan), *_replicas(plan), *_unused(plan)]
+    return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
+
+
+def speed_of(source: Source) -> float | None:
+    """Tuple time per wall time; ∞ as fast as it goes, None where it is paced by rows and nobody knows."""
+    replay = source.replay
+    if replay.get("max"):
+        return math.inf
+    if replay.get("rate") is not None:
+        return None
+    return float(replay.get("speed") or 1.0)
+
+
+def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
+    """The sources that a stream comes from, in configuration order."""
+    if stream in plan.sources:
+        return (plan.sources[stream],)
+    found = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
+    return tuple(s for s in plan.sources.values() if s.stream in found)
+
+
+def depth(plan: Plan, unit: Unit) -> int:
+    """Units on the longest way from a source, this one included."""
+    return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
+
+
+def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
+    """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
+
+    A bucket's clock starts with the first tuple in it.  It is complete when a boundary reaches its end: d of tuple
+    time later, plus what the boundary lags behind the tuples (disorder), plus what it is rounded to.
+    """
+    longest = 0.0
+    for i in unit.inputs:
+        for source in origins(plan, i.stream):
+            speed = speed_of(source)
+            if speed is not None:
+                longest = max(longest, (plan.bucket_us + source.boundary_us + source.disorder_us) / speed)
+    bare = math.ceil(longest)
+    return bare, bare + NORMAL_DELAY_US * depth(plan, unit)
+
+
+def stall_us(plan: Plan, channel: Channel) -> int:
+    """Silence after which a feed is suspect (T7): three boundary intervals of wall time, or two heartbeats."""
+    longest = 2.0 * plan.timing.heartbeat_us
+    for source in origins(plan, channel.stream):
+        speed = speed_of(source)
+        if speed is not None:
+            interval = source.boundary_us
+            if channel.stream not in plan.sources:
+                interval = max(interval, plan.bucket_us)
+            longest = max(longest, 3 * interval / speed)
+    return round(longest)
+
+
+def _waiting(plan: Plan) -> Iterator[Finding]:
+    for unit in plan.units:
+        bare, normal = needed_wait_us(plan, unit)
+        reaction = 2 * (max(stall_us(plan, c) for c in unit.channels_in()) + plan.timing.connect_us)
+        hosts = {n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]}
+        for node in (n for n in plan.nodes.values() if n.id in hosts):
+            path: Path = ("nodes", str(node.id), "x")
+            alpha_x = node.alpha_x_us
+            waits = f"αX = {_show(alpha_x)} of {node.id!r}"
+            if alpha_x <= bare:
+                yield Finding(
+                    Severity.ERROR,
+                    path,
+                    f"{waits} is too short for unit {unit.id!r}: a healthy system would be tentative; expected more "
+                    f"than bucket + boundary + disorder = {_show(bare)} of wall time",
+                )
+            elif alpha_x <= normal:
+                yield Finding(
+                    Severity.WARNING,
+                    path,
+                    f"{waits} is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
+                    f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
+                )
+            if alpha_x < reaction:
+                yield Finding(
+                    Severity.WARNING,
+                    path,
+                    f"{waits} is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
+                    "upstream dies, results may be tentative before the other one is found",
+                )
+
+
+def _pace(plan: Plan) -> Iterator[Finding]:
+    """Sources of one unit whose tuple times drift apart keep it tentative (protocol.md S5)."""
+    for unit in plan.units:
+        sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
+        speeds = {speed_of(plan.sources[s]) for s in sources}
+        if len(sources) > 1 and (len(speeds) > 1 or None in speeds):
+            shown = ", ".join(f"{s} {show_pace(plan.sources[s])}" for s in sources)
+            yield Finding(
+                Severity.WARNING,
+                ("sources", str(sources[-1]), "replay"),
+                f"unit {unit.id!r} reads sources whose tuple times drift apart ({shown}): once they are more than αX "
+                "apart it stays tentative; the same speed for all avoids it",
+            )
+
+
+def show_pace(source: Source) -> str:
+    """``60x``, ``1000 rows/s``, ``as fast as it goes``."""
+    speed = speed_of(source)
+    if speed is None:
+        return f"{source.replay['rate']:g} rows/s"
+    return "as fast as it goes" if math.isinf(speed) else f"{speed:g}x"
+
+
+def _order(plan: Plan) -> Iterator[Finding]:
+    """Results that depend on ties in time between upstream partitions (protocol.md U11)."""
+    for unit in plan.units:
+        if all(i.producers == 1 for i in unit.inputs):
+            continue
+        many = {i.stream for i in unit.inputs if i.producers > 1}
+        for operator in unit.operators:
+            many |= {operator.name} if many & set(inputs_of(operator.spec)) else set()
+            sensitive = _order_sensitive(operator)
+            if sensitive and many & set(inputs_of(operator.spec)):
+                yield Finding(
+                    Severity.WARNING,
+                    ("query", str(operator.name)),
+                    f"{sensitive} over more than one upstream partition: ties in time are settled by partition "
+                    "number, so another number of partitions gives another result",
+                )
+
+
+def _order_sensitive(operator: Operator) -> str:
+    spec = operator.spec
+    if isinstance(spec, AggregateSpec):
+        if spec.window.kind is WindowKind.COUNT:
+            return "a count window"
+        return ", ".join(sorted({c.function for c in spec.aggregates.values() if c.function in ("first", "last")}))
+    if isinstance(spec, TopKSpec) and not spec.with_ties:
+        return "ties of a top-k"
+    return ""
+
+
+def _keys(plan: Plan) -> Iterator[Finding]:
+    """A grouping that is not by the partition key gives a partial result per partition."""
+    for unit in plan.units:
+        if unit.partitions == 1:
+            continue
+        names = key_names(unit)
+        for operator in unit.operators:
+            missing = _divided(operator, names)
+            if missing:
+                yield Finding(
+                    Severity.WARNING,
+                    ("query", str(operator.name)),
+                    f"{missing}, but fragment {unit.fragment!r} is divided by another key: each partition computes a "
+                    "result of its own over its share",
+                )
+
+
+def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...]]) -> str:
+    spec = operator.spec
+    if isinstance(spec, AggregateSpec):
+        grouped = {e.strip() for e in spec.group_by.values()}
+        keys = names[spec.input]
+        if not keys or not all(k & grouped for k in keys):
+            return f"groups by ({', '.join(spec.group_by) or 'nothing'})"
+    if isinstance(spec, TopKSpec):
+        keys = names[spec.input]
+        if not keys or not all(k & set(spec.partition_by) for k in keys):
+            return f"ranks by ({', '.join(spec.partition_by) or 'nothing'})"
+    if isinstance(spec, JoinSpec):
+        left, right = names[spec.left], names[spec.right]
+        if not left or not right or not all(any(a in x and b in y for a, b in spec.on) for x, y in zip(left, right)):
+            return f"joins on ({', '.join(a if a == b else f'{a} = {b}' for a, b in spec.on)})"
+    return ""
+
+
+def _replicas(plan: Plan) -> Iterator[Finding]:
+    single: dict[str, list[str]] = {}
+    for partition, nodes in plan.placement.items():
+        if len(nodes) < 2:
+            single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
+    for fragment, partitions in single.items():
+        yield Finding(
+            Severity.WARNING,
+            ("fragments", fragment, "replicas"),
+            f"{', '.join(partitions)} has fewer than 2 replicas: while its node is down, results are tentative",
+        )
+
+
+def _unused(plan: Plan) -> Iterator[Finding]:
+    read = {i.stream for u in plan.units for i in u.inputs}
+    for stream in plan.sources:
+        if stream not in read:
+            yield Finding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
+    hosts = {n for nodes in plan.placement.values() for n in nodes}
+    for node in plan.nodes:
+        if node not in hosts:
+            yield Finding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
+    wanted = {s for c in plan.clients.values() for s in c.reads}
+    for stream in plan.query.outputs:
+        if stream not in wanted and plan.clients:
+            yield Finding(Severity.WARNING, ("outputs",), f"{stream!r} is read by no configured client")
+
+
+def _show(us: int) -> str:
+    """A duration to the millisecond, rounded up: requirements must not look met when they are not."""
+    return format_duration(-(-us // 1000) * 1000)
