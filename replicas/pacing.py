@@ -97,7 +97,8 @@ def pace_of(replay: Mapping[str, Any], origin_us: int, begun_us: int) -> Pace:
     """The pace that a source's ``replay`` asks for; its own, where it says nothing.
 
     Args:
-      replay: ``max``: at once; else ``rate``: tuples per second; else ``speed``: 1.0 is real time.
+      replay: ``max``: at once; else ``rate``: tuples per second; else ``speed``: 1.0 is real time.  (``origin_us``,
+        the event time at which the replay of all sources of a run begins, is the caller's.)
       origin_us: event time at which the replay begins.
       begun_us: wall clock at which it does.
 

@@ -16,7 +16,6 @@ import trio
 
 from replicas.pacing import AtOnce, AtSpeed, Pace, pace_of
 from replicas.readers import LIVE_KINDS, Chunk, Live, Malformed, Replay, open_reader
-from replicas.readers.options import timestamp_of
 from replicas.source_history import TAIL_BYTES, SourceHistory
 from replicas.stamping import Stamper, admitted
 from spe.batch import Batch, Boundary, Element, Int64Array
@@ -301,10 +300,10 @@ class SourceProxy:
         """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
         replay = self._source.replay
         if self._origin_us == BEFORE_TIME:
-            given = replay.get("origin")
+            given: int | None = replay.get("origin_us")
             first = self._begun_us if chunk.events is None else int(chunk.events[0])
             known = first if reader.origin_us is None else reader.origin_us
-            self._origin_us = known if given is None else timestamp_of(given)
+            self._origin_us = known if given is None else given
         self._pace = pace_of(replay, self._origin_us, self._begun_us)
         if chunk.events is None and isinstance(self._pace, AtSpeed):
             raise SpeError(

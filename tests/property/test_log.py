@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from random import Random
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spe.errors import LogCorrupt
-from spe.log import SegmentedLog
+from spe.log import Record, SegmentedLog
 from tests.support.memory_storage import MemoryStorage
 
 LOG = PurePosixPath("log")
@@ -35,7 +36,7 @@ async def recovered(storage: MemoryStorage) -> list[bytes] | None:
     """The bodies, or None when the log is refused as corrupt."""
     bodies: list[bytes] = []
     try:
-        log = await SegmentedLog.open(storage, LOG, lambda r: bodies.append(r.body))
+        log = await SegmentedLog.open(storage, LOG, into(bodies))
     except LogCorrupt:
         return None
     assert log.synced_sequence == len(bodies)
@@ -80,6 +81,10 @@ async def test_flipping_any_bit_of_any_file_is_a_cut_or_corrupt() -> None:
     assert cut > 500
 
 
+def into(bodies: list[bytes]) -> Callable[[Record], None]:
+    return lambda record: bodies.append(record.body)
+
+
 @st.composite
 def lives(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
     """Lives of writers: each appends and syncs, then the power fails."""
@@ -108,7 +113,7 @@ def test_no_power_loss_takes_an_acknowledged_record(plan: list[list[tuple[str, i
         count = 0
         for steps in plan:
             bodies: list[bytes] = []
-            log = await SegmentedLog.open(storage, LOG, lambda r, to=bodies: to.append(r.body), segment_bytes=size)
+            log = await SegmentedLog.open(storage, LOG, into(bodies), segment_bytes=size)
             assert bodies[: len(acknowledged)] == acknowledged
             assert bodies == history[: len(bodies)]
             history, acknowledged = list(bodies), list(bodies)

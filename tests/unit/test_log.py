@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 import trio
@@ -10,7 +10,9 @@ import trio.testing
 
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log import Position, SegmentedLog, read_log
+from spe.log.format import HEADER_BYTES
 from spe.log.marks import read_mark
+from spe.storage import DiskStorage
 from tests.support.memory_storage import MemoryStorage
 
 LOG = PurePosixPath("log")
@@ -353,6 +355,21 @@ async def test_a_position_at_the_end_of_a_segment_goes_on_in_the_next() -> None:
     assert log.append(b"next") == Position(2, 2, 28)
     await log.sync()
     assert [r.body for r in log.read(end, 1000)[0]] == [b"next"]
+
+
+async def test_the_log_on_a_real_disk(tmp_path: Path) -> None:
+    """Locks, syncs and segments of the operating system; the lock goes with the process, here with its storage."""
+    storage = DiskStorage(tmp_path)
+    log = await SegmentedLog.open(storage, LOG, segment_bytes=100)
+    for body in BODIES * 5:
+        log.append(body)
+        await log.sync()
+    with pytest.raises(LogError, match="in use by process"):
+        await SegmentedLog.open(DiskStorage(tmp_path), LOG)
+    assert [r.body for r in read_log(DiskStorage(tmp_path), LOG)] == BODIES * 5
+    records, _ = log.read(Position(1, 1, HEADER_BYTES), 30)
+    assert [r.body for r in records] == BODIES[:1]
+    log.close()
 
 
 async def test_a_record_beyond_the_bound_is_refused_before_it_is_written() -> None:

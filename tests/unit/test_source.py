@@ -213,7 +213,7 @@ async def test_a_fixed_rate_ignores_the_event_times(tmp_path: Path, autojump_clo
 
 async def test_an_origin_keeps_sources_in_step(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The first tuple waits for its place in the common event time, and boundaries say that nothing comes before."""
-    of = csv_source(tmp_path, 5 * SECOND, replay={"speed": 1.0, "origin": 0}, boundary_us=SECOND)
+    of = csv_source(tmp_path, 5 * SECOND, replay={"speed": 1.0, "origin_us": 0}, boundary_us=SECOND)
     start = trio.current_time()
     _, published = await run_to_end(source_env(), of)
     assert trio.current_time() - start == pytest.approx(5.0, abs=0.02)
