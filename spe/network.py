@@ -149,14 +149,14 @@ class TcpNetwork:
         await trio.serve_listeners(accept, listeners)
 
     async def _run_handler(self, raw: trio.SocketStream, handler: Handler, doorway: _Doorway) -> None:
+        scope = trio.CancelScope(deadline=trio.current_time() + self._hello_s)
         try:
             peer = raw.socket.getpeername()
+            address = f"{peer[0]}:{peer[1]}"
+            stream = TcpStream(raw, address, lambda: doorway.known(scope))
         except OSError:  # gone before we looked
             await trio.aclose_forcefully(raw)
             return
-        address = f"{peer[0]}:{peer[1]}"
-        scope = trio.CancelScope(deadline=trio.current_time() + self._hello_s)
-        stream = TcpStream(raw, address, lambda: doorway.known(scope))
         try:
             if not doorway.enter(scope):
                 self._event("connection_refused", address=address, connections=self._connections_max)

@@ -1,4 +1,4 @@
-"""Durable files below one root: on disk, and in memory for tests."""
+"""Durable files below one root, on disk."""
 
 from __future__ import annotations
 
@@ -152,66 +152,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class MemoryFile:
-    """An open file of a :class:`MemoryStorage`."""
-
-    def __init__(self, data: bytearray) -> None:
-        self._data = data
-
-    def append(self, data: bytes) -> None:
-        self._data += data
-
-    async def sync(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self._data[offset : offset + length])
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def truncate(self, size: int) -> None:
-        del self._data[size:]
-        self._data += bytes(size - len(self._data))
-
-    def close(self) -> None:
-        pass
-
-
-class MemoryStorage:
-    """Files in memory, for tests: nothing fails and nothing is lost."""
-
-    def __init__(self) -> None:
-        self._files: dict[PurePosixPath, bytearray] = {}
-        self._locked: set[PurePosixPath] = set()
-
-    def open(self, path: PurePosixPath) -> MemoryFile:
-        return MemoryFile(self._files.setdefault(path, bytearray()))
-
-    def exists(self, path: PurePosixPath) -> bool:
-        return path in self._files or any(path in p.parents for p in self._files)
-
-    def list(self, folder: PurePosixPath) -> list[str]:
-        depth = len(folder.parts)
-        return sorted({p.parts[depth] for p in self._files if folder in p.parents})
-
-    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        self._files[path] = bytearray(data)
-
-    def read(self, path: PurePosixPath) -> bytes:
-        try:
-            return bytes(self._files[path])
-        except KeyError:
-            raise FileNotFoundError(f"no file {path}") from None
-
-    def remove(self, path: PurePosixPath) -> None:
-        if self._files.pop(path, None) is None:
-            raise FileNotFoundError(f"no file {path}")
-
-    def lock(self, path: PurePosixPath) -> None:
-        if path in self._locked:
-            raise LogError(f"{path} is in use by this process")
-        self._locked.add(path)

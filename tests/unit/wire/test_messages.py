@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -214,3 +215,9 @@ def test_a_welcome_from_somebody_else_is_not_taken() -> None:
         check_welcome(welcome, "n2")
     with pytest.raises(RemoteProtocolError, match="expected Welcome, got Truncated"):
         check_welcome(Truncated(1), "n2")
+
+
+def test_the_documentation_has_a_row_for_every_message() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    assert [name for name in rows if name in {m.__name__ for m in MESSAGES}] == [m.__name__ for m in MESSAGES]
