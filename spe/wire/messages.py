@@ -7,28 +7,42 @@ sends which, when, and where it is handled.  Every text, number and list has a b
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgpack
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.states import NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.fields import (
+    MANY,
+    Count,
+    Flag,
+    Id,
+    Name,
+    Reason,
+    State,
+    Time,
+    integer,
+    is_boolean,
+    is_count,
+    is_id,
+    is_name,
+    is_share,
+    is_state,
+    is_time,
+    records_of,
+    snapshot_data,
+    text_map,
+)
+from spe.wire.fields import SNAPSHOT_PART_BYTES as SNAPSHOT_PART_BYTES
+from spe.wire.fields import Mode as Mode
+from spe.wire.fields import Role as Role
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
 PROTOCOL_VERSION: Final = 1
 
-#: Bytes of a snapshot per SnapshotPart: a quarter of a control frame, so the link stays free for heartbeats.
-SNAPSHOT_PART_BYTES: Final = 64 << 10
-
-_NAME_LENGTH: Final = 512
-_REASON_LENGTH: Final = 4_096
-_MANY: Final = 4_096
-_ID_MAX: Final = 2**63 - 1
-
-Check = Callable[[Any], Any]
 M = TypeVar("M", bound="Message")
 
 
@@ -61,96 +75,6 @@ class OutputStatus(NamedTuple):
     tentative_frontier: int
     first: int
     fill: float
-
-
-# -- checks: value as unpacked -> value of the field; ValueError says what was expected ----------------------------
-
-
-def _expect(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(f"expected {what}")
-
-
-def _integer(low: int, high: int) -> Check:
-    def check(value: Any) -> Any:
-        _expect(type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
-        return value
-
-    return check
-
-
-def _name(value: Any) -> Any:
-    _expect(type(value) is str and len(value) <= _NAME_LENGTH, f"a text of at most {_NAME_LENGTH} characters")
-    return value
-
-
-def _reason(value: Any) -> Any:
-    """Text for people: cut rather than refused, because it often is the text of an exception."""
-    _expect(type(value) is str, "a text")
-    return value[:_REASON_LENGTH].encode("utf-8", "replace").decode()
-
-
-def _one_of(*options: str) -> Check:
-    def check(value: Any) -> Any:
-        _expect(type(value) is str and value in options, f"one of {', '.join(options)}")
-        return value
-
-    return check
-
-
-def _boolean(value: Any) -> Any:
-    _expect(type(value) is bool, "a boolean")
-    return value
-
-
-def _share(value: Any) -> Any:
-    _expect(type(value) in (float, int) and 0 <= value <= 1, "a number from 0 to 1")
-    return float(value)
-
-
-def _node_state(value: Any) -> Any:
-    _expect(type(value) in (int, NodeState) and 0 <= value < len(NodeState), "a state from 0 to 3")
-    return NodeState(value)
-
-
-def _data(value: Any) -> Any:
-    _expect(type(value) is bytes and len(value) <= SNAPSHOT_PART_BYTES, f"at most {SNAPSHOT_PART_BYTES} bytes")
-    return value
-
-
-def _map(value: Any) -> Any:
-    _expect(type(value) is dict and all(type(k) is str for k in value), "a map with text keys")
-    return value
-
-
-def _records(make: Callable[..., Any], *checks: Check) -> Check:
-    """A list of records of the named tuple ``make``, one check per field."""
-
-    def check(value: Any) -> Any:
-        _expect(type(value) in (list, tuple) and len(value) <= _MANY, f"a list of at most {_MANY}")
-        records = []
-        for item in value:
-            _expect(isinstance(item, list | tuple) and len(item) == len(checks), f"records of {len(checks)} fields")
-            records.append(make(*[c(v) for c, v in zip(checks, item)]))
-        return tuple(records)
-
-    return check
-
-
-_id = _integer(0, _ID_MAX)
-_count = _integer(0, 2**31 - 1)
-_time = _integer(BEFORE_TIME, END_OF_TIME)
-
-#: Types of fields, each with its check: what may come in, and what may go out.
-Count = Annotated[int, _count]
-Id = Annotated[int, _id]
-Time = Annotated[int, _time]
-Name = Annotated[str, _name]
-Reason = Annotated[str, _reason]
-Flag = Annotated[bool, _boolean]
-State = Annotated[NodeState, _node_state]
-Role = Annotated[Literal["node", "source", "client", "control"], _one_of("node", "source", "client", "control")]
-Mode = Annotated[Literal["main", "corrections"], _one_of("main", "corrections")]
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -235,9 +159,9 @@ class Subscribe(Message):
     position: Id
     frontier: Time
     held: Flag
-    t_star: Annotated[int, _integer(-(2**63), 2**63 - 1)]
+    t_star: Annotated[int, integer(-(2**63), 2**63 - 1)]
     substream_index: Count
-    substream_count: Annotated[int, _integer(1, 2**31 - 1)]
+    substream_count: Annotated[int, integer(1, 2**31 - 1)]
 
     def __post_init__(self) -> None:
         if not self.substream_index < self.substream_count:
@@ -297,7 +221,7 @@ class Heartbeat(Message):
     TAG: ClassVar[int] = 10
     number: Id
     incarnation: Id
-    acks: Annotated[Sequence[Ack], _records(Ack, _name, _count, _name, _id)]
+    acks: Annotated[Sequence[Ack], records_of(Ack, is_name, is_count, is_name, is_id)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +233,7 @@ class HeartbeatAnswer(Message):
     incarnation: Id
     outputs: Annotated[
         Sequence[OutputStatus],
-        _records(OutputStatus, _name, _count, _node_state, _boolean, _id, _time, _time, _id, _share),
+        records_of(OutputStatus, is_name, is_count, is_state, is_boolean, is_id, is_time, is_time, is_id, is_share),
     ]
 
 
@@ -351,7 +275,7 @@ class SnapshotPart(Message):
     TAG: ClassVar[int] = 15
     index: Count
     last: Flag
-    data: Annotated[bytes, _data]
+    data: Annotated[bytes, snapshot_data]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +298,7 @@ class Status(Message):
     """Free-form: whoever shows it must cope with anything that fits a control frame."""
 
     TAG: ClassVar[int] = 18
-    data: Annotated[Mapping[str, Any], _map]
+    data: Annotated[Mapping[str, Any], text_map]
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +306,7 @@ class Inject(Message):
     """A fault to make happen, for experiments."""
 
     TAG: ClassVar[int] = 19
-    fault: Annotated[Mapping[str, Any], _map]
+    fault: Annotated[Mapping[str, Any], text_map]
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +356,7 @@ def decode_message(body: Buffer) -> Message:
     """
     try:
         items = msgpack.unpackb(
-            body, raw=False, use_list=True, strict_map_key=True, max_ext_len=0, max_array_len=_MANY, max_map_len=_MANY
+            body, raw=False, use_list=True, strict_map_key=True, max_ext_len=0, max_array_len=MANY, max_map_len=MANY
         )
     except Exception as e:  # msgpack raises half a dozen unrelated types, Unicode and stack errors among them
         raise RemoteProtocolError(f"no control message: {type(e).__name__}: {e}") from None

@@ -1,0 +1,179 @@
+"""Frames -> stream elements, for one connection; nothing is believed.  The layout is in ``spe.wire.layout``."""
+
+from __future__ import annotations
+
+import struct
+from operator import lt
+from typing import Final
+
+import numpy as np
+
+from spe.batch import Batch, BoolArray, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.errors import RemoteProtocolError
+from spe.schema import Schema
+from spe.states import Kind, NodeState
+from spe.strings import StringPool
+from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.framing import Buffer, Frame, FrameType
+from spe.wire.layout import (
+    BATCH,
+    BOOL,
+    BOUNDARY,
+    CODE,
+    FLAG_IDS,
+    FLAG_T_MAX,
+    FLOAT,
+    FLOAT64,
+    INT,
+    INT64,
+    REC_DONE,
+    UINT8,
+    UINT32,
+    UNDO,
+    layout_of,
+)
+from spe.wire.string_table import ReceiveTable
+
+_KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
+_STATES: Final = tuple(NodeState)
+
+#: Rows up to which Python's own lists and bytes check faster than NumPy's reductions.
+_FEW: Final = 64
+
+
+class ElementDecoder:
+    """The receiving end of one connection.
+
+    Args:
+      pool: dictionaries that received strings go into; shared by all inputs of a unit, so that their columns
+        can be put together without translation.
+    """
+
+    def __init__(self, schema: Schema, pool: StringPool) -> None:
+        self._layout = layout = layout_of(schema)
+        self._table = ReceiveTable(pool)
+        forms = {form for form, _, _ in layout.columns}
+        self._has_floats, self._has_codes = FLOAT in forms, CODE in forms
+
+    def decode(self, frame: Frame) -> Element | None:
+        """The element in a frame; None when the frame only brought strings for later ones.
+
+        Raises:
+          RemoteProtocolError: the body is not what its type promises.
+        """
+        type_, body = frame
+        if type_ is FrameType.BATCH:
+            return self._batch(body)
+        if type_ is FrameType.STRINGS:
+            self._table.add(body)
+            return None
+        try:
+            if type_ is FrameType.BOUNDARY:
+                kind, time, upto_id = BOUNDARY.unpack(body)
+                if kind > 1 or upto_id < 0 or not BEFORE_TIME <= time <= END_OF_TIME:
+                    raise RemoteProtocolError(f"BOUNDARY: kind {kind}, time {time}, upto {upto_id}: out of range")
+                return Boundary(_KINDS[kind], time, upto_id)
+            if type_ is FrameType.UNDO:
+                (upto_id,) = UNDO.unpack(body)
+                if upto_id < 0:
+                    raise RemoteProtocolError(f"UNDO: upto {upto_id} is below 0")
+                return Undo(upto_id)
+            if type_ is FrameType.REC_DONE:
+                (state,) = REC_DONE.unpack(body)
+                if state >= len(_STATES):
+                    raise RemoteProtocolError(f"REC_DONE: there is no state {state}")
+                return RecDone(_STATES[state])
+        except struct.error:
+            raise RemoteProtocolError(f"{type_.name}: a body of {len(body)} bytes") from None
+        raise RemoteProtocolError(f"a {type_.name} frame where a stream element was expected")
+
+    def _batch(self, body: Buffer) -> Batch:
+        layout = self._layout
+        size = len(body)
+        if size < layout.header:
+            raise RemoteProtocolError(f"BATCH: a body of {size} bytes has no room for its header")
+        kind, flags, zero, n, from_id, upto_id = BATCH.unpack_from(body)
+        nulls = int.from_bytes(body[BATCH.size : layout.header], "little")
+        if kind > 1 or flags > 3 or zero or not 0 <= from_id <= upto_id:
+            raise RemoteProtocolError(f"BATCH: kind {kind}, flags {flags}, ids ({from_id}, {upto_id}]: out of range")
+        if nulls & ~layout.nullable:
+            raise RemoteProtocolError(f"BATCH: masks {nulls:#x} for columns that cannot be null")
+        if size != layout.size(n, flags, nulls.bit_count()):
+            expected = layout.size(n, flags, nulls.bit_count())
+            raise RemoteProtocolError(f"BATCH: {n} rows need {expected} bytes, got {size}")
+        words = np.frombuffer(body, INT64)
+        at = layout.header // 8
+        time = t_max = words[at : at + n]
+        _check_times(time)
+        at += n
+        if flags & FLAG_T_MAX:
+            t_max = words[at : at + n]
+            _check_times(t_max)
+            at += n
+        ids = None
+        if flags & FLAG_IDS:
+            ids = words[at : at + n]
+            _check_ids(ids, from_id, upto_id)
+            at += n
+        elif n != upto_id - from_id:
+            raise RemoteProtocolError(f"BATCH: {n} rows cover the ids ({from_id}, {upto_id}]")
+        floats = words.view(FLOAT64) if self._has_floats else words
+        dictionary = self._table.dictionary() if self._has_codes else None
+        columns = []
+        for form, _, bit in layout.columns:
+            valid = None
+            if nulls & bit:
+                valid = _bits(body, at, n)
+                at += (n + 7) >> 3
+            if form == INT:
+                columns.append(Column(words[at : at + n], valid))
+                at += n
+            elif form == FLOAT:
+                columns.append(Column(floats[at : at + n], valid))
+                at += n
+            elif form == CODE:
+                codes = np.frombuffer(body, UINT32, n, 8 * at)
+                columns.append(Column(self._table.codes(codes), valid, dictionary))
+                at += (n + 1) >> 1
+            else:
+                columns.append(Column(_bits(body, at, n), valid))
+                at += (n + 7) >> 3
+        return Batch(_KINDS[kind], from_id, upto_id, ids, Rows(time, t_max, tuple(columns)))
+
+
+def _bits(body: Buffer, at: int, n: int) -> BoolArray:
+    """Booleans from word ``at`` on; a byte other than 0 and 1 would be neither true nor false to NumPy."""
+    start = 8 * at
+    if n <= _FEW:
+        good = not bytes(body[start : start + n]).translate(None, b"\0\1")
+    else:
+        good = bool(np.maximum.reduce(np.frombuffer(body, UINT8, n, start)) <= 1)
+    if not good:
+        raise RemoteProtocolError("BATCH: a boolean that is neither 0 nor 1")
+    return np.frombuffer(body, BOOL, n, start)
+
+
+def _check_times(time: Int64Array) -> None:
+    """Times stay within the ends of time, so that adding a window to them cannot overflow."""
+    if len(time) == 0:
+        return
+    if len(time) <= _FEW:
+        values = time.tolist()
+        low, high = min(values), max(values)
+    else:
+        low, high = np.minimum.reduce(time), np.maximum.reduce(time)
+    if low < BEFORE_TIME or high > END_OF_TIME:
+        raise RemoteProtocolError(f"BATCH: a time outside the ends of time: {low} … {high}")
+
+
+def _check_ids(ids: Int64Array, from_id: int, upto_id: int) -> None:
+    """Row ids increase strictly within (from_id, upto_id]."""
+    if len(ids) == 0:
+        return
+    if len(ids) <= _FEW:
+        values = ids.tolist()
+        good = all(map(lt, values, values[1:]))
+    else:
+        good = bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
+    if not good or not from_id < ids[0] or not ids[-1] <= upto_id:
+        raise RemoteProtocolError(f"BATCH: row ids do not increase within ({from_id}, {upto_id}]")

@@ -1,0 +1,111 @@
+"""Types of the fields of control messages, each with its check.
+
+A check takes what msgpack unpacked and returns the field's value, or raises ValueError with what was expected.  The
+same checks stand before what we send: a message that a peer would refuse is our fault and is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from spe.states import NodeState
+from spe.times import BEFORE_TIME, END_OF_TIME
+
+#: Bytes of a snapshot per SnapshotPart: a quarter of a control frame, so the link stays free for heartbeats.
+SNAPSHOT_PART_BYTES: Final = 64 << 10
+#: Entries of a list.
+MANY: Final = 4_096
+
+_NAME_LENGTH: Final = 512
+_REASON_LENGTH: Final = 4_096
+_ID_MAX: Final = 2**63 - 1
+
+Check = Callable[[Any], Any]
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(f"expected {what}")
+
+
+def integer(low: int, high: int) -> Check:
+    def check(value: Any) -> Any:
+        _expect(type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
+        return value
+
+    return check
+
+
+def is_name(value: Any) -> Any:
+    _expect(type(value) is str and len(value) <= _NAME_LENGTH, f"a text of at most {_NAME_LENGTH} characters")
+    return value
+
+
+def is_reason(value: Any) -> Any:
+    """Text for people: cut rather than refused, because it often is the text of an exception."""
+    _expect(type(value) is str, "a text")
+    return value[:_REASON_LENGTH].encode("utf-8", "replace").decode()
+
+
+def one_of(*options: str) -> Check:
+    def check(value: Any) -> Any:
+        _expect(type(value) is str and value in options, f"one of {', '.join(options)}")
+        return value
+
+    return check
+
+
+def is_boolean(value: Any) -> Any:
+    _expect(type(value) is bool, "a boolean")
+    return value
+
+
+def is_share(value: Any) -> Any:
+    _expect(type(value) in (float, int) and 0 <= value <= 1, "a number from 0 to 1")
+    return float(value)
+
+
+def is_state(value: Any) -> Any:
+    _expect(type(value) in (int, NodeState) and 0 <= value < len(NodeState), "a state from 0 to 3")
+    return NodeState(value)
+
+
+def snapshot_data(value: Any) -> Any:
+    _expect(type(value) is bytes and len(value) <= SNAPSHOT_PART_BYTES, f"at most {SNAPSHOT_PART_BYTES} bytes")
+    return value
+
+
+def text_map(value: Any) -> Any:
+    _expect(isinstance(value, Mapping) and all(type(k) is str for k in value), "a map with text keys")
+    return dict(value)
+
+
+def records_of(make: Callable[..., Any], *checks: Check) -> Check:
+    """A list of records of the named tuple ``make``, one check per field."""
+
+    def check(value: Any) -> Any:
+        _expect(type(value) in (list, tuple) and len(value) <= MANY, f"a list of at most {MANY}")
+        records = []
+        for item in value:
+            _expect(isinstance(item, list | tuple) and len(item) == len(checks), f"records of {len(checks)} fields")
+            records.append(make(*[c(v) for c, v in zip(checks, item)]))
+        return tuple(records)
+
+    return check
+
+
+is_id = integer(0, _ID_MAX)
+is_count = integer(0, 2**31 - 1)
+is_time = integer(BEFORE_TIME, END_OF_TIME)
+
+#: Types of fields, each with its check: what may come in, and what may go out.
+Count = Annotated[int, is_count]
+Id = Annotated[int, is_id]
+Time = Annotated[int, is_time]
+Name = Annotated[str, is_name]
+Reason = Annotated[str, is_reason]
+Flag = Annotated[bool, is_boolean]
+State = Annotated[NodeState, is_state]
+Role = Annotated[Literal["node", "source", "client", "control"], one_of("node", "source", "client", "control")]
+Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
