@@ -6,7 +6,7 @@ same checks stand before what we send: a message that a peer would refuse is our
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from spe.states import NodeState
