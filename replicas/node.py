@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -15,7 +15,7 @@ from replicas.links import Identity, dial
 from replicas.output_log import NotReady as LogNotReady
 from replicas.output_log import Truncated as LogTruncated
 from replicas.replica import Replica
-from replicas.serving import Opened, Server, fetch_snapshot
+from replicas.serving import Injector, Opened, Server, fetch_snapshot
 from replicas.signal import Signal
 from replicas.upstream import GONE, Upstream
 from spe.env import Env
@@ -47,12 +47,12 @@ DEAD_US: Final = 2_000_000
 class Hosted:
     """A replica with what the shell keeps beside it; an owner of inputs (replicas.upstream)."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, signals: Sequence[Signal]) -> None:
         self.replica = replica
         self.name = str(replica.id)
         self.inputs = replica.inputs
         self.work = Signal()
-        self.outputs = {log.channel: Signal() for log in replica.logs}
+        self.outputs = dict(zip((log.channel for log in replica.logs), signals, strict=True))
         self.error: str | None = None
         self._room = Signal()
         self._heard_at: dict[str, int] = {}
@@ -112,9 +112,13 @@ class NodeProcess:
       plan: the cluster.
       node: which node we are.
       token: shared secret of the cluster.
+      injector: makes faults happen in this process, for experiments.
     """
 
-    def __init__(self, env: Env, plan: Plan, node: NodeId, *, token: str = "") -> None:
+    def __init__(
+        self, env: Env, plan: Plan, node: NodeId, *, token: str = "", injector: Injector | None = None
+    ) -> None:
+        self._injector = injector
         self._env = env
         self._plan = plan
         self._node = node
@@ -168,16 +172,22 @@ class NodeProcess:
     # --- replicas ---
 
     def _host(self, id: ReplicaId) -> None:
-        def wake(output: int) -> None:
-            signals[output].wake()
+        """Makes a replica, empty and RECOVERING, in place of the one that may be there."""
+        trace = self._env.trace.event
 
-        signals: list[Signal] = []
+        def told(state: NodeState, fresh: bool) -> None:
+            trace("state", replica=str(id), state=state.name, fresh=fresh)
+
+        signals = [Signal() for _ in self._plan.unit[id.unit].outputs]
         replica = Replica(
-            self._plan, id, random=self._env.random, now=self._env.clock.monotonic_us(), wake=lambda _: None
+            self._plan,
+            id,
+            random=self._env.random,
+            now=self._env.clock.monotonic_us(),
+            wake=lambda output: signals[output].wake(),
+            told=told,
         )
-        hosted = Hosted(replica)
-        signals.extend(hosted.outputs.values())
-        replica.wake = wake
+        hosted = Hosted(replica, signals)
         old = self._hosted.get(id.of)
         if old is not None:
             self._upstream.remove(old.name)
@@ -373,7 +383,7 @@ class NodeProcess:
         }
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "this process injects no faults"
+        return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
 def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:
@@ -396,7 +406,8 @@ async def run_node(
     node: NodeId,
     *,
     token: str = "",
+    injector: Injector | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a node until cancelled."""
-    await NodeProcess(env, plan, node, token=token).run(task_status=task_status)
+    await NodeProcess(env, plan, node, token=token, injector=injector).run(task_status=task_status)

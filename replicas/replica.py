@@ -47,14 +47,25 @@ class Replica:
       random: seeded source for the partner protocol.
       now: monotonic microseconds.
       wake: called with an output's index when its subscriptions have something to send.
+      told: called with each new state, for the trace.
     """
 
-    def __init__(self, plan: Plan, id: ReplicaId, *, random: Random, now: int, wake: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        id: ReplicaId,
+        *,
+        random: Random,
+        now: int,
+        wake: Callable[[int], None],
+        told: Callable[[NodeState, bool], None],
+    ) -> None:
         self.id = id
         self.plan = plan
         self.unit = plan.unit[id.unit]
         self.node = plan.nodes[id.node]
         self.wake = wake
+        self._told = told
         self._started_at = now
         #: Nothing is read before a snapshot is installed, or it is sure that everything is still upstream (A3).
         self.installed = False
@@ -123,6 +134,7 @@ class Replica:
             log.clear_suffix()
 
     def announce(self, state: NodeState, fresh: bool) -> None:
+        self._told(state, fresh)
         for at, log in enumerate(self.logs):
             log.set_state(state, fresh)
             self.wake(at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from replicas.links import HELLO_SECONDS, Connection, Identity
 from replicas.producer_subscription import Subscription
 from replicas.signal import Signal
 from spe.env import Env
-from spe.errors import LinkBroken, LinkClosed, RemoteProtocolError
+from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan import Plan
 from spe.schema import Schema
 from spe.wire.codec import ElementEncoder
@@ -40,6 +40,9 @@ from spe.wire.messages import (
     Truncated,
     check_hello,
 )
+
+#: Makes a fault happen in this process, for experiments; returns "" or why not.
+Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
 PULL_BYTES = 256 << 10
@@ -170,8 +173,9 @@ class Server:
                 nursery.start_soon(self._listen, connection, opened, nursery.cancel_scope)
                 try:
                     await self._feed(connection, opened)
-                finally:
-                    nursery.cancel_scope.cancel()
+                except (LinkBroken, LinkClosed, LogError) as error:
+                    trace("subscription_ended", consumer=message.consumer, why=str(error))
+                nursery.cancel_scope.cancel()
         finally:
             opened.subscription.close()
 

@@ -138,13 +138,17 @@ class Upstream:
 
     async def _watch(self, peer: str, address: str) -> None:
         period = self._plan.timing.heartbeat_us / 1e6
+        told = ""
         while True:
             try:
                 connection, _ = await dial(self._env, self._plan, self._me, peer, address)
             except (*GONE, RemoteProtocolError) as error:
-                self._env.trace.event("unreachable", peer=peer, why=str(error))
+                if told != str(error):  # once, not ten times a second
+                    told = str(error)
+                    self._env.trace.event("unreachable", peer=peer, why=told)
                 await trio.sleep(2 * period)
                 continue
+            told = ""
             self._control[peer] = connection
             try:
                 async with trio.open_nursery() as nursery:

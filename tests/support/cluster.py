@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import trio
+import trio.lowlevel
 
 from replicas.client import Client
 from replicas.client_view import Change
@@ -248,7 +249,7 @@ class SimCluster:
             self.launch(node, lambda n=node: run_node(self.env(n), self.plan, n))
         for name in self.plan.clients:
             self.launch(f"client:{name}", lambda n=name: self._client(n))
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
 
     def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None
@@ -262,6 +263,7 @@ class SimCluster:
 
     def restart(self, host: str) -> None:
         assert self._nursery is not None
+        self._storages[host] = self._storages[host].restarted()
         self._nursery.start_soon(self._process, host)
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:

@@ -1,0 +1,292 @@
+"""A whole cluster through failures, in virtual time: real node, source and client code on a simulated network.
+
+Every run ends by healing, and then the client's stable stream must equal the reference run over the sources' logs,
+tuple for tuple, with nothing tentative left (P3); the client itself refuses a stable tuple while tentative ones live
+(P4) and a gap or a duplicate of ids (P2).
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicas.comparison import compare
+from replicas.recorder import stable_rows
+from replicas.reference import reference_rows
+from spe.batch import Batch, Boundary, Undo
+from spe.generators import generator_schema
+from spe.plan import Plan, Policy
+from spe.query import OperatorSpec
+from spe.schema import Schema
+from spe.source_log import read_source_log
+from spe.states import Kind
+from spe.times import END_OF_TIME
+from tests.support.cluster import SimCluster
+from tests.support.plans import chain, pass_on, source, union_of
+
+SCHEMA = generator_schema("sequence")
+X_US = 1_000_000
+SECONDS = 10
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def make_plan(depth: int = 1, *, rate: float = 200.0, **options: Any) -> Plan:
+    """Three sources, merged by the first of ``depth`` units in a row."""
+    sources = [
+        source(
+            name,
+            reader={"kind": "generator", "generator": "sequence", "rate": rate, "seed": at, "duration": f"{SECONDS}s"},
+            schema=SCHEMA,
+        )
+        for at, name in enumerate("abc")
+    ]
+    stages: list[tuple[str, OperatorSpec, Schema]] = [("s1", union_of("a", "b", "c"), SCHEMA)]
+    stages += [(f"s{at}", pass_on(f"s{at - 1}"), SCHEMA) for at in range(2, depth + 1)]
+    return chain(sources, stages, x_us=X_US, **options)
+
+
+class Outcome:
+    """What the client saw."""
+
+    def __init__(self, cluster: SimCluster, client: str = "c") -> None:
+        self.cluster = cluster
+        self.changes = cluster.changes[client]
+        batches = [c for c in self.changes if isinstance(c.element, Batch)]
+        self.tentative = sum(len(c.element) for c in batches if c.element.kind is Kind.TENTATIVE)
+        self.undos = sum(isinstance(c.element, Undo) for c in self.changes)
+
+    def assert_complete(self) -> None:
+        """The stable stream is the reference's, to the end, and nothing tentative is left."""
+        plan = self.cluster.plan
+        inputs = {
+            s: read_source_log(self.cluster.env(f"source:{s}").storage, PurePosixPath(s), plan.query.sources[s])
+            for s in plan.sources
+        }
+        reference = reference_rows(plan, inputs)
+        recorded = {
+            channel: stable_rows(
+                [c for c in self.changes if c.channel == channel], plan.query.schema_of(channel.stream)
+            )
+            for channel in reference
+        }
+        assert compare(recorded, reference) == []
+        assert sum(len(ids) for ids, _ in reference.values()) > 0
+        for channel in reference:
+            own = [c.element for c in self.changes if c.channel == channel]
+            ends = [e for e in own if isinstance(e, Boundary) and e.kind is Kind.STABLE]
+            assert ends, f"{channel} has no stable boundary"
+            assert ends[-1].time == END_OF_TIME, f"{channel} did not end"
+            live = False
+            for element in own:
+                if isinstance(element, Batch):
+                    live = element.kind is Kind.TENTATIVE
+                elif isinstance(element, Undo):
+                    live = False
+            assert not live, f"{channel}: tentative tuples are left"
+
+    def longest_wait_us(self) -> int:
+        """Delay_new: over tuples that are newer than everything before, arrival minus tuple time (here creation)."""
+        newest, worst = 0, 0
+        for change in self.changes:
+            element = change.element
+            if isinstance(element, Batch) and len(element):
+                fresh = element.rows.time[element.rows.time > newest]
+                if len(fresh):
+                    worst = max(worst, change.arrived_us - int(fresh[0]))
+                    newest = int(element.rows.time[-1])
+        return worst
+
+
+async def run(cluster: SimCluster, until: float) -> Outcome:
+    """Runs to ``until`` seconds, after which everything must have been corrected."""
+    await trio.sleep(until - trio.current_time())
+    return Outcome(cluster)
+
+
+async def test_without_failures_everything_is_stable(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            outcome = await run(cluster, SECONDS + 2)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+            assert outcome.longest_wait_us() <= 150_000  # the first tuples wait for the start-up
+
+
+async def test_a_cut_source_makes_results_tentative_within_x_and_they_are_corrected(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(4)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            assert outcome.tentative > 100
+            assert outcome.longest_wait_us() < X_US + 100_000
+
+
+async def test_a_failure_shorter_than_alpha_x_is_masked(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(0.3)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 3)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+
+
+async def test_the_client_goes_on_with_the_other_replica(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            (reading,) = [i.main.producer for i in cluster.clients["c"].inputs if i.main is not None]
+            cluster.kill(reading)
+            outcome = await run(cluster, SECONDS + 3)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+            assert outcome.longest_wait_us() < 600_000
+
+
+async def test_a_restarted_replica_takes_over_when_the_other_dies(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            cluster.kill("n1a")
+            await trio.sleep(1.5)
+            cluster.restart("n1a")
+            await trio.sleep(1.5)
+            cluster.kill("n1b")
+            outcome = await run(cluster, SECONDS + 3)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+
+
+async def test_all_replicas_die_and_start_from_nothing(autojump_clock: MockClock) -> None:
+    """A5, A3 (3): the sources still have everything, so the same ids are made again."""
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.kill("n1a")
+            cluster.kill("n1b")
+            await trio.sleep(1)
+            cluster.restart("n1a")
+            cluster.restart("n1b")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+
+
+async def test_a_killed_source_starts_again_where_its_log_ends(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.kill("source:a")
+            await trio.sleep(2)
+            cluster.restart("source:a")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            assert outcome.tentative > 0
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
+    autojump_clock: MockClock, depth: int
+) -> None:
+    async with SimCluster(make_plan(depth, rate=100.0)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(4)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 10)
+            outcome.assert_complete()
+            assert outcome.tentative > 0
+            assert outcome.longest_wait_us() < X_US + 200_000  # process & process: αX once, not once per node (T5)
+
+
+async def test_a_kill_in_the_middle_of_a_chain_is_masked(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan(3, rate=100.0)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.kill("n2a")
+            await trio.sleep(3)
+            cluster.restart("n2a")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+
+
+@pytest.mark.parametrize("failure", list(Policy))
+@pytest.mark.parametrize("stabilization", list(Policy))
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_every_policy_ends_complete(
+    autojump_clock: MockClock, failure: Policy, stabilization: Policy, replicas: int
+) -> None:
+    plan = make_plan(2, rate=50.0, failure=failure, stabilization=stabilization, replicas=replicas)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(3)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 10)
+            outcome.assert_complete()
+            assert (outcome.tentative == 0) == (failure is Policy.SUSPEND)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_schedules_end_complete(autojump_clock: MockClock, seed: int) -> None:
+    """Cuts, one-way cuts and kills with restart, anywhere and overlapping; at the end everything heals."""
+    random = Random(seed)
+    depth = random.choice([1, 2, 2, 3])
+    plan = make_plan(depth, rate=50.0, failure=random.choice([Policy.PROCESS, Policy.DELAY]))
+    hosts = [*plan.nodes, *(f"source:{s}" for s in plan.sources)]
+    async with SimCluster(plan, seed=seed) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            down: set[str] = set()
+            for _ in range(random.randint(2, 6)):
+                await trio.sleep(random.choice([0.05, 0.2, 0.5, 0.9, 1.0, 1.5]))
+                match random.choice(["cut", "one-way", "kill", "restart", "heal"]):
+                    case "cut":
+                        cluster.cut(random.choice(hosts), random.choice(["*", *hosts]))
+                    case "one-way":
+                        cluster.cut(random.choice(hosts), random.choice(hosts), one_way=True)
+                    case "kill":
+                        host = random.choice(hosts)
+                        siblings = [n for n in plan.nodes if n[:-1] == host[:-1] and n != host and n not in down]
+                        if host not in down and (host.startswith("source:") or siblings):
+                            cluster.kill(host)
+                            down.add(host)
+                    case "restart":
+                        for host in sorted(down):
+                            cluster.restart(host)
+                        down.clear()
+                    case "heal":
+                        cluster.heal()
+            cluster.heal()
+            for host in sorted(down):
+                cluster.restart(host)
+            outcome = await run(cluster, 40)
+            outcome.assert_complete()

@@ -1,0 +1,80 @@
+"""Small plans for tests, made without a configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spe.plan import Client, InputStream, Limits, Node, PartitionId, Plan, Policy, Source, Timing, Unit
+from spe.query import CustomSpec, Operator, OperatorSpec, Query, UnionSpec, inputs_of
+from spe.schema import Schema
+from spe.states import NodeId, StreamId, UnitId
+
+SEQUENCE = Schema.of(n="int64!", value="float64!")
+
+
+def source(name: str, *, reader: Mapping[str, Any], schema: Schema = SEQUENCE, time: str | None = "ts") -> Source:
+    return Source(
+        stream=StreamId(name),
+        schema=schema,
+        address=f"source-{name}:1",
+        boundary_us=20_000,
+        disorder_us=0,
+        ahead_us=None,
+        time=time,
+        reader=reader,
+        replay={"speed": 1.0},
+        on_malformed="stop",
+    )
+
+
+def chain(
+    sources: Sequence[Source],
+    stages: Sequence[tuple[str, OperatorSpec, Schema]],
+    *,
+    replicas: int = 2,
+    x_us: int = 1_000_000,
+    alpha: float = 0.9,
+    failure: Policy = Policy.PROCESS,
+    stabilization: Policy = Policy.PROCESS,
+    bucket_us: int = 20_000,
+    limits: Limits | None = None,
+) -> Plan:
+    """A plan in which each stage is a unit of its own, on nodes of its own; the last one is read by client ``c``."""
+    schemas = {s.stream: s.schema for s in sources}
+    operators: list[Operator] = []
+    units: list[Unit] = []
+    nodes: dict[NodeId, Node] = {}
+    placement: dict[PartitionId, tuple[NodeId, ...]] = {}
+    for at, (name, spec, schema) in enumerate(stages, 1):
+        operator = Operator(StreamId(name), spec, schema)
+        inputs = tuple(InputStream(s, schemas[s], 1, None) for s in inputs_of(spec))
+        schemas[operator.name] = schema
+        operators.append(operator)
+        units.append(Unit(UnitId(f"u{at}"), f"f{at}", inputs, (operator,), (operator.name,), 1))
+        names = tuple(NodeId(f"n{at}{letter}") for letter in "abc"[:replicas])
+        for node in names:
+            nodes[node] = Node(node, f"{node}:1", x_us, alpha, failure, stabilization)
+        placement[PartitionId(UnitId(f"u{at}"), 0)] = names
+    output = operators[-1].name
+    return Plan(
+        cluster="test",
+        query=Query({s.stream: s.schema for s in sources}, tuple(operators), (output,)),
+        bucket_us=bucket_us,
+        units=tuple(units),
+        nodes=nodes,
+        sources={s.stream: s for s in sources},
+        clients={"c": Client("c", (output,))},
+        placement=placement,
+        timing=Timing(),
+        limits=limits or Limits(),
+    )
+
+
+def union_of(*names: str) -> UnionSpec:
+    return UnionSpec(tuple(StreamId(n) for n in names))
+
+
+def pass_on(name: str) -> CustomSpec:
+    """An operator that passes on what comes."""
+    return CustomSpec((StreamId(name),), "tests.support.operators_for_tests:PassThrough")
