@@ -58,8 +58,7 @@ class SourceProxy:
             boundary_us=source.boundary_us,
             last_id=state.last_id,
             max_event_us=state.max_event_us,
-            # Also with another disorder than before the restart, what was promised holds.
-            lease_us=max(state.lease_us, state.bound_us),
+            lease_us=state.bound_us,  # also with another disorder than before the restart, what was promised holds
         )
         self._pool = StringPool()
         self._consumed = state.consumed

@@ -146,7 +146,7 @@ class ColumnsOfCells:
         nulls = self._form.nulls
         if nulls.isdisjoint(cells):
             return None
-        return np.fromiter((c not in nulls for c in cells), np.bool_, len(cells))
+        return np.array([c not in nulls for c in cells], np.bool_)
 
     def _cell_by_cell(self, attribute: Attribute, cells: Sequence[str], bad: dict[int, str]) -> AnyArray:
         parse = _parser(attribute.type, self._form.timestamps)

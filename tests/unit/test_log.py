@@ -10,8 +10,9 @@ import trio.testing
 
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log import Position, SegmentedLog, read_log
-from spe.log.format import HEADER_BYTES
+from spe.log.format import HEADER_BYTES, Segment
 from spe.log.marks import read_mark
+from spe.log.recovery import live_segments
 from spe.storage import DiskStorage
 from tests.support.memory_storage import MemoryStorage
 
@@ -332,6 +333,41 @@ async def test_a_stale_segment_that_comes_back_with_the_power_changes_nothing() 
         await log.sync()
     storage.open(stale).append(torn)
     assert (await opened(storage.restarted()))[1] == [b"a", b"b"]
+
+
+def test_a_newer_writer_replaces_what_an_older_one_holds_from_there_on() -> None:
+    first, second, third = Segment(1, 1), Segment(5, 2), Segment(9, 2)
+    stale = [Segment(5, 1), Segment(7, 1), Segment(9, 1)]
+    names = [s.name for s in (*stale, third, second, first)]
+    assert live_segments([*names, "mark.0", "lock", "schema.json", "5.seg"]) == [first, second, third]
+
+
+async def test_what_follows_a_hole_is_not_taken_for_its_successor() -> None:
+    """Two things broke: the marks fell back to record 1, and record 2 is damaged.  3 and 4 must not move up."""
+    storage = await written([b"1" * 50, b"2" * 50, b"3" * 50, b"4" * 50], segment_bytes=60)
+    slot = len(storage.read(LOG / "mark.1")) // 5
+    storage = storage.with_file(LOG / "mark.1", storage.read(LOG / "mark.1")[: 2 * slot])
+    second = segments(storage)[1]
+    data = bytearray(storage.read(second))
+    data[-1] ^= 1
+    assert (await opened(storage.with_file(second, bytes(data))))[1] == [b"1" * 50]
+
+
+async def test_a_segment_is_not_left_before_all_of_it_is_synced() -> None:
+    """A record that comes during the sync that fills a segment is synced with the next group."""
+    storage = MemoryStorage()
+    log, _ = await opened(storage, segment_bytes=60)
+    log.append(b"fills the segment" * 5)
+    storage.sync_gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.sync)
+        await trio.testing.wait_all_tasks_blocked()
+        log.append(b"during")
+        storage.sync_gate.set()
+    log.append(b"after")
+    assert await log.sync() == 3
+    left = storage.power_loss(lambda _path, synced, _written: synced)
+    assert (await opened(left))[1][1:] == [b"during", b"after"]
 
 
 async def test_marks_go_on_for_ever_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ class Scripted(Live):
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Source]:
     def make(*steps: tuple[float, list[int] | None, int], **changes: Any) -> Source:
         monkeypatch.setattr("replicas.source.open_reader", lambda _source, _start: Scripted(list(steps)))
-        return source({"kind": "stdin"}, **changes)
+        return replace(source({"kind": "stdin"}), **changes)
 
     return make
 
@@ -350,6 +350,36 @@ async def test_a_restart_stands_above_what_was_promised(
     assert rows_of(published)[0][:2] == (1, promised)
 
 
+async def test_a_promise_holds_although_the_disorder_was_raised_at_the_restart(
+    live: Callable[..., Source], autojump_clock: trio.testing.MockClock
+) -> None:
+    storage = MemoryStorage()
+    first = live((0.0, [500], 1), (10.0, None, 0), boundary_us=100, reader={"kind": "stdin", "lease": False})
+    proxy = await SourceProxy.open(source_env(storage), first)
+    with trio.move_on_after(1.0):
+        await proxy.run()
+    assert proxy.frontier == 500
+
+    second = live((0.0, [50], 1), boundary_us=100, disorder_us=400, reader={"kind": "stdin", "lease": False})
+    _, published = await run_to_end(source_env(storage.restarted()), second)
+    assert rows_of(published)[0][:2] == (2, 500)
+
+
+async def test_a_restart_in_a_leased_gap_does_not_publish_the_future(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    storage = MemoryStorage()
+    of = csv_source(tmp_path, 0, 100 * SECOND, replay={"speed": 1.0}, boundary_us=SECOND)
+    proxy = await SourceProxy.open(source_env(storage), of)
+    with trio.move_on_after(3.5):
+        await proxy.run()
+    proxy = await SourceProxy.open(source_env(storage := storage.restarted()), of)
+    assert proxy.frontier == 0
+    with trio.move_on_after(2.0):
+        await proxy.run()
+    assert proxy.frontier == 5 * SECOND
+
+
 async def test_an_ended_source_stays_ended(tmp_path: Path) -> None:
     storage = MemoryStorage()
     of = csv_source(tmp_path, 1, 2)
@@ -398,10 +428,17 @@ async def test_any_id_can_be_read_from_memory_or_log(tail_bytes: int, monkeypatc
 
 @pytest.mark.parametrize("tail_bytes", [0, 1 << 30])
 async def test_what_is_read_at_once_is_bounded(tail_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    proxy, _ = await filled(tail_bytes, monkeypatch)
-    elements = proxy.read_from(0, limit_bytes=1_500)
-    assert 17 <= len(rows_of(elements)) <= 102
-    assert isinstance(elements[-1], Boundary)
+    proxy, rows = await filled(tail_bytes, monkeypatch)
+    elements: list[Element] = []
+    after_id, after_us = 0, BEFORE_TIME
+    while step := proxy.read_from(after_id, after_us, limit_bytes=1_500):
+        assert len(rows_of(step)) <= 102
+        elements += step
+        boundary = step[-1]
+        assert isinstance(boundary, Boundary)
+        after_id, after_us = boundary.upto_id, boundary.time
+    assert_a_true_stream(elements)
+    assert rows_of(elements) == rows
 
 
 async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
@@ -496,13 +533,36 @@ async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_er
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = MemoryStorage()
-    of = replace(live((0.0, [1], 1), (3_600.0, None, 1)), reader={"kind": "stdin", "lease": False})
+    of = live((0.0, [1], 1), (3_600.0, None, 1), reader={"kind": "stdin", "lease": False})
     proxy = await SourceProxy.open(source_env(storage), of)
     storage.space_left = 20
     start = trio.current_time()
     await proxy.run()
     assert isinstance(proxy.fault, LogFull)
     assert trio.current_time() - start < 1
+
+
+async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicas.source._PENDING_BYTES_MAX", 10_000)
+    storage = MemoryStorage()
+    reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 5_000}
+    proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
+    storage.sync_gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sum(len(file.written) for file in storage.files.values()) < 30_000
+        storage.sync_gate.set()
+    assert proxy.last_id == 5_000
+
+
+async def test_strings_of_all_batches_are_in_one_dictionary() -> None:
+    """A reader's chunk has its own, made in another thread; consumers must not see a new one per batch."""
+    reader = {"kind": "generator", "generator": "pages", "start": 0, "rate": 100, "count": 500}
+    _, published = await run_to_end(source_env(), source(reader, generator_schema("pages")))
+    found = [c.dictionary for e in published if isinstance(e, Batch) for c in e.rows.columns[1:]]
+    assert len(found) >= 10
+    assert all(d is found[0] for d in found)
 
 
 async def test_a_slow_disk_makes_larger_groups(tmp_path: Path) -> None:
