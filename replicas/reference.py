@@ -1,0 +1,193 @@
+"""The answer of a run without failures, computed in one process: no network, no clock, nothing tentative.
+
+The same plan runs, with the same partitions and the same hash, because ids count per channel and ties in time between
+upstream partitions are ordered by input index (protocol.md U11).  What comes out is what every client must hold in
+the end, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from operators.fragment import Fragment
+from operators.soutput import SOutput
+from operators.sunion import SUnion
+from replicas.comparison import ChannelRows, Difference, compare
+from spe.batch import Batch, Boundary, Element, Rows, concat_rows
+from spe.errors import RemoteProtocolError
+from spe.hashing import partition_of
+from spe.plan import Channel, InputStream, Plan, Unit
+from spe.states import Kind, StreamId
+from spe.times import BEFORE_TIME
+
+__all__ = [
+    "ChannelRows",
+    "Difference",
+    "ReferenceRun",
+    "collect_rows",
+    "compare",
+    "reference_rows",
+    "run_reference",
+]
+
+#: Rows taken from the sources between two passes over the units.  Bounds memory; the answer does not depend on it (U3).
+STEP_ROWS: Final = 50_000
+
+
+class _Partition:
+    """One partition of a unit: what a replica is when nothing fails."""
+
+    def __init__(self, plan: Plan, unit: Unit, index: int) -> None:
+        self.unit = unit
+        self.index = index
+        stream_index = {i.stream: at for at, i in enumerate(unit.inputs)}
+        channels = unit.channels_in()
+        self.ports = {channel: at for at, channel in enumerate(channels)}
+        self.sunion = SUnion(
+            inputs=[(stream_index[c.stream], c.stream not in plan.sources) for c in channels],
+            streams=len(unit.inputs),
+            bucket_us=plan.bucket_us,
+        )
+        self.fragment = Fragment(unit)
+        self.outputs = [SOutput(stream) for stream in unit.outputs]
+
+    def take(self, channel: Channel, element: Element) -> None:
+        port = self.sunion.inputs[self.ports[channel]]
+        if isinstance(element, Batch):
+            port.add_stable(element, 0)
+        elif isinstance(element, Boundary):
+            port.add_boundary(element, 0)
+
+    def run(self, max_rows: int) -> Iterator[tuple[Channel, Element]]:
+        """Everything that is stable by now."""
+        while (piece := self.sunion.release_stable(max_rows)) is not None:
+            results = self.fragment.step(piece)
+            for stream, output, rows in zip(self.unit.outputs, self.outputs, results, strict=True):
+                channel = Channel(stream, self.index)
+                for element in output.stable(rows, piece.end):
+                    yield channel, element
+
+
+class ReferenceRun:
+    """All units of a plan, fed by hand.
+
+    Args:
+      step_rows: rows per input in one slice.
+    """
+
+    def __init__(self, plan: Plan, step_rows: int = STEP_ROWS) -> None:
+        self._step_rows = step_rows
+        self._outputs = frozenset(plan.query.outputs)
+        self._partitions = [[_Partition(plan, u, p) for p in range(u.partitions)] for u in plan.units]
+        self._readers: dict[StreamId, list[tuple[InputStream, list[_Partition]]]] = {}
+        for partitions in self._partitions:
+            for one in partitions[0].unit.inputs:
+                self._readers.setdefault(one.stream, []).append((one, partitions))
+
+    def feed(self, channel: Channel, element: Element) -> Iterator[tuple[Channel, Element]]:
+        """Gives an element of a channel to all who read it; yields it when it is an output of the query."""
+        for stream, partitions in self._readers.get(channel.stream, ()):
+            parts = _substreams(stream, element, len(partitions))
+            for partition, part in zip(partitions, parts, strict=True):
+                partition.take(channel, part)
+        if channel.stream in self._outputs:
+            yield channel, element
+
+    def run(self) -> Iterator[tuple[Channel, Element]]:
+        """Runs all units, in topological order, as far as their inputs are stable; yields the query's outputs."""
+        for partitions in self._partitions:
+            for partition in partitions:
+                for channel, element in partition.run(self._step_rows):
+                    yield from self.feed(channel, element)
+
+
+def _substreams(stream: InputStream, element: Element, count: int) -> Sequence[Element]:
+    """What each of ``count`` partitions gets: the rows of its hash; boundaries go to all."""
+    if count == 1 or stream.key is None or not isinstance(element, Batch):
+        return [element] * count
+    columns = [element.rows.columns[stream.schema.index(name)] for name in stream.key]
+    target = partition_of(columns, count)
+    return [element.select(target == p) for p in range(count)]
+
+
+class _Feed:
+    """A source's elements, and how far they have come."""
+
+    def __init__(self, stream: StreamId, elements: Iterable[Element]) -> None:
+        self.channel = Channel(stream, 0)
+        self.frontier = BEFORE_TIME
+        self._elements = iter(elements)
+
+    def next(self) -> Element | None:
+        element = next(self._elements, None)
+        if isinstance(element, Batch | Boundary):
+            if element.kind is not Kind.STABLE:
+                raise RemoteProtocolError(f"{self.channel}: a source sends nothing tentative (S4), got {element}")
+            if isinstance(element, Boundary):
+                self.frontier = max(self.frontier, element.time)
+        elif element is not None:
+            raise RemoteProtocolError(f"{self.channel}: a source sends batches and boundaries only, got {element}")
+        return element
+
+
+def run_reference(
+    plan: Plan, inputs: Mapping[StreamId, Iterable[Element]], *, step_rows: int = STEP_ROWS
+) -> Iterator[tuple[Channel, Element]]:
+    """The stable elements of every output channel, as they become known.
+
+    The source that is furthest behind in tuple time is read next, so what must be held is about one boundary interval
+    per source and one step, however long the inputs are.  A source that ends without END_OF_TIME leaves open what
+    depends on more of it, as in a run that was broken off.
+
+    Args:
+      inputs: the stable stream of each source of the plan, e.g. of ``read_source_log``.
+      step_rows: rows taken in between two passes over the units.
+
+    Raises:
+      KeyError: a source of the plan has no input.
+      RemoteProtocolError: an input holds something that a source does not send.
+      OperatorFailed: an operator raised.
+    """
+    run = ReferenceRun(plan, step_rows)
+    feeds = [_Feed(stream, inputs[stream]) for stream in plan.sources]
+    waiting = 0
+    while feeds:
+        behind = min(feeds, key=lambda f: f.frontier)
+        element = behind.next()
+        if element is None:
+            feeds.remove(behind)
+            continue
+        yield from run.feed(behind.channel, element)
+        if isinstance(element, Batch):
+            waiting += len(element)
+        elif waiting >= step_rows:
+            yield from run.run()
+            waiting = 0
+    yield from run.run()
+
+
+def collect_rows(plan: Plan, elements: Iterable[tuple[Channel, Element]]) -> dict[Channel, ChannelRows]:
+    """Stable batches of each output channel put together: every channel is there, also one without rows."""
+    parts: dict[Channel, list[Batch]] = {
+        Channel(stream, p): [] for stream in plan.query.outputs for p in range(plan.partitions_of(stream))
+    }
+    for channel, element in elements:
+        if isinstance(element, Batch) and element.kind is Kind.STABLE and len(element):
+            parts[channel].append(element)
+    return {
+        channel: (
+            np.concatenate([b.row_ids() for b in batches]) if batches else np.empty(0, np.int64),
+            concat_rows([b.rows for b in batches]) if batches else Rows.empty(plan.query.schema_of(channel.stream)),
+        )
+        for channel, batches in parts.items()
+    }
+
+
+def reference_rows(
+    plan: Plan, inputs: Mapping[StreamId, Iterable[Element]], *, step_rows: int = STEP_ROWS
+) -> dict[Channel, ChannelRows]:
+    """Ids and rows of every output channel of a run without failures.  Raises as :func:`run_reference`."""
+    return collect_rows(plan, run_reference(plan, inputs, step_rows=step_rows))
