@@ -41,13 +41,14 @@ class MemoryAppendFile:
         self._file.written += data
 
     async def sync(self) -> None:
+        seen = bytes(self._file.written)  # what is appended meanwhile is not promised
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
         if self._storage.sync_fails:
             raise OSError(errno.EIO, "Input/output error")
         if self._storage.sync_gate is not None:
             await self._storage.sync_gate.wait()
-        self._file.synced = bytes(self._file.written)
+        self._file.synced = seen
 
     def read(self, offset: int, length: int) -> bytes:
         assert not self._closed
