@@ -143,6 +143,7 @@ class OutputSubscription:
     def _pull_stable(self, out: list[Element | StateChange], budget: int) -> int:
         """Stable elements beyond (position, frontier); returns the bytes that are left, 0 if there is more to send."""
         log, cursor = self._output.stable, self._stable
+        cursor.number = max(cursor.number, log.start)  # what a consumer ahead of us has may go as soon as it is made
         while cursor.number < log.end or (log.frontier > self._frontier and log.last_id >= cursor.done):
             if budget <= 0:
                 return 0

@@ -471,6 +471,16 @@ def test_what_everybody_has_is_not_kept_by_a_replica_that_lags() -> None:
     assert (log.first, log.last_id, log.stable.nbytes) == (13, 12, 0)
 
 
+def test_a_consumer_that_is_ahead_is_served_although_what_it_has_is_dropped_when_made() -> None:
+    one = TextProducer()
+    one.log.acknowledge("v/0@a", 1, 2)
+    ahead = one.subscribe(2, 5)
+    one.stable("S1/1 S2/2 B6")
+    assert pulled(ahead) == "B6(2)"
+    one.stable("S3/7 B8")
+    assert pulled(ahead) == "S3/7 B8(3)"
+
+
 def test_the_log_says_when_it_is_full_and_never_drops_stable_tuples_by_itself() -> None:
     one = TextProducer(limits=Limits(output_bytes=2_000))
     t = 0
