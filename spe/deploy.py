@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
 
 from spe.errors import ConfigError
+from spe.graphs import stable_order
 from spe.plan import (
     Client,
     InputStream,
@@ -221,10 +221,9 @@ def _in_order(drafts: Sequence[_Draft]) -> list[_Draft]:
         i: [home[s] for o in d.operators for s in inputs_of(o.spec) if s in home and home[s] != i]
         for i, d in enumerate(drafts)
     }
-    try:
-        return [drafts[i] for i in TopologicalSorter(graph).static_order()]
-    except CycleError as error:
-        raise AssertionError(f"units in a circle: {error.args[1]}") from error
+    order, circles = stable_order(graph)
+    assert not circles, f"units in a circle: {circles}"
+    return [drafts[i] for i in order]
 
 
 def _key_of(query: Query, draft: _Draft, stream: StreamId, problems: Problems) -> tuple[str, ...] | None:

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from spe.describe import describe_pace, show_duration
 from spe.lineage import key_names
 from spe.plan import Channel, PartitionId, Plan, Source, Unit
 from spe.problems import Path
-from spe.query import AggregateSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
+from spe.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
 from spe.states import StreamId
-from spe.times import format_duration
 
 #: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
 #: syncing the log, the network.
@@ -133,21 +133,13 @@ def _pace(plan: Plan) -> Iterator[Finding]:
         sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
         speeds = {speed_of(plan.sources[s]) for s in sources}
         if len(sources) > 1 and (len(speeds) > 1 or None in speeds):
-            shown = ", ".join(f"{s} {show_pace(plan.sources[s])}" for s in sources)
+            shown = ", ".join(f"{s} {describe_pace(plan.sources[s])}" for s in sources)
             yield Finding(
                 Severity.WARNING,
                 ("sources", str(sources[-1]), "replay"),
                 f"unit {unit.id!r} reads sources whose tuple times drift apart ({shown}): once they are more than αX "
                 "apart it stays tentative; the same speed for all avoids it",
             )
-
-
-def show_pace(source: Source) -> str:
-    """``60x``, ``1000 rows/s``, ``as fast as it goes``."""
-    speed = speed_of(source)
-    if speed is None:
-        return f"{source.replay['rate']:g} rows/s"
-    return "as fast as it goes" if math.isinf(speed) else f"{speed:g}x"
 
 
 def _order(plan: Plan) -> Iterator[Finding]:
@@ -158,7 +150,7 @@ def _order(plan: Plan) -> Iterator[Finding]:
         many = {i.stream for i in unit.inputs if i.producers > 1}
         for operator in unit.operators:
             many |= {operator.name} if many & set(inputs_of(operator.spec)) else set()
-            sensitive = _order_sensitive(operator)
+            sensitive = _order_sensitive(operator, plan)
             if sensitive and many & set(inputs_of(operator.spec)):
                 yield Finding(
                     Severity.WARNING,
@@ -168,15 +160,26 @@ def _order(plan: Plan) -> Iterator[Finding]:
                 )
 
 
-def _order_sensitive(operator: Operator) -> str:
+def _order_sensitive(operator: Operator, plan: Plan) -> str:
     spec = operator.spec
     if isinstance(spec, AggregateSpec):
         if spec.window.kind is WindowKind.COUNT:
             return "a count window"
         return ", ".join(sorted({c.function for c in spec.aggregates.values() if c.function in ("first", "last")}))
-    if isinstance(spec, TopKSpec) and not spec.with_ties:
+    if isinstance(spec, TopKSpec) and not spec.with_ties and not _total_order(spec, plan):
         return "ties of a top-k"
     return ""
+
+
+def _total_order(spec: TopKSpec, plan: Plan) -> bool:
+    """Does it rank window results by all that tells them apart?  Then there are no ties."""
+    made = {o.name: o.spec for o in plan.query.operators}
+    source = made.get(spec.input)
+    while isinstance(source, FilterSpec):
+        source = made.get(source.input)
+    if not isinstance(source, AggregateSpec) or source.window.kind is WindowKind.COUNT:
+        return False
+    return set(source.group_by) <= {text.strip() for text, _ in spec.order_by} | set(spec.partition_by)
 
 
 def _keys(plan: Plan) -> Iterator[Finding]:
@@ -244,4 +247,4 @@ def _unused(plan: Plan) -> Iterator[Finding]:
 
 def _show(us: int) -> str:
     """A duration to the millisecond, rounded up: requirements must not look met when they are not."""
-    return format_duration(-(-us // 1000) * 1000)
+    return show_duration(-(-us // 1000) * 1000)

@@ -94,9 +94,8 @@ def parse(text: str, name: str, problems: Problems) -> Document:
     """Reads YAML; what is wrong with its syntax goes to ``problems`` (``data`` is then None)."""
     document = Document(name, None, text.splitlines())
     document.marks[()] = Mark(1, 1)
-    loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark is not None:
@@ -105,10 +104,12 @@ def parse(text: str, name: str, problems: Problems) -> Document:
         problems.add((), f"not YAML: {error.problem}{context}")
         return document
     except yaml.reader.ReaderError as error:
-        problems.add((), f"not YAML: {error.reason} at character {error.position}")
+        document.marks[()] = Mark(text.count("\n", 0, error.position) + 1, 1)
+        problems.add((), f"not YAML: {error.reason} ({error.character!r})")
         return document
-    finally:
-        loader.dispose()
+    except RecursionError:
+        problems.add((), "not YAML that anybody meant: it is nested too deep")
+        return document
     if node is not None:
         document.data = _Builder(document, problems).build(node, ())
     return document
@@ -127,7 +128,8 @@ class _Builder:
         if isinstance(node, ScalarNode):
             self._document.marks[path] = self._scalar_mark(node)
             return node.value if node.style else _plain(node.value)
-        self._document.marks.setdefault(path, mark)
+        if at is not None or path not in self._document.marks:
+            self._document.marks[path] = mark
         if any(node is n for n in self._open):
             self._problems.add(path, "an alias that refers to what it stands in")
             return None
@@ -143,15 +145,17 @@ class _Builder:
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:  # before our own, whose marks shall stand
+            if _is_merge(key_node):
+                self._merge(value_node, path, merged)
         for key_node, value_node in node.value:
+            if _is_merge(key_node):
+                continue
             if not isinstance(key_node, ScalarNode):
                 self._document.marks.setdefault((*path, "?"), _mark_of(key_node))
                 self._problems.add((*path, "?"), "a key that is not a text; expected a name")
                 continue
             key = str(key_node.value)
-            if key == "<<" and key_node.style is None:
-                self._merge(value_node, path, merged)
-                continue
             if key in own:
                 again = (*path, key)
                 self._document.marks[again] = _mark_of(key_node)
@@ -179,6 +183,10 @@ class _Builder:
 
 def _mark_of(node: Node) -> Mark:
     return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _is_merge(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.value == "<<" and node.style is None
 
 
 def _plain(text: str) -> Any:

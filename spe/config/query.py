@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from spe.config.operators import OPERATORS, AnyOperator, written_path
 from spe.config.validate import validated
 from spe.errors import ExpressionError, QueryError
+from spe.graphs import stable_order
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.query import AggregateSpec, FilterSpec, MapSpec, Operator, OperatorSpec, Query, TopKSpec, inputs_of
+from spe.query import AggregateSpec, FilterSpec, MapSpec, Operator, OperatorSpec, TopKSpec, inputs_of
 from spe.schema import Schema
 from spe.states import StreamId
 from spe.typing import derive_schema
@@ -80,18 +80,10 @@ def type_query(
                 )
             elif stream in specs:
                 graph[name].append(stream)
-    return _type_in_order(_order(graph, problems), sources, specs, section, problems)
-
-
-def _order(graph: dict[StreamId, list[StreamId]], problems: Problems) -> list[StreamId]:
-    """Topological order of what is not part of a circle; each circle is a problem."""
-    while True:
-        try:
-            return list(TopologicalSorter(graph).static_order())
-        except CycleError as error:
-            circle = list(reversed(error.args[1]))
-            problems.add(("query", str(circle[0])), f"reads itself: {' → '.join(circle)}; a query has no circles")
-            graph = {n: [s for s in before if s not in circle] for n, before in graph.items() if n not in circle}
+    order, circles = stable_order(graph)
+    for circle in circles:
+        problems.add(("query", str(circle[0])), f"reads itself: {' → '.join(circle)}; a query has no circles")
+    return _type_in_order(order, sources, specs, section, problems)
 
 
 def _type_in_order(
@@ -221,9 +213,3 @@ def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], pr
         else:
             outputs.append(StreamId(name))
     return outputs
-
-
-def make_query(
-    sources: Mapping[StreamId, Schema], typed: Mapping[StreamId, Operator], outputs: Sequence[StreamId]
-) -> Query:
-    return Query(dict(sources), tuple(typed.values()), tuple(outputs))

@@ -40,8 +40,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _name(value: Any) -> str:
-    if value in GENERATORS:
-        return str(value)
+    if isinstance(value, str) and value in GENERATORS:
+        return value
     hint = did_you_mean(str(value), GENERATORS)
     raise ValueError(f"no generator {value!r}{hint}; expected {one_of(list(GENERATORS))}")
 

@@ -95,7 +95,7 @@ def _words(detail: ErrorDetails) -> str:
     bounds |= {"less_than": ("lt", "below"), "less_than_equal": ("le", "of at most")}
     if kind in bounds:
         key, word = bounds[kind]
-        return f"expected a number {word} {context[key]}, got {shown}"
+        return f"expected a number {word} {context[key]:g}, got {shown}"
     return f"{detail['msg']}, got {shown}"
 
 

@@ -1,0 +1,369 @@
+"""A query in Python: the same configuration as the YAML file, written with a builder.
+
+    env = Environment("shop")
+    orders = env.source("orders", generator("orders", rate=500), disorder="200ms")
+    large = orders.filter("price * qty >= 100", name="large")
+    totals = large.key_by("key").window(tumbling("1s")).aggregate("totals", n="count(*)", revenue="sum(price * qty)")
+    plan = env.outputs(totals).plan()
+
+The builder makes plain data of the YAML's layout and nothing else, so both mean the same by construction: one
+reader, one set of messages, one plan with one fingerprint.  ``env.to_yaml()`` is the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from spe.config.load import load_plan_data
+from spe.plan import Plan
+
+Options = dict[str, Any]
+#: SQL, or a literal.
+Expression = str | int | float | bool
+
+
+def tumbling(size: str, *, offset: str | None = None, on: str | None = None) -> Options:
+    """Windows of ``size`` side by side, over tuple time or a timestamp attribute."""
+    return _given(tumbling=size, offset=offset, on=on)
+
+
+def sliding(size: str, slide: str, *, offset: str | None = None, on: str | None = None) -> Options:
+    """Windows of ``size``, one beginning every ``slide``."""
+    return _given(sliding=size, slide=slide, offset=offset, on=on)
+
+
+def count_window(count: int) -> Options:
+    """Windows of ``count`` tuples of a group."""
+    return {"count": count}
+
+
+def generator(name: str, **options: Any) -> Options:
+    """Made-up rows: ``rate``, ``keys``, ``seed``, ``skew``, ``disorder``, ``duration``, ``count``, ``start``."""
+    return {"generator": {"name": name, **options}}
+
+
+def csv(path: str, **options: Any) -> Options:
+    """A CSV file: ``columns``, ``delimiter``, ``quote``, ``header``, ``null``, ``timestamps``."""
+    return {"csv": path, **options}
+
+
+def jsonl(path: str, **options: Any) -> Options:
+    """A file of JSON lines: ``columns``, ``timestamps``."""
+    return {"jsonl": path, **options}
+
+
+def parquet(path: str, **options: Any) -> Options:
+    """A Parquet file: ``columns``, ``sort`` (a column to replay by, such as an arrival sequence)."""
+    return {"parquet": path, **options}
+
+
+def tcp(address: str, **options: Any) -> Options:
+    """Lines sent to ``host:port``: ``format`` (jsonl, csv) and the options of the format."""
+    return {"tcp": address, **options}
+
+
+def stdin(**options: Any) -> Options:
+    """Lines on standard input: ``format`` (jsonl, csv) and the options of the format."""
+    return {"stdin": True, **options}
+
+
+def _given(**options: Any) -> Options:
+    """Those that were given; the others are left to the configuration's defaults."""
+    return {k: v for k, v in options.items() if v is not None}
+
+
+def _names(streams: Sequence[Stream | str]) -> list[str]:
+    return [s if isinstance(s, str) else s.name for s in streams]
+
+
+class Environment:
+    """A cluster and the query that runs on it.
+
+    Args:
+      cluster: name that every connection must bring.
+      bucket: width of the SUnions' buckets, tuple time.
+      x, alpha, policy: defaults of the nodes.
+      timing, limits: as in the configuration.
+    """
+
+    def __init__(
+        self,
+        cluster: str = "spe",
+        *,
+        bucket: str | None = None,
+        x: str | None = None,
+        alpha: float | None = None,
+        policy: str | Mapping[str, str] | None = None,
+        timing: Mapping[str, str] | None = None,
+        limits: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits)
+        self._head |= _given(defaults=_given(x=x, alpha=alpha, policy=policy) or None)
+        self._sources: Options = {}
+        self._query: Options = {}
+        self._outputs: list[str] = []
+        self._fragments: Options = {}
+        self._nodes: Options = {}
+        self._clients: Options = {}
+
+    def source(
+        self,
+        name: str,
+        reader: Mapping[str, Any],
+        schema: Mapping[str, str] | None = None,
+        *,
+        time: str | None = None,
+        disorder: str | None = None,
+        boundary: str | None = None,
+        replay: Mapping[str, Any] | None = None,
+        on_malformed: str | None = None,
+        address: str | None = None,
+        ahead: str | None = None,
+    ) -> Stream:
+        """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
+        options = _given(
+            schema=None if schema is None else dict(schema),
+            time=time,
+            disorder=disorder,
+            boundary=boundary,
+            replay=None if replay is None else dict(replay),
+            on_malformed=on_malformed,
+            address=address,
+            ahead=ahead,
+        )
+        self._sources[self._new(name)] = {**options, "from": dict(reader)}
+        return Stream(self, name)
+
+    def operator(self, name: str | None, kind: str, body: Any) -> Stream:
+        """Any operator, as the configuration writes it; unnamed ones are numbered by kind."""
+        if name is None:
+            name = f"{kind}_{1 + sum(kind in entry for entry in self._query.values())}"
+        self._query[self._new(name)] = {kind: body}
+        return Stream(self, name)
+
+    def _new(self, name: str) -> str:
+        if name in self._query or name in self._sources:
+            raise ValueError(f"there is a stream {name!r} already; expected another name")
+        return name
+
+    def outputs(self, *streams: Stream | str) -> Environment:
+        """The streams that clients read; without any, those that no operator reads."""
+        self._outputs += _names(streams)
+        return self
+
+    def fragment(
+        self,
+        name: str,
+        operators: Sequence[Stream | str],
+        *,
+        key: str | Sequence[str] | Mapping[str, Any] | None = None,
+        partitions: int | None = None,
+        replicas: int | Sequence[Any] | None = None,
+    ) -> Environment:
+        """Operators that run together; without any fragment, all do."""
+        self._fragments[name] = {
+            "operators": _names(operators),
+            **_given(key=_plain(key), partitions=partitions, replicas=_plain(replicas)),
+        }
+        return self
+
+    def node(
+        self,
+        name: str,
+        address: str | None = None,
+        *,
+        x: str | None = None,
+        alpha: float | None = None,
+        policy: str | Mapping[str, str] | None = None,
+    ) -> Environment:
+        """A process that hosts replicas."""
+        self._nodes[name] = _given(address=address, x=x, alpha=alpha, policy=_plain(policy))
+        return self
+
+    def client(
+        self,
+        name: str,
+        reads: Sequence[Stream | str] | None = None,
+        sinks: Sequence[Mapping[str, str]] = (),
+    ) -> Environment:
+        """A named consumer; without any, one reads all outputs."""
+        self._clients[name] = _given(
+            reads=None if reads is None else _names(reads), sinks=[dict(s) for s in sinks] or None
+        )
+        return self
+
+    def data(self) -> Options:
+        """The configuration as plain data, in the YAML's layout."""
+        sections = {
+            "sources": self._sources,
+            "query": self._query,
+            "outputs": self._outputs,
+            "fragments": self._fragments,
+            "nodes": self._nodes,
+            "clients": self._clients,
+        }
+        return {**_plain(self._head), **{k: v for k, v in sections.items() if v}}
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
+
+    def plan(self, data: str | os.PathLike[str] = ".") -> Plan:
+        """The plan.  Raises ConfigError with every mistake, by path.
+
+        Args:
+          data: folder that relative paths of data files start from.
+        """
+        return load_plan_data(self.data(), self._head["cluster"], data)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences as dicts and lists, as YAML has them."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """A source or what an operator makes."""
+
+    environment: Environment
+    name: str
+
+    def filter(self, where: str, *, name: str | None = None) -> Stream:
+        """The tuples for which ``where`` is true."""
+        return self.environment.operator(name, "filter", {"from": self.name, "where": where})
+
+    def map(self, compute: Mapping[str, Expression], *, keep: bool = False, name: str | None = None) -> Stream:
+        """New attributes from expressions; ``keep`` puts the present ones before them."""
+        body = {"from": self.name, "compute": dict(compute), **_given(keep=keep or None)}
+        return self.environment.operator(name, "map", body)
+
+    def union(self, *others: Stream | str, name: str | None = None) -> Stream:
+        """This stream and others of the same schema, merged by time."""
+        return self.environment.operator(name, "union", [self.name, *_names(others)])
+
+    def key_by(self, *keys: str, **expressions: Expression) -> Keyed:
+        """Groups by attributes, and by named expressions."""
+        return Keyed(self, {**{k: k for k in keys}, **expressions})
+
+    def window(self, window: Mapping[str, Any]) -> Windowed:
+        """All tuples of a window in one group."""
+        return Keyed(self, {}).window(window)
+
+    def join(
+        self,
+        other: Stream | str,
+        on: str | Sequence[Any] | Mapping[str, str],
+        *,
+        within: str | Sequence[str | int] | None = None,
+        window: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+        where: str | None = None,
+        left_time: str | None = None,
+        right_time: str | None = None,
+        prefix: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Pairs of equal keys ``within`` a time interval, or in the same ``window``."""
+        options = _given(
+            kind=kind,
+            on=_plain(on),
+            window=_plain(window),
+            within=_plain(within),
+            left_time=left_time,
+            right_time=right_time,
+            where=where,
+            prefix=_plain(prefix),
+        )
+        return self.environment.operator(name, "join", {"left": self.name, "right": _names([other])[0], **options})
+
+    def top_k(
+        self,
+        k: int,
+        order_by: str | Sequence[str],
+        *,
+        partition_by: Sequence[str] = (),
+        with_ties: bool = False,
+        rank_as: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """The first k among tuples of the same time, which is what window results of one window have."""
+        return _top_k(self, None, k, order_by, list(partition_by), with_ties, rank_as, name)
+
+    def process(
+        self, path: str, *others: Stream | str, arguments: Mapping[str, Any] | None = None, name: str | None = None
+    ) -> Stream:
+        """A user-defined operator, ``module:Class``, over this stream and others."""
+        body = {"class": path, "from": [self.name, *_names(others)], **_given(arguments=_plain(arguments))}
+        return self.environment.operator(name, "custom", body)
+
+    def output(self) -> Stream:
+        """Makes this a stream that clients read."""
+        self.environment.outputs(self)
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keyed:
+    """A stream in groups."""
+
+    stream: Stream
+    group_by: Mapping[str, Expression]
+
+    def window(self, window: Mapping[str, Any]) -> Windowed:
+        """Windows per group, made by :func:`tumbling`, :func:`sliding` or :func:`count_window`."""
+        return Windowed(self.stream, self.group_by, window)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windowed:
+    """A stream in groups and windows."""
+
+    stream: Stream
+    group_by: Mapping[str, Expression]
+    over: Mapping[str, Any]
+
+    def aggregate(self, name: str | None = None, /, **compute: str) -> Stream:
+        """One tuple per group and window: ``n="count(*)"``, ``total="sum(price)"``."""
+        body = {"from": self.stream.name, "window": dict(self.over), **_given(group_by=dict(self.group_by) or None)}
+        return self.stream.environment.operator(name, "aggregate", {**body, "compute": compute})
+
+    def top_k(
+        self,
+        k: int,
+        order_by: str | Sequence[str],
+        *,
+        with_ties: bool = False,
+        rank_as: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """The first k of each group in each window; groups are attributes here, not expressions."""
+        groups = list(self.group_by)
+        if any(self.group_by[g] != g for g in groups):
+            raise ValueError("a top-k ranks by attributes; compute the expression with map first")
+        return _top_k(self.stream, self.over, k, order_by, groups, with_ties, rank_as, name)
+
+
+def _top_k(
+    stream: Stream,
+    window: Mapping[str, Any] | None,
+    k: int,
+    order_by: str | Sequence[str],
+    partition_by: list[str],
+    with_ties: bool,
+    rank_as: str | None,
+    name: str | None,
+) -> Stream:
+    options = _given(
+        partition_by=partition_by or None, window=_plain(window), with_ties=with_ties or None, rank_as=rank_as
+    )
+    body = {"from": stream.name, "k": k, "order_by": _plain(order_by), **options}
+    return stream.environment.operator(name, "topk", body)
