@@ -84,11 +84,12 @@ CUTS: st.SearchStrategy[list[Cut]] = st.lists(
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    on = draw(st.sampled_from([None, "ts"]))
+    """Tumbling; sliding with overlap, also where the slide does not divide the size; sliding with gaps."""
+    on = draw(st.sampled_from([None, "ts", "ts"]))
     size, offset = draw(st.integers(1, 12)), draw(st.integers(-5, 20))
-    if draw(st.booleans()):
+    if draw(st.integers(0, 2)) == 0:
         return Window(WindowKind.TUMBLING, size, size, offset, on)
-    return Window(WindowKind.SLIDING, size, draw(st.integers(1, 15)), offset, on)
+    return Window(WindowKind.SLIDING, size, draw(st.one_of(st.integers(1, size), st.integers(1, 15))), offset, on)
 
 
 def largest_nan(value: Any) -> Any:

@@ -121,6 +121,11 @@ def run(
     return [t for cut in [*sorted(cuts), END_OF_TIME] for t in feed.slice(ports, cut)]
 
 
+def _otherwise(port: Sequence[Tuple]) -> list[Tuple]:
+    """Each tuple with the values of the one before it."""
+    return [(time, port[i - 1][1]) for i, (time, _) in enumerate(port)]
+
+
 def check_contract(
     make_operator: Callable[[], Operator],
     schemas: Sequence[Schema],
@@ -131,7 +136,7 @@ def check_contract(
 
     1. The streams uncut, and cut at ``cuts`` (with changing dictionaries), give the same tuples in the same order.
     2. A snapshot taken before any slice, and restored twice after everything else has happened, gives the rest of
-       the output and the same counters at the end.
+       the output and the same counters at the end; also when an operator restored from it has gone another way.
     """
     whole = run(make_operator(), schemas, ports)
     slices = [*sorted(cuts), (END_OF_TIME, False)]
@@ -143,6 +148,9 @@ def check_contract(
     assert [t for piece in pieces for t in piece] == whole
     counters = feed.operator.counters()
     for i, (previous, snapshot) in enumerate(snapshots):
+        astray = Run(make_operator(), schemas, previous)
+        astray.operator.restore(snapshot)
+        astray.slice([_otherwise(port) for port in ports], END_OF_TIME, new_dictionary=True)
         for _ in range(2):
             again = Run(make_operator(), schemas, previous)
             again.operator.restore(snapshot)

@@ -1,0 +1,168 @@
+"""Joins against a tuple-at-a-time reference, under any cutting, snapshots, nulls and changing dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators import join
+from operators.operator import Operator
+from spe.query import JoinKind, JoinSpec, Window, WindowKind
+from spe.schema import Schema
+from spe.states import StreamId
+from tests.support.operators import Cut, Tuple, check_contract, make
+
+SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")
+NOTHING = (None,) * len(SIDE)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Tuple]:
+    time, rows = draw(st.integers(-5, 5)), []
+    for i, gap in enumerate(draw(st.lists(st.integers(0, 4), max_size=14))):
+        time += gap
+        ts = draw(st.one_of(st.none(), st.integers(-9, 3).map(lambda d, t=time: t + d), st.just(time)))
+        rows.append((time, (ts, draw(st.sampled_from([None, "a", "b"])), draw(st.sampled_from([None, 1, 1, 2])), i)))
+    return rows
+
+
+CUTS: st.SearchStrategy[list[Cut]] = st.lists(
+    st.tuples(st.integers(-8, 70), st.booleans()), max_size=7, unique_by=lambda c: c[0]
+)
+KINDS = st.sampled_from(list(JoinKind))
+KEYS = st.sampled_from([(), (("key", "key"),), (("key", "key"), ("other", "other"))])
+#: Part of the join condition: a pair that fails it is no match, for outer joins too.
+WHERE = st.sampled_from([None, "l_value < r_value"])
+
+
+def merged(left: list[Tuple], right: list[Tuple]) -> Iterator[tuple[int, int, Any]]:
+    """(time, port, values) in the order of U4."""
+    both = [(t, 0, v) for t, v in left] + [(t, 1, v) for t, v in right]
+    return iter(sorted(both, key=lambda x: x[:2]))
+
+
+def keys_match(spec: JoinSpec, left: Any, right: Any) -> bool:
+    pairs = [(left[SIDE.index(a)], right[SIDE.index(b)]) for a, b in spec.on]
+    return all(a is not None and a == b for a, b in pairs) and (spec.where is None or left[3] < right[3])
+
+
+def kept(spec: JoinSpec, port: int) -> bool:
+    return spec.kind in (JoinKind.FULL, JoinKind.LEFT if port == 0 else JoinKind.RIGHT)
+
+
+def interval_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    """One tuple at a time: what it meets, and what nobody met by the last time at which that was possible."""
+    assert spec.lower_us is not None
+    assert spec.upper_us is not None
+    seen: list[dict[str, Any]] = []
+    out: list[tuple[int, int, Tuple]] = []  # (time, 0 for pairs and 1 for what is alone, tuple)
+    for time, port, values in merged(left, right):
+        at = time if spec.left_time is None else values[0]
+        if at is None:
+            continue
+        until = at + (spec.upper_us if port == 0 else -spec.lower_us)
+        new = {"port": port, "values": values, "at": at, "until": until, "due": max(time, until), "met": False}
+        for old in seen:
+            pair = (old, new) if port == 1 else (new, old)
+            if old["port"] != port and old["until"] >= time and keys_match(spec, *(p["values"] for p in pair)) \
+                    and spec.lower_us <= pair[1]["at"] - pair[0]["at"] <= spec.upper_us:  # fmt: skip
+                old["met"] = new["met"] = True
+                out.append((time, 0, (time, pair[0]["values"] + pair[1]["values"])))
+        seen.append(new)
+    for row in seen:
+        if kept(spec, row["port"]) and not row["met"]:
+            values = row["values"] + NOTHING if row["port"] == 0 else NOTHING + row["values"]
+            out.append((row["due"], 1, (row["due"], values)))
+    return [t for *_, t in sorted(out, key=lambda x: x[:2])]
+
+
+def window_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    """One tuple at a time, in each of its windows."""
+    window = spec.window
+    assert window is not None
+    seen: list[dict[str, Any]] = []
+    out: list[tuple[int, int, Tuple]] = []
+    for time, port, values in merged(left, right):
+        at = time if window.on is None else values[0]
+        if at is None:
+            continue
+        first = (at - window.offset_us - window.size_us) // window.slide_us
+        starts = [window.offset_us + k * window.slide_us for k in range(first, first + window.size_us + 3)]
+        ends = [s + window.size_us for s in starts if s <= at < s + window.size_us and time < s + window.size_us]
+        new = {"port": port, "values": values, "ends": ends, "met": set()}
+        for old in seen:
+            pair = (old, new) if port == 1 else (new, old)
+            if old["port"] != port and keys_match(spec, *(p["values"] for p in pair)):
+                for end in sorted(set(old["ends"]) & set(ends)):
+                    old["met"].add(end)
+                    new["met"].add(end)
+                    values_out = (*pair[0]["values"], *pair[1]["values"], end - window.size_us, end)
+                    out.append((time, 0, (time, values_out)))
+        seen.append(new)
+    for row in seen:
+        for end in row["ends"] if kept(spec, row["port"]) else ():
+            if end not in row["met"]:
+                values = row["values"] + NOTHING if row["port"] == 0 else NOTHING + row["values"]
+                out.append((end - 1, 1, (end - 1, (*values, end - window.size_us, end))))
+    return [t for *_, t in sorted(out, key=lambda x: x[:2])]
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams(), streams(), KINDS, KEYS, WHERE, st.integers(-8, 8), st.integers(0, 9), st.booleans(), CUTS)
+def test_interval_joins_equal_the_reference_however_the_input_is_cut(
+    left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
+    lower: int, width: int, by_attribute: bool, cuts: list[Cut],
+) -> None:  # fmt: skip
+    attribute = "ts" if by_attribute else None
+    spec = JoinSpec(
+        StreamId("left"), StreamId("right"), kind, on, None, lower, lower + width, attribute, attribute, where
+    )
+    out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
+    assert out == interval_reference(spec, left, right)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    streams(), streams(), KINDS, KEYS, WHERE, st.integers(1, 9), st.integers(1, 12), st.integers(-3, 9),
+    st.booleans(), CUTS,
+)  # fmt: skip
+def test_window_joins_equal_the_reference_however_the_input_is_cut(
+    left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
+    size: int, slide: int, offset: int, by_attribute: bool, cuts: list[Cut],
+) -> None:  # fmt: skip
+    window = Window(WindowKind.SLIDING, size, slide, offset, "ts" if by_attribute else None)
+    spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, window, where=where)
+    out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
+    assert out == window_reference(spec, left, right)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40))
+def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
+    random: Any, kind: JoinKind, every: int, reach: int
+) -> None:
+    """Hundreds of tuples with keys that come and go; operators with small bounds give what the reference gives."""
+
+    def stream() -> list[Tuple]:
+        times = sorted(random.randrange(400) for _ in range(150))
+        return [
+            (t, (t, f"k{(t + random.randrange(9)) // 8}", random.choice([None, 1]), i)) for i, t in enumerate(times)
+        ]
+
+    def small() -> Operator:
+        operator = make(spec, SIDE, SIDE)
+        assert isinstance(operator, join.Join)
+        operator._compact_at = operator._strings._compact_at = 2
+        return operator
+
+    left, right = stream(), stream()
+    on = (("key", "key"), ("other", "other"))
+    spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, None, -reach, reach)
+    cuts = [(c, c % 3 == 0) for c in range(every, 12 * every + 1, every)]
+    with patch.object(join, "_STEP_ROWS", 20), patch.object(join, "_STEP_CANDIDATES", 15):
+        out = check_contract(small, [SIDE, SIDE], [left, right], cuts)
+    assert out == interval_reference(spec, left, right)
