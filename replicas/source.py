@@ -1,41 +1,36 @@
-"""A source proxy: reads, stamps, logs, syncs, and only then publishes (protocol.md S1-S3).
+"""A source proxy: takes in at the pace of its input, keeps everything, serves anybody from any id.
 
-One task takes in and appends to the log, one syncs and publishes whatever has gathered meanwhile; a slow disk makes
-larger groups, not a longer queue.  Consumers that are behind are served from the log, by id.
+Consumers that are behind are served from the log, so nothing is kept for them and nobody slows a source down.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
 import numpy as np
 import trio
 
-from replicas.pacing import AtOnce, AtSpeed, Pace, pace_of
-from replicas.readers import LIVE_KINDS, Chunk, Live, Malformed, Replay, open_reader
+from replicas.admission import Admission, malformed_error
+from replicas.pacing import AtSpeed, pace_of
+from replicas.readers import LIVE_KINDS, Chunk, Live, Replay, open_reader
 from replicas.source_history import TAIL_BYTES, SourceHistory
+from replicas.source_writer import Publish, SourceWriter
 from replicas.stamping import Stamper, admitted
-from spe.batch import Batch, Boundary, Element, Int64Array
+from spe.batch import Batch, Boundary, Element
 from spe.env import Env
-from spe.errors import LogError, SpeError
-from spe.log import Position, Record, SegmentedLog
+from spe.errors import SpeError
+from spe.log import Record, SegmentedLog
 from spe.plan import Source
-from spe.source_log import SourceState, decode_source_state, encode_source_record, source_folder
+from spe.source_log import SourceState, decode_source_state, source_folder
 from spe.states import Kind
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
-Publish = Callable[[list[Element]], None]
-
 #: Shortest sleep between two releases: a few milliseconds of tuples go out together.
 _RELEASE_US: Final = 5_000
-#: Bytes appended but not yet synced; beyond it the reader waits.
-_PENDING_BYTES_MAX: Final = 8 << 20
-#: Malformed rows kept aside per start; all are counted.
-_MALFORMED_KEPT: Final = 10_000
 
 
 class SourceProxy:
@@ -45,40 +40,17 @@ class SourceProxy:
 
     Attributes:
       fault: why taking in has stopped; None while all is well.  What is logged can still be read.
-      malformed_count, refused_count: rows that could not be understood; rows too far ahead of the clock.
     """
 
-    def __init__(self, env: Env, source: Source, log: SegmentedLog, state: SourceState, history: SourceHistory) -> None:
+    def __init__(self, env: Env, source: Source, log: SegmentedLog, writer: SourceWriter) -> None:
         self._env = env
         self._source = source
         self._log = log
-        self._history = history
-        self._stamper = Stamper(
-            disorder_us=source.disorder_us,
-            boundary_us=source.boundary_us,
-            last_id=state.last_id,
-            max_event_us=state.max_event_us,
-            lease_us=state.bound_us,  # also with another disorder than before the restart, what was promised holds
-        )
+        self._writer = writer
+        self._admission = Admission(env, source)
         self._pool = StringPool()
-        self._consumed = state.consumed
-        self._origin_us = state.origin_us
-        self._begun_us = state.begun_us
-        self._pace: Pace = AtOnce()
-        #: Boundary implied by what is synced.
-        self._synced_bound_us = state.bound_us
-        #: Deadlines are on the monotonic clock; it is read as the wall clock stood at start, so it never steps.
-        self._clock_offset_us = env.clock.wall_us() - env.clock.monotonic_us()
-        self._pending: list[tuple[SourceState, Position, Batch | None]] = []
-        self._pending_bytes = 0
-        self._appended = trio.Event()
-        self._committed = trio.Event()
         self._intake = trio.CancelScope()
-        self._intake_ended = False
-        self._publish: Publish = _nobody
         self.fault: SpeError | None = None
-        self.malformed_count = 0
-        self.refused_count = 0
 
     @classmethod
     async def open(
@@ -113,36 +85,37 @@ class SourceProxy:
 
         log = await SegmentedLog.open(env.storage, folder, visit)
         await _check_schema(env, source, folder)
-        proxy = cls(env, source, log, state, history)
+        writer = SourceWriter(env, source, log, state, history)
         if state.begun_us == BEFORE_TIME and begun_us is not None:
-            proxy._begun_us = begun_us
-        live = source.reader.get("kind") in LIVE_KINDS
-        implied = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
-        ended = state.bound_us >= END_OF_TIME
-        history.frontier_us = state.bound_us if live or ended else min(implied, state.bound_us)
+            writer.begun_us = begun_us
+        if source.reader.get("kind") in LIVE_KINDS or state.bound_us >= END_OF_TIME:
+            history.frontier_us = state.bound_us
+        else:  # a replay may have leased a whole gap; where in it we are, the pace will say
+            implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
+            history.frontier_us = min(implied_us, state.bound_us)
         env.trace.event("source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch)
-        return proxy
+        return cls(env, source, log, writer)
 
     @property
     def last_id(self) -> int:
         """Id of the last published tuple."""
-        return self._history.last_id
+        return self._writer.history.last_id
 
     @property
     def frontier(self) -> int:
         """Last published boundary, microseconds; END_OF_TIME when the stream is complete."""
-        return self._history.frontier_us
+        return self._writer.history.frontier_us
 
     @property
     def ended(self) -> bool:
         return self.frontier >= END_OF_TIME
 
     def counters(self) -> Mapping[str, int]:
-        """What was dropped or changed since this process began; nothing is in silence."""
+        """What was dropped or changed since this process began."""
         return {
-            "malformed": self.malformed_count,
-            "refused_ahead": self.refused_count,
-            "late": self._stamper.late_count,
+            "malformed": self._admission.malformed_count,
+            "refused_ahead": self._admission.refused_count,
+            "late": self._writer.late_count,
         }
 
     def read_from(self, after_id: int, after_us: int = BEFORE_TIME, limit_bytes: int = 256 << 10) -> list[Element]:
@@ -153,7 +126,7 @@ class SourceProxy:
         Raises:
           LogCorrupt: the log has been damaged since it was written.
         """
-        return self._history.read_from(self._log, after_id, after_us, limit_bytes)
+        return self._writer.history.read_from(self._log, after_id, after_us, limit_bytes)
 
     def elements_from(self, after_id: int) -> Iterator[Element]:
         """Everything published so far after a tuple."""
@@ -169,8 +142,6 @@ class SourceProxy:
     def close(self) -> None:
         self._log.close()
 
-    # -- running ----------------------------------------------------------------------------------------------
-
     async def run(self, publish: Publish | None = None) -> None:
         """Takes in until the input ends, or until ``fault`` says why it cannot go on.
 
@@ -178,32 +149,34 @@ class SourceProxy:
           publish: called, in order, with elements that have just become durable; must not block.
         """
         if publish is not None:
-            self._publish = publish
+            self._writer.publish = publish
         if self.ended:
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_in)
-            await self._commit_until_ended()
+            try:
+                await self._writer.commit()
+            except SpeError as error:
+                self._fail(error)
             nursery.cancel_scope.cancel()
         self._env.trace.event("source_stopped", stream=self._source.stream, last_id=self.last_id, fault=self.fault)
 
     async def _take_in(self) -> None:
+        writer = self._writer
         with self._intake:
             try:
-                if self._begun_us == BEFORE_TIME:
-                    self._begun_us = self._now()
-                start_us = self._begun_us if self._origin_us == BEFORE_TIME else self._origin_us
+                if writer.begun_us == BEFORE_TIME:
+                    writer.begun_us = writer.now_us()
+                start_us = writer.begun_us if writer.origin_us == BEFORE_TIME else writer.origin_us
                 reader = open_reader(self._source, start_us)
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
                     await self._listen(reader)
-                if self._stamper.end():
-                    self._append(None)
+                writer.end()
             except SpeError as error:
                 self._fail(error)
-        self._intake_ended = True
-        self._appended.set()
+        writer.close()
 
     def _fail(self, error: SpeError) -> None:
         """Stops taking in.  What has been appended is still synced and published where the disk allows."""
@@ -212,71 +185,11 @@ class SourceProxy:
             self._env.trace.event("source_failed", stream=self._source.stream, error=str(error))
         self._intake.cancel()
 
-    # -- the log ----------------------------------------------------------------------------------------------
-
-    def _append(self, batch: Batch | None) -> None:
-        """Appends a batch, or the lease alone.  Raises LogError."""
-        stamper = self._stamper
-        state = SourceState(
-            stamper.last_id,
-            stamper.max_event_us,
-            stamper.lease_us,
-            stamper.bound_us,
-            self._consumed,
-            self._origin_us,
-            self._begun_us,
-        )
-        body = encode_source_record(state, batch, self._source.schema)
-        self._pending.append((state, self._log.append(body), batch))
-        self._pending_bytes += len(body)
-        self._appended.set()
-
-    async def _commit_until_ended(self) -> None:
-        """Group commit: while one sync is under way the next group gathers."""
-        while self._pending or not self._intake_ended:
-            if not self._pending:
-                await self._appended.wait()
-                self._appended = trio.Event()
-                continue
-            group, self._pending, self._pending_bytes = self._pending, [], 0
-            try:
-                await self._log.sync()
-            except LogError as error:
-                self._fail(error)
-                return
-            self._settle(group)
-
-    def _settle(self, group: list[tuple[SourceState, Position, Batch | None]]) -> None:
-        """What was synced is published."""
-        for state, position, batch in group:
-            self._history.add(state, position, batch)
-        self._synced_bound_us = group[-1][0].bound_us
-        elements: list[Element] = [batch for _, _, batch in group if batch is not None]
-        self._publish(elements + self._new_boundary())
-        self._committed.set()
-        self._committed = trio.Event()
-
-    async def _room(self) -> None:
-        """Waits while too much is appended and not yet synced."""
-        while self._pending_bytes > _PENDING_BYTES_MAX:
-            await self._committed.wait()
-
-    def _new_boundary(self) -> list[Element]:
-        """The next boundary: implied by the synced log, and not ahead of the replay."""
-        bound = self._synced_bound_us
-        if bound < END_OF_TIME:
-            reached = saturating_add(self._pace.event_now_us(self._now()), -self._source.disorder_us)
-            bound = min(bound, floor_to(reached, self._source.boundary_us))
-        if bound <= self._history.frontier_us:
-            return []
-        self._history.frontier_us = bound
-        return [Boundary(Kind.STABLE, bound, self._history.last_id)]
-
     # -- replayed input ---------------------------------------------------------------------------------------
 
     async def _replay(self, reader: Replay) -> None:
         """Plays chunk by chunk, always knowing the next one: its first event time is what may be leased."""
-        chunks = reader.chunks(self._consumed)
+        chunks = reader.chunks(self._writer.consumed)
         chunk = await self._next_chunk(chunks)
         if chunk is not None:
             self._set_pace(reader, chunk)
@@ -297,70 +210,60 @@ class SourceProxy:
 
     def _set_pace(self, reader: Replay, chunk: Chunk) -> None:
         """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
-        replay = self._source.replay
-        if self._origin_us == BEFORE_TIME:
+        writer, replay = self._writer, self._source.replay
+        if writer.origin_us == BEFORE_TIME:
             given: int | None = replay.get("origin_us")
-            first = self._begun_us if chunk.events is None else int(chunk.events[0])
+            first = writer.begun_us if chunk.events is None else int(chunk.events[0])
             known = first if reader.origin_us is None else reader.origin_us
-            self._origin_us = known if given is None else given
-        self._pace = pace_of(replay, self._origin_us, self._begun_us)
-        if chunk.events is None and isinstance(self._pace, AtSpeed):
+            writer.origin_us = known if given is None else given
+        writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
+        if chunk.events is None and isinstance(writer.pace, AtSpeed):
             raise SpeError(
                 f"source {self._source.stream}: replay.speed needs event times, but `time` names no attribute; "
                 "give replay.rate or replay.max"
             )
-        if self._stamper.last_id:
+        if writer.last_id:
             # A wall clock that was set back must not make us wait for what we have already logged.
-            ahead_us = self._pace.next_us(self._stamper.max_event_us, self._stamper.last_id - 1) - self._now()
+            ahead_us = writer.pace.next_us(writer.max_event_us, writer.last_id - 1) - writer.now_us()
             if ahead_us > 0:
-                self._begun_us -= ahead_us
-                self._pace = pace_of(replay, self._origin_us, self._begun_us)
+                writer.begun_us -= ahead_us
+                writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
 
     async def _play(self, chunk: Chunk, following: Chunk | None) -> None:
         """Releases the rows of a chunk as they become due, and boundaries in between."""
-        n = len(chunk)
-        events = chunk.events
+        writer, n, events = self._writer, len(chunk), chunk.events
         peaks = np.zeros(n, np.int64) if events is None else np.maximum.accumulate(events)
-        after = END_OF_TIME if following is None or following.events is None else int(following.events[0])
+        after = None if following is None or following.events is None else int(following.events[0])
         at = 0
         while at < n:
-            now = self._now()
-            due = self._pace.due(peaks[at:], self._stamper.last_id, now)
+            now = writer.now_us()
+            due = writer.pace.due(peaks[at:], writer.last_id, now)
             stop = at + due
             # Arrival times only grow, so now is what may be leased where there are no event times.
             next_event = now if events is None else int(events[stop]) if stop < n else after
             if due:
                 taken = np.full(due, now, np.int64) if events is None else events[at:stop]
-                self._take(chunk, at, stop, taken, next_event)
+                writer.take(taken, chunk.slice(at, stop), chunk.consumed(stop), next_event)
                 at = stop
-                await self._room()
+                await writer.room()
             else:
-                if self._stamper.lease(next_event):
-                    self._append(None)
-                if boundary := self._new_boundary():
-                    self._publish(boundary)
+                if next_event is not None:
+                    writer.lease(next_event)
+                writer.advance()
             if at < n:
                 wake_us = self._wake_us(int(peaks[at]), now)
                 if events is None:  # time passes by the clock, so there is always a next boundary
                     wake_us = min(wake_us, now + self._source.boundary_us)
                 await trio.sleep(max(wake_us - now, _RELEASE_US) / 1e6)
 
-    def _take(self, chunk: Chunk, start: int, stop: int, events: Int64Array, next_event_us: int | None) -> None:
-        """Stamps and appends rows; the lease up to the next event goes into the same record."""
-        batch = self._stamper.stamp(events, chunk.slice(start, stop))
-        if next_event_us is not None and next_event_us < END_OF_TIME:
-            self._stamper.lease(next_event_us)
-        self._consumed = chunk.consumed(stop)
-        self._append(batch)
-
     def _wake_us(self, peak_us: int, now_us: int) -> int:
         """When the next tuple is due, or the next boundary that the log already implies."""
-        wake_us = self._pace.next_us(peak_us, self._stamper.last_id)
-        frontier_us = self._history.frontier_us
-        if frontier_us < self._stamper.bound_us:
-            next_us = saturating_add(frontier_us, self._source.boundary_us + self._source.disorder_us)
-            wake_us = min(wake_us, self._pace.reached_us(next_us) if next_us > BEFORE_TIME else now_us)
-        return wake_us
+        pace = self._writer.pace
+        wake_us = pace.next_us(peak_us, self._writer.last_id)
+        boundary_us = self._writer.next_boundary_us()
+        if boundary_us is None:
+            return wake_us
+        return min(wake_us, now_us if boundary_us <= BEFORE_TIME else pace.reached_us(boundary_us))
 
     # -- live input -------------------------------------------------------------------------------------------
 
@@ -376,71 +279,25 @@ class SourceProxy:
         try:
             chunk = self._checked(chunk, self._source.ahead_us)
             if n := len(chunk):
-                events = chunk.events if chunk.events is not None else np.full(n, self._now(), np.int64)
-                self._take(chunk, 0, n, events, None)
+                events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
+                self._writer.take(events, chunk.columns, chunk.consumed(n))
         except SpeError as error:
             self._fail(error)
-        await self._room()
+        await self._writer.room()
 
     async def _lease_by_the_clock(self) -> None:
         """A silent live input still lets time pass: its event time is the wall clock's."""
         step_us = max(self._source.boundary_us, _RELEASE_US)
         while True:
             try:
-                if self._stamper.lease(self._now()):
-                    self._append(None)
-            except LogError as error:
+                self._writer.lease(self._writer.now_us())
+            except SpeError as error:
                 self._fail(error)
             await trio.sleep(step_us / 1e6)
 
-    # -- rows -------------------------------------------------------------------------------------------------
-
     def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
-        """The rows that may be taken, in our dictionary; the others are counted, told of and kept aside.
-
-        Raises:
-          SpeError: a row is malformed and the configuration says ``on_malformed: stop``.
-        """
-        if chunk.malformed:
-            self._set_aside(chunk.malformed)
-        chunk = chunk.in_dictionary(self._pool.current())
-        if chunk.events is None or not len(chunk):
-            return chunk
-        mask = admitted(chunk.events, self._now(), ahead_us)
-        if mask is None:
-            return chunk
-        count = int((~mask).sum())
-        self.refused_count += count
-        furthest = int(chunk.events.max())
-        self._env.trace.event("rows_refused", stream=self._source.stream, count=count, event_us=furthest)
-        return chunk.select(mask)
-
-    def _set_aside(self, rows: list[Malformed]) -> None:
-        stream = self._source.stream
-        kept = rows[: max(0, _MALFORMED_KEPT - self.malformed_count)]
-        self.malformed_count += len(rows)
-        self._env.trace.event(
-            "rows_malformed", stream=stream, count=len(rows), line=rows[0].line, reason=rows[0].reason
-        )
-        if kept:
-            text = "".join(json.dumps(row._asdict()) + "\n" for row in kept)
-            try:
-                file = self._env.storage.open(PurePosixPath("malformed", f"{stream}.jsonl"))
-                try:
-                    file.append(text.encode())
-                finally:
-                    file.close()
-            except OSError as error:  # they are counted and told of all the same
-                self._env.trace.event("malformed_not_kept", stream=stream, error=str(error))
-        if self._source.on_malformed == "stop":
-            raise SpeError(f"source {stream}: line {rows[0].line}: {rows[0].reason}")
-
-    def _now(self) -> int:
-        return self._env.clock.monotonic_us() + self._clock_offset_us
-
-
-def _nobody(_elements: list[Element]) -> None:
-    pass
+        """The rows that may be taken, in our dictionary.  Raises SpeError where malformed rows are to stop us."""
+        return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
 
 
 async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None:
@@ -467,8 +324,7 @@ def reference_elements(source: Source) -> Iterator[Element]:
     bound = BEFORE_TIME
     for chunk in reader.chunks(0):
         if chunk.malformed and source.on_malformed == "stop":
-            row = chunk.malformed[0]
-            raise SpeError(f"source {source.stream}: line {row.line}: {row.reason}")
+            raise malformed_error(source, chunk.malformed[0])
         if chunk.events is None:
             raise SpeError(f"source {source.stream} is stamped by arrival: its stream is in its log only")
         mask = admitted(chunk.events, 0, None)

@@ -544,7 +544,7 @@ async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_er
 
 
 async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicas.source._PENDING_BYTES_MAX", 10_000)
+    monkeypatch.setattr("replicas.source_writer._PENDING_BYTES_MAX", 10_000)
     storage = MemoryStorage()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 5_000}
     proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
