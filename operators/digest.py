@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from spe.batch import Column, Rows, concat_rows
-from spe.hashing import hash_rows
+from spe.hashing import hash_column
 
 #: Tuples between two marks: the positions at which replicas compare (protocol.md section 8, 4).
 MARK_EVERY: Final = 1_000
+#: Rows put by before they are hashed: enough that NumPy's cost per call does not show.
+HASH_ROWS: Final = 8_192
 #: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
 MARKS_KEPT: Final = 64
+
+#: Makes the factor of a row's next column from that of the last; odd, so that no bit of a hash is lost.
+_STEP: Final = 0x9E3779B97F4A7C15
 
 #: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
@@ -22,21 +28,20 @@ class RollingDigest:
     """Σ hash(tuple i) · (2i + 1) modulo 2**63 over the tuples 1 … count of a stream.
 
     Being a sum it does not depend on how the stream is cut; the factor makes it depend on the order.  The hash goes
-    by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by until a mark
-    is due, and then hashed in one go: a small slice costs an append to a list, not some twenty NumPy calls.
+    by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by and
+    hashed many at a time, or when somebody asks: a small slice costs an append to a list, not some fifty NumPy calls.
 
     Args:
       count: tuples before this point.
       value: their digest.
     """
 
-    __slots__ = ("_count", "_pending", "_value", "count", "marks")
+    __slots__ = ("_count", "_marks", "_pending", "_value", "count")
 
     def __init__(self, count: int = 0, value: int = 0) -> None:
         #: Tuples added.
         self.count = count
-        #: Position (a multiple of MARK_EVERY) -> digest there; in ascending order.
-        self.marks: dict[int, int] = {}
+        self._marks: dict[int, int] = {}
         self._count = count
         self._value = value
         self._pending: list[Rows] = []
@@ -45,8 +50,13 @@ class RollingDigest:
         """Takes the next tuples of the stream."""
         self._pending.append(rows)
         self.count += len(rows)
-        if self.count // MARK_EVERY != self._count // MARK_EVERY:
+        if self.count - self._count >= HASH_ROWS:
             self._hash()
+
+    def marks(self) -> dict[int, int]:
+        """Position (a multiple of MARK_EVERY) -> digest there; in ascending order, the newest MARKS_KEPT."""
+        self._hash()
+        return self._marks
 
     def value(self) -> int:
         """The digest of everything added."""
@@ -59,15 +69,29 @@ class RollingDigest:
         rows = concat_rows(self._pending)
         self._pending = []
         before, count = self._count, len(rows)
-        hashes = hash_rows([Column(rows.time), Column(rows.t_max), *rows.columns])
+        hashes = _hash_rows(rows)
         weights = np.arange(2 * before + 3, 2 * (before + count) + 3, 2, dtype=np.uint64)
         # uint64 arrays wrap without a word, and that is what is wanted here.
         sums = np.cumsum(hashes * weights, dtype=np.uint64)
         first = (before // MARK_EVERY + 1) * MARK_EVERY
         for position in range(first, before + count + 1, MARK_EVERY):
-            self.marks[position] = (self._value + int(sums[position - before - 1])) & _MASK
-        while len(self.marks) > MARKS_KEPT:
-            del self.marks[next(iter(self.marks))]
+            self._marks[position] = (self._value + int(sums[position - before - 1])) & _MASK
+        while len(self._marks) > MARKS_KEPT:
+            del self._marks[next(iter(self._marks))]
         if count:
             self._value = (self._value + int(sums[-1])) & _MASK
         self._count = before + count
+
+
+def _hash_rows(rows: Rows) -> npt.NDArray[np.uint64]:
+    """A hash per row over time, t_max and all columns.  Column hashes are mixed well, so a weighted sum will do."""
+    total = hash_column(Column(rows.time))
+    if rows.t_max is not rows.time:  # counted by its distance: equal arrays and the same array must hash alike
+        total += (rows.t_max - rows.time).view(np.uint64) * np.uint64(_STEP)
+    factor = 1
+    for column in rows.columns:
+        factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
+        hashes = hash_column(column)
+        hashes *= np.uint64(factor)
+        total += hashes
+    return total

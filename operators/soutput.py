@@ -52,7 +52,7 @@ class SOutput:
     @property
     def marks(self) -> Mapping[int, int]:
         """Id -> digest of the stream up to there, each 1,000 tuples; replicas compare them (section 8, 4)."""
-        return self._digest.marks
+        return self._digest.marks()
 
     def stable(self, rows: Rows | None, boundary: int) -> list[Element]:
         """The elements of a stable slice that ends at ``boundary``.

@@ -36,14 +36,9 @@ def hash_column(column: Column) -> npt.NDArray[np.uint64]:
     return _mix(base + np.uint64(0x9E3779B97F4A7C15))
 
 
-def hash_rows(columns: Sequence[Column]) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash per row over all of the columns (at least one), by value and in their order."""
+def partition_of(columns: Sequence[Column], count: int) -> npt.NDArray[np.int64]:
+    """The partition, 0 … count − 1, of each row by its key columns (at least one)."""
     total = hash_column(columns[0])
     for column in columns[1:]:
         total = _mix(total * np.uint64(0x100000001B3) + hash_column(column))
-    return total
-
-
-def partition_of(columns: Sequence[Column], count: int) -> npt.NDArray[np.int64]:
-    """The partition, 0 … count − 1, of each row by its key columns (at least one)."""
-    return (hash_rows(columns) % np.uint64(count)).astype(np.int64)
+    return (total % np.uint64(count)).astype(np.int64)

@@ -211,4 +211,4 @@ def test_marks_are_bounded_and_the_newest_are_kept() -> None:
     piece = numbered(MARK_EVERY)
     for _ in range(MARKS_KEPT + 3):
         rolling.add(piece)
-    assert list(rolling.marks) == [MARK_EVERY * k for k in range(4, MARKS_KEPT + 4)]
+    assert list(rolling.marks()) == [MARK_EVERY * k for k in range(4, MARKS_KEPT + 4)]
