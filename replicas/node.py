@@ -214,10 +214,6 @@ class NodeProcess:
                     hosted.advanced()
                     if ask is not None:
                         await self._ask_partner(hosted, ask)
-                    if hosted.replica.must_reinstall():
-                        self._env.trace.event("reinstall", replica=hosted.name)
-                        self._host(hosted.replica.id)
-                        continue
             if more:
                 await trio.lowlevel.checkpoint()
             else:
@@ -247,7 +243,8 @@ class NodeProcess:
             for hosted in self._hosted.values():
                 if hosted.replica.full() and (given_up := hosted.make_room(now)):
                     self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
-                hosted.work.wake()
+                if hosted.replica.time_matters(now):
+                    hosted.work.wake()
 
     # --- recovery ---
 
@@ -256,6 +253,10 @@ class NodeProcess:
         period = self._plan.timing.heartbeat_us / 2e6
         while True:
             hosted = self._hosted[partition]
+            if hosted.replica.must_reinstall():
+                self._env.trace.event("reinstall", replica=hosted.name)
+                self._host(hosted.replica.id)
+                continue
             if not hosted.replica.installed:
                 partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
                 if partner is not None:

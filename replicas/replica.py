@@ -170,6 +170,10 @@ class Replica:
         """See :meth:`UnitReplica.advance`."""
         return self.core.advance(now)
 
+    def time_matters(self, now: int) -> bool:
+        """Can the mere passing of time change something now?  Keeps an idle replica from being woken at every tick."""
+        return self.state is not NodeState.STABLE or self.sunion.waited(now) >= self.node.alpha_x_us
+
     def choose(self, now: int) -> list[tuple[int, Action]]:
         """Connection work, per input index."""
         if not self.installed:
