@@ -286,6 +286,41 @@ def test_live_that_resumes_in_the_middle_of_corrections_says_rec_done_first() ->
     assert pulled(p) == "U(8) S9/18v S10/24y S11/33w B40(11) R+"
 
 
+def test_what_a_corrected_bucket_held_before_is_not_sent_again_when_live_resumes() -> None:
+    """[10,20) is corrected, without tuples; its tentative version went with the undo."""
+    one = TextProducer()
+    one.stable("S1/1 B10")
+    one.fails("T/15x T/24y b30")
+    p = one.subscribe(1, 10)
+    pulled(p)
+    one.stabilises()
+    one.stable("B20")
+    assert pulled(p) == "U(1) B20(1)"
+    one.stabilises(fresh=True)
+    assert pulled(p) == "R- T/24y b30"
+
+
+def test_a_new_run_goes_on_where_the_old_one_ended_for_a_consumer_that_is_ahead() -> None:
+    """Nothing stable came for it in between, so nothing was undone: V3 alone keeps it from getting tuples twice."""
+    one = TextProducer()
+    one.stable("S1/1 B10")
+    ahead = one.subscribe(5, 20)
+    one.fails("T/15x T/24y b30 T/31z")
+    assert pulled(ahead) == "T/24y T/31z b30"  # still true after 31
+    one.stabilises()
+    one.stable("S2/15 B20")
+    one.done(UP_FAILURE)
+    one.tentative("T/24v b30 T/31w T/33w b40")
+    assert pulled(ahead) == "T/33w b40"
+    one.tentative("b50")
+    assert pulled(ahead) == "b50"
+    one.stabilises()
+    one.stable("S3/20 B30")
+    one.done(UP_FAILURE)
+    one.tentative("T/44w b50 T/55w b60")
+    assert pulled(ahead) == "T/55w b60"
+
+
 def test_live_that_runs_from_the_start_sends_no_rec_done_in_between() -> None:
     one = after_trace_4()
     p = one.subscribe(6, 10)
