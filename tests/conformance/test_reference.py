@@ -13,7 +13,7 @@ from replicas.comparison import ChannelRows
 from replicas.reference import STEP_ROWS, reference_rows
 from replicas.source import reference_elements
 from spe.batch import Batch, Boundary, Element, concat_rows
-from spe.config import load_plan_data
+from spe.config import load_plan_data, load_plan_text, missing_files
 from spe.plan import Channel, Plan
 from spe.states import Kind
 from spe.times import BEFORE_TIME
@@ -113,5 +113,9 @@ def test_the_cases_for_clusters_use_every_operator(tmp_path: Path) -> None:
     chosen = [one.case for one in cluster_cases(tmp_path)]
     assert [c.id for c in chosen] == list(CLUSTER_CASES)
     assert all(c.ends for c in chosen), "a real run must end"
+    for one in cluster_cases(tmp_path):
+        plan = load_plan_text(one.config, one.case.id, one.data)
+        assert not missing_files(plan)
+        assert plan.query.outputs == (one.case.output,)
     kinds = {operator.partition(":")[0] for operator in wanted} - {"window_assignment"}
     assert kinds <= {operator.partition(":")[0] for case in chosen for operator in case.operators}

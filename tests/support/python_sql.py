@@ -35,7 +35,7 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
 
 def quoted(name: str) -> str:
     """An attribute's name in an expression."""
-    return f'"{name}"' if name.lower() in _RESERVED else name
+    return f"`{name}`" if name.lower() in _RESERVED else name
 
 
 def to_sql(text: str, timestamps: frozenset[str], names: Mapping[str, str]) -> str:

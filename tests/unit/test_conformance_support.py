@@ -32,7 +32,7 @@ def test_doubles_may_differ_by_the_tolerance_and_by_no_more() -> None:
         ("a if a is not None else b", "CASE WHEN a IS NOT NULL THEN a ELSE b END"),
         ("window_start >= 0", "window_start >= TIMESTAMP '1970-01-01 00:00:00'"),
         ("l_window_start", "window_start"),
-        ("timestamp", '"timestamp"'),
+        ("timestamp", "`timestamp`"),
     ],
 )
 def test_python_expressions_become_sql(python: str, sql: str) -> None:
