@@ -91,7 +91,7 @@ def _join(spec: JoinSpec) -> str:
         text += f" in {describe_window(spec.window)}"
     else:
         bounds = f"[{describe_signed(spec.lower_us or 0)}, {describe_signed(spec.upper_us or 0)}]"
-        text += f" within {bounds} of {spec.right_time or 'time'} - {spec.left_time or 'time'}"
+        text += f" within {bounds} of {spec.right}.{spec.right_time or 'time'} - {spec.left}.{spec.left_time or 'time'}"
     return text if spec.where is None else f"{text} where {spec.where}"
 
 
