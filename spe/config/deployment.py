@@ -10,11 +10,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from spe.config.sources import ANY_ADDRESS
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of
-from spe.deploy import DEFAULT_REPLICAS, FragmentSpec
 from spe.plan import Client, Limits, Node, Policy, Timing
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
 from spe.times import SECOND
+from spe.units import DEFAULT_REPLICAS, FragmentSpec
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9

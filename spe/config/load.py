@@ -13,7 +13,7 @@ from spe.config.query import find_outputs, read_operators, type_query
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.config.values import duration_of
-from spe.deploy import DEFAULT_REPLICAS, Deployment, FragmentSpec, check_cover, place, try_plan
+from spe.deploy import Deployment, check_cover, place, try_plan
 from spe.errors import ConfigError
 from spe.plan import Plan, Source
 from spe.problems import Problems, did_you_mean, one_of
@@ -22,6 +22,7 @@ from spe.review import Severity, review
 from spe.schema import Schema
 from spe.states import StreamId
 from spe.times import MILLISECOND
+from spe.units import DEFAULT_REPLICAS, FragmentSpec
 
 BUCKET_US: Final = 100 * MILLISECOND
 SECTIONS: Final = (

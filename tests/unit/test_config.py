@@ -572,6 +572,7 @@ def test_source_mistakes_say_what_was_expected(source: str, message: str) -> Non
         ("limits: {output: plenty}", "limits.output: expected a size such as 64MB"),
         ("defaults: {policy: ignore}", "defaults.policy.failure: expected 'suspend', 'delay' or 'process'"),
         ("nodes: {a/b: {}}", "nodes.a/b: 'a/b' has '/' in it"),
+        ("nodes: {a: {address: 'h:1'}, b: {address: 'h:1'}}", "nodes.b.address: h:1 is the address of nodes.a already"),
         ("nodes: 3", "nodes: expected a list of names, or a mapping"),
         ("outputs: []", "outputs: expected a list of operators"),
         ("outputs: [q, q]", "outputs[1]: 'q' is listed twice"),

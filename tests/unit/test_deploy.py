@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.deploy import Deployment, FragmentSpec, cut_units, make_plan, processes, with_addresses
+from spe.deploy import Deployment, make_plan, processes, with_addresses
 from spe.errors import ConfigError
 from spe.graphs import stable_order
 from spe.lineage import key_names
@@ -36,6 +36,7 @@ from spe.query import (
 from spe.review import Severity, review
 from spe.schema import Schema
 from spe.states import NodeId, StreamId
+from spe.units import FragmentSpec, cut_units
 
 SCHEMA = Schema.of(ts="timestamp!", key="int64!", user="string")
 SECOND = Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)
