@@ -151,9 +151,9 @@ class ClusterCase:
     data: Path
 
 
-def cluster_cases(folder: Path, **options: Any) -> Iterator[ClusterCase]:
-    """The cases of :data:`CLUSTER_CASES`, their inputs below ``folder``; ``options`` as of :func:`configuration`."""
-    for id_ in CLUSTER_CASES:
+def cluster_cases(folder: Path, ids: Iterable[str] = CLUSTER_CASES, **options: Any) -> Iterator[ClusterCase]:
+    """Cases for real runs, their inputs below ``folder``; ``options`` as of :func:`configuration`."""
+    for id_ in ids:
         case = load(id_)
         data = write_inputs(case, folder / id_)
         yield ClusterCase(case, yaml.safe_dump(configuration(case, **options), sort_keys=False), data)

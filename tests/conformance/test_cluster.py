@@ -1,0 +1,89 @@
+"""The same cases through a whole cluster in virtual time: a replica killed and restarted does not change the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicas.comparison import ChannelRows
+from replicas.recorder import stable_rows
+from spe.config import load_plan_text
+from spe.plan import Channel, Plan
+from spe.states import NodeId
+from tests.support.cluster import SimCluster
+from tests.support.conformance import CLUSTER_CASES, FOLDER, ClusterCase, cluster_cases, load
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance cases are not beside this checkout"),
+]
+#: How long a replay takes in which a replica dies.
+REPLAY_SECONDS = 3.0
+LONGEST_SECONDS = 1_000
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def addressed(plan: Plan) -> Plan:
+    """Each process on a host of its own name."""
+    nodes = {n: replace(node, address=f"{n}:1") for n, node in plan.nodes.items()}
+    sources = {s: replace(source, address=f"{s}:1") for s, source in plan.sources.items()}
+    return replace(plan, nodes=nodes, sources=sources)
+
+
+async def run(one: ClusterCase, *, kill: NodeId | None = None) -> tuple[Plan, dict[Channel, ChannelRows]]:
+    """Runs a case to its end; returns the client's stable tuples."""
+    plan = addressed(load_plan_text(one.config, one.case.id, one.data))
+    (name,) = plan.clients
+    async with SimCluster(plan) as cluster:
+        with cluster.explain(), trio.fail_after(LONGEST_SECONDS):
+            await cluster.start()
+            if kill is not None:
+                await trio.sleep(REPLAY_SECONDS / 3)
+                cluster.kill(kill)
+                await trio.sleep(REPLAY_SECONDS / 3)
+                cluster.restart(kill)
+            while not (name in cluster.clients and ended(cluster, name)):  # noqa: ASYNC110 - time is virtual
+                await trio.sleep(0.1)
+        changes = cluster.changes[name]
+        channels = cluster.clients[name].channels
+    return plan, {
+        channel: stable_rows([c for c in changes if c.channel == channel], plan.query.schema_of(channel.stream))
+        for channel in channels
+    }
+
+
+def ended(cluster: SimCluster, client: str) -> bool:
+    return all(one["ended"] for one in cluster.clients[client].status()["channels"])
+
+
+def named(plan: Plan, found: Mapping[Channel, ChannelRows]) -> list[dict[str, Any]]:
+    return [
+        dict(zip(plan.query.schema_of(channel.stream).names, values, strict=True))
+        for channel, (_, rows) in found.items()
+        for values in rows.to_tuples()
+    ]
+
+
+@pytest.mark.parametrize("id_", CLUSTER_CASES)
+async def test_a_replicated_cluster_gives_the_answer(id_: str, tmp_path: Path, autojump_clock: MockClock) -> None:
+    (one,) = cluster_cases(tmp_path, [id_])
+    assert one.case.differences(named(*await run(one))) == []
+
+
+@pytest.mark.parametrize("id_", CLUSTER_CASES)
+async def test_a_replica_that_dies_and_comes_back_does_not_change_it(
+    id_: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())
+    (one,) = cluster_cases(tmp_path, [id_], replay={"rate": rows / REPLAY_SECONDS})
+    assert one.case.differences(named(*await run(one, kill=NodeId("n1")))) == []
