@@ -13,7 +13,7 @@ process died comes again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ class Client:
         self._arrived = Signal()
         self._room = Signal()
         self._processed: dict[Channel, int] = {}
+        #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
+        self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
         x_us = max((n.x_us for n in plan.nodes.values()), default=PATIENCE_US)
         channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
@@ -112,7 +114,8 @@ class Client:
         return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
 
     def acks(self) -> list[tuple[Channel, int]]:
-        return list(self._processed.items())
+        safe = self.safe
+        return [(c, p if safe is None else min(p, safe(c))) for c, p in self._processed.items()]
 
     def substream(self, channel: Channel) -> tuple[int, int]:
         return (0, 1)
