@@ -50,18 +50,17 @@ class WindowAggregate(Operator):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:
-      name: the operator's, for errors.
       spec: with a tumbling or sliding window.
       input_schema: of port 0.
       schema: of the output.
     """
 
-    def __init__(self, name: str, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
+    def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self._calls = Calls(spec.aggregates, input_schema, name)
+        self._calls = Calls(spec.aggregates, input_schema)
         self._key_types = [e.type for e in self._group_by]
         self._reset()
 

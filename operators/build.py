@@ -40,13 +40,13 @@ def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operat
         return Union(schema)
     if isinstance(spec, query.AggregateSpec):
         aggregate = CountAggregate if spec.window.kind is query.WindowKind.COUNT else WindowAggregate
-        return aggregate(operator.name, spec, inputs[0], schema)
+        return aggregate(spec, inputs[0], schema)
     if isinstance(spec, query.JoinSpec):
         return Join(spec, inputs[0], inputs[1], schema)
     if isinstance(spec, query.TopKSpec):
         topk = InstantTopK if spec.window is None else WindowTopK
         return topk(spec, inputs[0], schema)
-    return CustomHost(operator.name, _custom(spec, inputs))
+    return CustomHost(_custom(spec, inputs))
 
 
 def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> CustomOperator:

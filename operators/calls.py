@@ -27,7 +27,7 @@ from spe.query import AggregateCall
 from spe.schema import AttributeType, Schema
 from spe.typing import load_class
 
-#: Value column, and for rows where it is null None.
+#: What accumulators of whole rows get as their argument.
 _NO_COLUMN = Column(np.empty(0, np.int64))
 
 
@@ -69,14 +69,10 @@ class Calls:
     Args:
       calls: output name -> aggregate.
       schema: of the rows that come in.
-      operator: name, for the errors of user-defined aggregates.
       count_rows: keep a count of rows whether or not it is asked for; it is then part 0.
     """
 
-    def __init__(
-        self, calls: Mapping[str, AggregateCall], schema: Schema, operator: str, *, count_rows: bool = False
-    ) -> None:
-        self._operator = operator
+    def __init__(self, calls: Mapping[str, AggregateCall], schema: Schema, *, count_rows: bool = False) -> None:
         self._arguments: dict[str, int] = {}
         self._expressions: list[Expression] = []
         self._parts: list[_Part] = []
@@ -98,8 +94,8 @@ class Calls:
         if function == "count_distinct":
             return _Result(self._part(function, argument, lambda: _make(function, type_)), None, False)
         if ":" in function:
-            user, operator = load_class(function, "function"), self._operator
-            return _Result(self._part(function, argument, lambda: UserAccumulator(user(), operator)), None, False)
+            user = load_class(function, "function")
+            return _Result(self._part(function, argument, lambda: UserAccumulator(user())), None, False)
         kept = "sum" if function == "avg" else function
         value = self._part(kept, argument, lambda: _make(kept, type_))
         return _Result(value, count, function == "avg")

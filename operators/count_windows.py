@@ -29,11 +29,11 @@ class CountAggregate(Operator):
     never released, so state grows with the number of groups.
     """
 
-    def __init__(self, name: str, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
+    def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
         self._size = spec.window.count
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self._calls = Calls(spec.aggregates, input_schema, name, count_rows=True)
+        self._calls = Calls(spec.aggregates, input_schema, count_rows=True)
         self._key_types = [e.type for e in self._group_by]
         self._keys = KeyIndex(self._key_types)
         self._cells = Cells(self._calls)

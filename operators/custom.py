@@ -19,9 +19,8 @@ from operators.accumulators import Accumulator, Cells
 from operators.ids import IndexArray, Int64Array
 from operators.operator import Operator
 from spe.batch import Column, Rows
-from spe.errors import OperatorFailed
 from spe.schema import AttributeType, Schema
-from spe.times import format_timestamp
+from spe.times import BEFORE_TIME
 
 
 class CustomOperator(Operator):
@@ -82,22 +81,14 @@ class Aggregator(ABC):
 class UserAccumulator(Accumulator):
     """Runs an :class:`Aggregator`: one call of ``add`` per cell that a batch touches."""
 
-    def __init__(self, aggregator: Aggregator, operator: str) -> None:
+    def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
-        self._operator = operator
         self._states: list[Any] = []
-
-    def _call(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except Exception as error:
-            name = type(self._aggregator).__qualname__
-            raise OperatorFailed(self._operator, f"a call of {name}.{function.__name__}", error) from error
 
     def grow(self, used: int, wanted: int) -> None:
         missing = wanted - len(self._states)
         if missing > 0:
-            self._states.extend([self._call(self._aggregator.create) for _ in range(missing)])
+            self._states.extend([self._aggregator.create() for _ in range(missing)])
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
         if not len(cells):
@@ -113,21 +104,21 @@ class UserAccumulator(Accumulator):
             values = texts
         touched = ordered[np.concatenate([[0], cuts])]
         for cell, part in zip(touched.tolist(), np.split(values, cuts)):
-            self._states[cell] = self._call(self._aggregator.add, self._states[cell], part)
+            self._states[cell] = self._aggregator.add(self._states[cell], part)
 
     def absorb(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:
         states = other._states[theirs] if isinstance(theirs, slice) else [other._states[i] for i in theirs.tolist()]
         for cell, state in zip(mine.tolist(), states):
-            self._states[cell] = self._call(self._aggregator.merge, self._states[cell], state)
+            self._states[cell] = self._aggregator.merge(self._states[cell], state)
 
     def column(self, cells: Cells) -> Column:
         states = self._states[cells] if isinstance(cells, slice) else [self._states[i] for i in cells.tolist()]
-        results = [self._call(self._aggregator.result, s) for s in states]
+        results = [self._aggregator.result(s) for s in states]
         try:
             return Column.from_list(results, AttributeType(self._aggregator.returns))
         except (TypeError, ValueError, OverflowError) as error:
             name = type(self._aggregator).__qualname__
-            raise OperatorFailed(self._operator, f"the results of {name}", error) from error
+            raise TypeError(f"{name}.result returned what is no {self._aggregator.returns}: {error}") from error
 
     def freeze(self, used: int) -> Mapping[str, Any]:
         return {"states": self._states}
@@ -140,24 +131,21 @@ class UserAccumulator(Accumulator):
 
 
 class CustomHost(Operator):
-    """Runs a :class:`CustomOperator`: names it when it raises, and refuses output that breaks the contract."""
+    """Runs a :class:`CustomOperator` and refuses output that breaks the contract (whoever runs us names the slice)."""
 
-    def __init__(self, name: str, operator: CustomOperator) -> None:
-        self._name = name
+    def __init__(self, operator: CustomOperator) -> None:
         self._operator = operator
-        self._previous: int | None = None
+        self._previous = BEFORE_TIME
         self.schema = operator.schema
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        try:
-            rows = self._operator.step(ports, boundary)
-            if rows is not None and len(rows):
-                self._check(rows, boundary)
-        except Exception as error:
-            since = "the start" if self._previous is None else format_timestamp(self._previous)
-            raise OperatorFailed(self._name, f"slice [{since}, {format_timestamp(boundary)})", error) from error
+        rows = self._operator.step(ports, boundary)
+        if rows is None or not len(rows):
+            rows = None
+        else:
+            self._check(rows, boundary)
         self._previous = boundary
-        return rows if rows is not None and len(rows) else None
+        return rows
 
     def _check(self, rows: Rows, boundary: int) -> None:
         if len(rows.columns) != len(self.schema):
@@ -175,7 +163,7 @@ class CustomHost(Operator):
         times = rows.time
         if (times[1:] < times[:-1]).any():
             raise ValueError("returned rows are not sorted by time")
-        if times[-1] >= boundary or (self._previous is not None and times[0] < self._previous):
+        if times[-1] >= boundary or times[0] < self._previous:
             raise ValueError("returned rows lie outside the slice")
 
     def snapshot(self) -> Mapping[str, Any]:
