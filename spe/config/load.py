@@ -37,6 +37,7 @@ SECTIONS: Final = (
     "fragments",
     "nodes",
     "clients",
+    "faults",  # read by replicas.faults: what happens to a cluster is none of a plan's business
 )
 #: Names become parts of file names, addresses and messages.
 _FORBIDDEN: Final = frozenset("/\\:@ \t\n\"'")
