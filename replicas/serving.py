@@ -192,7 +192,7 @@ class Server:
             scope.cancel()
 
     async def _feed(self, connection: Connection, opened: Opened) -> None:
-        encoder = ElementEncoder(opened.schema)
+        encoder = ElementEncoder(opened.schema, self._plan.limits.frame_bytes)
         subscription, signal = opened.subscription, opened.signal
         while True:
             token = signal.token()

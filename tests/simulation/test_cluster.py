@@ -7,6 +7,7 @@ tuple for tuple, with nothing tentative left (P3); the client itself refuses a s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from spe.plan import Plan, Policy
 from spe.query import OperatorSpec
 from spe.schema import Schema
 from spe.source_log import read_source_log
-from spe.states import Kind
+from spe.states import Kind, StreamId
 from spe.times import END_OF_TIME
 from tests.support.cluster import SimCluster
 from tests.support.plans import chain, pass_on, source, union_of
@@ -65,8 +66,17 @@ class Outcome:
         self.undos = sum(isinstance(c.element, Undo) for c in self.changes)
 
     def assert_complete(self) -> None:
-        """The stable stream is the reference's, to the end, and nothing tentative is left."""
+        """The stable stream of every output is the reference's, to the end, and nothing tentative is left."""
+        self.assert_complete_for(*self.cluster.plan.query.outputs)
+
+    def assert_complete_for(self, *streams: str) -> None:
         plan = self.cluster.plan
+        needed = {StreamId(s) for s in streams}
+        for unit in reversed(plan.units):
+            if needed & set(unit.outputs):
+                needed |= {i.stream for i in unit.inputs}
+        query = replace(plan.query, outputs=tuple(StreamId(s) for s in streams))
+        plan = replace(plan, query=query, units=tuple(u for u in plan.units if needed & set(u.outputs)))
         inputs = {
             s: read_source_log(self.cluster.env(f"source:{s}").storage, PurePosixPath(s), plan.query.sources[s])
             for s in plan.sources

@@ -1,0 +1,178 @@
+"""Whoever connects and does not keep to the rules is refused, or cut off; nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from spe.states import NodeId
+from spe.wire.framing import FrameReader, FrameType
+from spe.wire.messages import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    Hello,
+    Message,
+    NotReady,
+    Refused,
+    SnapshotRefused,
+    SnapshotRequest,
+    StatusRequest,
+    Subscribe,
+    Truncated,
+    Welcome,
+    decode_message,
+)
+from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
+from tests.support.cluster import SimCluster
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def hello(to: SimCluster, **other: Any) -> Hello:
+    plan = to.plan
+    good = Hello(PROTOCOL_VERSION, plan.cluster, "client", "client:c", 1, plan.fingerprint, "")
+    return replace(good, **other)
+
+
+class Peer:
+    """A connection to n1a, byte by byte."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._frames = FrameReader()
+        self._messages: list[Message] = []
+
+    async def say(self, *messages: Message | bytes) -> None:
+        for message in messages:
+            await self.stream.send_all(message if isinstance(message, bytes) else message.encode())
+
+    async def hear(self) -> Message | None:
+        """The next control message; None when the node has hung up."""
+        while not self._messages:
+            try:
+                with trio.fail_after(10):
+                    data = await self.stream.receive_some()
+            except trio.BrokenResourceError:
+                return None
+            if not data:
+                return None
+            self._messages += [decode_message(f.body) for f in self._frames.feed(data) if f.type is FrameType.CONTROL]
+        return self._messages.pop(0)
+
+
+async def visit(cluster: SimCluster, node: str = "n1a") -> Peer:
+    return Peer(await cluster.env("stranger").network.connect(cluster.plan.nodes[NodeId(node)].address))
+
+
+def subscribe(**other: Any) -> Subscribe:
+    good = Subscribe("s1", 0, "client:c", "main", 0, 0, False, 0, 0, 1)  # type: ignore[arg-type]
+    return replace(good, **other)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"version": 99}, "protocol version 99 is not supported"),
+        ({"cluster": "elsewhere"}, "this is cluster 'test', not 'elsewhere'"),
+        ({"fingerprint": "abc"}, "the plan is another one"),
+        ({"token": "guess"}, "the token does not match"),
+    ],
+)
+async def test_another_version_cluster_plan_or_token_is_refused_with_the_reason(
+    autojump_clock: MockClock, other: dict[str, Any], why: str
+) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster, **other))
+        answer = await peer.hear()
+        assert isinstance(answer, Refused)
+        assert why in answer.reason
+        assert await peer.hear() is None
+
+
+BAD: dict[str, Callable[[SimCluster], list[Message | bytes]]] = {
+    "nonsense": lambda c: [b"GET / HTTP/1.1\r\n\r\n"],
+    "an oversized frame before the hello": lambda c: [b"\x5b\xdc\x01\x00\xff\xff\xff\x7f"],
+    "no hello": lambda c: [StatusRequest()],
+    "two hellos": lambda c: [hello(c), hello(c)],
+    "an oversized frame after the hello": lambda c: [hello(c), b"\x5b\xdc\x02\x00\xff\xff\xff\x7f"],
+    "data where control is expected": lambda c: [hello(c), b"\x5b\xdc\x03\x00\x00\x00\x00\x00"],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(autojump_clock: MockClock, name: str) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            peer = await visit(cluster)
+            await peer.say(*BAD[name](cluster))
+            while (answer := await peer.hear()) is not None:
+                assert isinstance(answer, Welcome)
+            await trio.sleep(SECONDS + 1)
+            outcome = Outcome(cluster)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+
+
+async def test_a_frame_that_never_ends_is_given_up_before_the_hello(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster).encode()[:10])
+        assert await peer.hear() is None
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (subscribe(stream="nobody"), NotReady),
+        (subscribe(partition=7), NotReady),
+        (subscribe(substream_count=2), NotReady),
+        (SnapshotRequest("nobody", 0), SnapshotRefused),
+    ],
+)
+async def test_what_a_node_does_not_have_is_answered_with_the_reason(
+    autojump_clock: MockClock, message: Message, kind: type[Message]
+) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster), message)
+        assert isinstance(await peer.hear(), Welcome)
+        assert isinstance(await peer.hear(), kind)
+
+
+async def test_a_position_that_was_truncated_is_said_so(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(5)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster), subscribe())
+        assert isinstance(await peer.hear(), Welcome)
+        answer = await peer.hear()
+        assert isinstance(answer, Truncated)
+        assert answer.first > 1
+
+
+async def test_acknowledgements_of_strangers_truncate_nothing(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster), Heartbeat(1, 1, [("s1", 0, "client:other", 10**6)]))  # type: ignore[list-item]
+        await trio.sleep(SECONDS + 1)
+        Outcome(cluster).assert_complete()
