@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from spe import api
 from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
 from spe.config.document import parse
+from spe.config.query import read_operators
 from spe.errors import ConfigError
 from spe.plan import Limits, Plan, Policy, Timing
 from spe.problems import Problems
@@ -721,6 +723,32 @@ def test_python_names_are_unique_at_once() -> None:
 
     with pytest.raises(ValueError, match="there is a stream 's' already"):
         env.source("s", api.generator("orders"))
+
+
+# -- the documentation
+
+
+def code_in_docs(language: str) -> list[str]:
+    text = (CONFIGS[0].parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_documented_configuration_is_read_as_it_stands() -> None:
+    smallest, *parts = code_in_docs("yaml")
+    problems = Problems()
+    (query,) = [parse(p, "docs", problems).data["query"] for p in parts if p.startswith("query:")]
+
+    assert [str(u.id) for u in load_plan_text(smallest).units] == ["main"]
+    assert None not in read_operators(query, problems).values()
+    assert not problems
+
+
+def test_documented_python_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = code_in_docs("python")
+    names: dict[str, Any] = {}
+    exec(program, names)
+
+    assert load_plan_text(capsys.readouterr().out) == names["plan"]
 
 
 # -- anything at all
