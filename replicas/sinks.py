@@ -217,7 +217,7 @@ class _JsonLinesFile:
         if entry.batch is None:
             lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
         else:
-            lines = _json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
+            lines = json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
         self._file.write(("\n".join(lines) + "\n").encode())
         self._file.flush()
 
@@ -277,7 +277,8 @@ def _backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield offset, line
 
 
-def _json_lines(batch: Batch, schema: Schema, corrections: bool) -> list[str]:
+def json_lines(batch: Batch, schema: Schema, corrections: bool) -> list[str]:
+    """One line per tuple of a batch, as :class:`JsonLinesSink` writes them."""
     names = ["_id", "_time", *schema.names]
     cells: list[Sequence[Any]] = [batch.row_ids().tolist(), _iso(batch.rows.time.tolist())]
     for attribute, column in zip(schema, batch.rows.columns):
