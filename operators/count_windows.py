@@ -10,7 +10,7 @@ import numpy as np
 from operators.accumulators import Count
 from operators.calls import Calls
 from operators.cells import Cells
-from operators.ids import IndexArray
+from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import Operator
 from spe.batch import Rows
@@ -68,7 +68,7 @@ class CountAggregate(Operator):
 
     def _assign(self, slots: IndexArray) -> tuple[IndexArray, IndexArray]:
         """The cell of each row, and the rows that close a window, ascending."""
-        order = slots.argsort(kind="stable")
+        order = stable_order(slots, self._keys.size)
         ordered = slots[order]
         position = np.arange(len(slots))
         first_of_group = np.empty(len(slots), np.bool_)

@@ -42,6 +42,16 @@ def first_appearances(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return distinct[first.argsort()]
 
 
+def stable_order(ids: IndexArray, bound: int) -> IndexArray:
+    """``argsort(kind="stable")`` of ids in [0, bound): a radix sort, in one or two passes of 16 bits."""
+    if bound <= 1 << 16:
+        return ids.astype(np.uint16).argsort(kind="stable")
+    if bound > 1 << 32:
+        return ids.argsort(kind="stable")
+    order = ids.astype(np.uint16).argsort(kind="stable")  # the lower half; astype drops the upper one
+    return order[(ids >> 16).astype(np.uint16)[order].argsort(kind="stable")]
+
+
 class IntegerIds:
     """int64 -> id, ``start`` upwards.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from operators.ids import IndexArray, Int64Array
+from operators.ids import IndexArray, Int64Array, stable_order
 from operators.join_match import Dues, Matcher, Spans
 from spe.batch import BoolArray, Rows, concat_rows
 
@@ -50,7 +50,7 @@ class Run:
 
     def _index(self) -> None:
         keys = self.keys
-        order = keys.argsort(kind="stable")
+        order = stable_order(keys + 1, int(keys.max()) + 2)
         ordered = keys[order]
         nulls = int(ordered.searchsorted(0))
         #: Rows by (key, position), without null keys.

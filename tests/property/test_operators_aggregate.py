@@ -153,7 +153,7 @@ def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str,
     return out, late
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(streams(), windows(), CUTS)
 def test_time_windows_equal_the_reference_however_the_input_is_cut(
     rows: list[Tuple], window: Window, cuts: list[Cut]
@@ -171,7 +171,7 @@ def test_time_windows_equal_the_reference_however_the_input_is_cut(
     assert operators[0].counters() == late
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(streams(), st.integers(1, 4), CUTS)
 def test_count_windows_equal_the_reference_however_the_input_is_cut(
     rows: list[Tuple], size: int, cuts: list[Cut]
@@ -189,7 +189,7 @@ def test_count_windows_equal_the_reference_however_the_input_is_cut(
     assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.floats(), st.integers(0, 2)), max_size=40),
     st.integers(1, 12),

@@ -111,7 +111,7 @@ def window_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> l
     return [t for *_, t in sorted(out, key=lambda x: x[:2])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(), streams(), KINDS, KEYS, WHERE, st.integers(-8, 8), st.integers(0, 9), st.booleans(), CUTS)
 def test_interval_joins_equal_the_reference_however_the_input_is_cut(
     left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
@@ -125,7 +125,7 @@ def test_interval_joins_equal_the_reference_however_the_input_is_cut(
     assert out == interval_reference(spec, left, right)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     streams(), streams(), KINDS, KEYS, WHERE, st.integers(1, 9), st.integers(1, 12), st.integers(-3, 9),
     st.booleans(), CUTS,
@@ -140,7 +140,7 @@ def test_window_joins_equal_the_reference_however_the_input_is_cut(
     assert out == window_reference(spec, left, right)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40))
 def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
     random: Any, kind: JoinKind, every: int, reach: int

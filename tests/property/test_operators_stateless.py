@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.ids import IntegerIds, StringIds
+from operators.ids import IntegerIds, StringIds, stable_order
 from operators.keys import KeyIndex, dense_groups
 from spe.batch import Column
 from spe.query import FilterSpec, MapSpec, UnionSpec
@@ -71,6 +72,13 @@ def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored
         wanted = [expected.setdefault(v, start + len(expected)) for v in batch]
         assert ids.ids(np.array(batch, np.int64)).tolist() == wanted
     assert ids.values()[start:].tolist() == list(expected)
+
+
+@pytest.mark.parametrize("bound", [5, 1 << 16, (1 << 16) + 1, 1 << 32, 1 << 40])
+def test_ids_are_ordered_stably_whatever_their_range(bound: int) -> None:
+    ids = np.random.default_rng(2).integers(0, bound, 3000)
+    ids[::3] = ids[0]
+    assert (stable_order(ids, bound) == ids.argsort(kind="stable")).all()
 
 
 def test_many_wide_integers_keep_distinct_ids() -> None:

@@ -147,13 +147,13 @@ def check_contract(
         pieces.append(feed.slice(ports, cut, new_dictionary))
     assert [t for piece in pieces for t in piece] == whole
     counters = feed.operator.counters()
+    other = make_operator()
     for i, (previous, snapshot) in enumerate(snapshots):
-        astray = Run(make_operator(), schemas, previous)
-        astray.operator.restore(snapshot)
-        astray.slice([_otherwise(port) for port in ports], END_OF_TIME, new_dictionary=True)
+        other.restore(snapshot)
+        Run(other, schemas, previous).slice([_otherwise(port) for port in ports], END_OF_TIME, new_dictionary=True)
         for _ in range(2):
-            again = Run(make_operator(), schemas, previous)
-            again.operator.restore(snapshot)
+            other.restore(snapshot)
+            again = Run(other, schemas, previous)
             assert [again.slice(ports, cut, new) for cut, new in slices[i:]] == pieces[i:]
             assert again.operator.counters() == counters
     return whole
