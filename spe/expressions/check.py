@@ -1,0 +1,421 @@
+"""Syntax to typed tree: names resolved, types known, literal parts computed; or an error with a place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from spe.batch import Column
+from spe.errors import ExpressionError
+from spe.expressions import functions
+from spe.expressions.functions import FUNCTIONS, INSTEAD, INT_TO_FLOAT, OPERATORS, Row
+from spe.expressions.generate import generate
+from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
+from spe.expressions.texts import Like
+from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Node, Special, constant, null
+from spe.schema import AttributeType, Schema
+
+INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
+STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP
+
+_INT32: Final = (-(2**31), 2**31 - 1)
+#: Longer lists of numbers are searched instead of compared one by one.
+_FEW: Final = 4
+
+
+def check(syntax: Syntax, text: str, schema: Schema) -> Node:
+    """The typed tree of an expression over tuples of ``schema``.
+
+    Raises:
+      ExpressionError: unknown names, types that do not fit, or what is not supported.
+    """
+    node = _Checker(text, schema).node(syntax)
+    if isinstance(node, Const) and node.untyped:
+        raise ExpressionError(
+            text, node.position, "NULL has no type here", "write CAST(NULL AS BIGINT), or another type"
+        )
+    return node
+
+
+class _Checker:
+    def __init__(self, text: str, schema: Schema) -> None:
+        self._text = text
+        self._schema = schema
+
+    def node(self, syntax: Syntax) -> Node:
+        if isinstance(syntax, Name):
+            return self._name(syntax)
+        if isinstance(syntax, Value):
+            return self._value(syntax)
+        if isinstance(syntax, Cast):
+            return self._cast(syntax)
+        if isinstance(syntax, Interval):
+            self._fail(syntax.position, "an INTERVAL can only be added to or subtracted from a timestamp")
+        form = getattr(self, "_form_" + _FORMS[syntax.name], None) if syntax.name in _FORMS else None
+        if form is None:
+            return self._function(syntax)
+        result: Node = form(syntax)
+        return result
+
+    def _fail(self, position: int, message: str, hint: str = "") -> NoReturn:
+        raise ExpressionError(self._text, position, message, hint)
+
+    # Names, literals, casts.
+
+    def _name(self, syntax: Name) -> Node:
+        if syntax.name not in self._schema:
+            close = [n for n in self._schema.names if n.lower() == syntax.name.lower()]
+            known = ", ".join(self._schema.names) or "(none)"
+            self._fail(
+                syntax.position,
+                f"no attribute {syntax.name!r}",
+                f"did you mean {close[0]}? names are case-sensitive" if close else f"there are: {known}",
+            )
+        index = self._schema.index(syntax.name)
+        attribute = self._schema.attributes[index]
+        return Attr(attribute.type, attribute.nullable, syntax.position, None, index, syntax.name)
+
+    def _value(self, syntax: Value) -> Node:
+        if syntax.type is None:
+            return null(syntax.position)
+        narrow = syntax.type is INT and not syntax.wide
+        assert not narrow or isinstance(syntax.value, int)
+        bounds = (int(syntax.value), int(syntax.value)) if narrow and syntax.value is not None else None
+        return constant(syntax.value, syntax.type, syntax.position, bounds)
+
+    def _cast(self, syntax: Cast) -> Node:
+        argument, target = self.node(syntax.argument), syntax.target
+        if isinstance(argument, Const) and argument.value is None:
+            return constant(None, target, syntax.position)
+        if argument.type is target:
+            return dataclasses.replace(argument, bounds=None, position=syntax.position)
+        function = functions.CASTS.get((argument.type, target))
+        if function is None:
+            self._fail(syntax.position, f"a {argument.type} cannot be cast to {target}", "CAST to BIGINT first")
+        return self._apply(function, target, [argument], syntax.position)
+
+    # Building nodes.
+
+    def _apply(
+        self, function: Function, type_: AttributeType, arguments: Sequence[Node], position: int, bounds: Bounds = None
+    ) -> Node:
+        if any(isinstance(a, Const) and a.value is None for a in arguments):
+            return constant(None, type_, position)
+        nullable = function.partial or any(a.nullable for a in arguments)
+        return self._folded(Apply(type_, nullable, position, bounds, function, tuple(arguments)), arguments)
+
+    def _special(
+        self,
+        form: Form,
+        type_: AttributeType,
+        arguments: Sequence[Node],
+        position: int,
+        *,
+        nullable: bool,
+        bounds: Bounds = None,
+    ) -> Node:
+        return self._folded(Special(type_, nullable, position, bounds, form, tuple(arguments)), arguments)
+
+    def _folded(self, node: Node, arguments: Sequence[Node]) -> Node:
+        """What has literals only is computed now, by the very operations that would compute it on a column."""
+        if not all(isinstance(a, Const) for a in arguments):
+            return node
+        with np.errstate(all="ignore"):
+            values, valid, dictionary = generate(node, nulls=True, columnar=True).run((), 1)
+        value = Column(np.asarray(values, node.type.dtype), valid, dictionary).to_list()[0]
+        return constant(value, node.type, node.position, node.bounds)
+
+    def _unified(self, nodes: Sequence[Node], position: int, what: str) -> list[Node]:
+        """All of one type: NULL takes the others', integers become floats beside floats."""
+        types = {n.type for n in nodes if not (isinstance(n, Const) and n.untyped)}
+        if types == {INT, FLOAT}:
+            return [self._as(n, FLOAT) for n in nodes]
+        if len(types) > 1:
+            names = " and ".join(sorted(types))
+            hint = "write TIMESTAMP '…'" if types == {STRING, TIMESTAMP} else "convert one with CAST(… AS …)"
+            self._fail(position, f"{what} of {names}", hint)
+        return [self._as(n, t) for t in types for n in nodes] or list(nodes)
+
+    def _as(self, node: Node, type_: AttributeType) -> Node:
+        if isinstance(node, Const) and node.untyped:
+            return constant(None, type_, node.position)
+        if node.type is INT and type_ is FLOAT:
+            return self._apply(INT_TO_FLOAT, FLOAT, [node], node.position)
+        return node
+
+    def _bool(self, syntax: Syntax, what: str) -> Node:
+        node = self._as(self.node(syntax), BOOL)
+        if node.type is not BOOL:
+            self._fail(node.position, f"{what} needs a bool, got {node.type}", "compare it with something")
+        return node
+
+    # Functions of the table.
+
+    def _function(self, syntax: Call) -> Node:
+        if any(isinstance(a, Interval) for a in syntax.arguments) and syntax.name in ("+", "-"):
+            return self._moved(syntax)
+        rows = FUNCTIONS.get(syntax.name)
+        if rows is None:
+            self._fail(
+                syntax.position, f"no function {syntax.name}", INSTEAD.get(syntax.name, "see docs/expressions.md")
+            )
+        arguments = [self.node(a) for a in syntax.arguments]
+        types = [None if isinstance(a, Const) and a.untyped else a.type for a in arguments]
+        row = next((r for r in rows if r.fits(types)), None)
+        if row is None:
+            self._refuse(syntax, rows, types)
+        arguments = [self._as(a, t) for a, t in zip(arguments, row.expected(len(arguments)))]
+        self._check_literals(row, arguments)
+        function = row.function
+        if row.without_zero is not None and isinstance(arguments[1], Const) and arguments[1].value:
+            function = row.without_zero
+        bounds = row.bounds(*[a.bounds for a in arguments]) if row.bounds is not None else None
+        if bounds is not None and not (_INT32[0] <= bounds[0] and bounds[1] <= _INT32[1]):
+            self._fail(
+                syntax.position,
+                "this may leave 32 bits, which Spark computes it in",
+                "write a literal as 5L, or CAST one side AS BIGINT",
+            )
+        return self._apply(function, row.result, arguments, syntax.position, bounds)
+
+    def _refuse(self, syntax: Call, rows: Sequence[Row], types: Sequence[AttributeType | None]) -> NoReturn:
+        got = ", ".join("NULL" if t is None else t.value for t in types) or "nothing"
+        hint = "expected " + " or ".join(r.signature for r in rows)
+        if syntax.name in OPERATORS:
+            hint = "convert with CAST(… AS …)"
+            if TIMESTAMP in types and len(types) == 2:
+                hint = "add an INTERVAL, or use unix_micros(…) for the difference in microseconds"
+            elif STRING in types:
+                hint = "strings are joined with ||, and numbers in them read with CAST(… AS BIGINT)"
+        elif syntax.name == "concat" and all(t is not None for t in types):
+            hint = "make strings of the others with CAST(… AS STRING)"
+        self._fail(syntax.position, f"{syntax.name} does not take {got}", hint)
+
+    def _check_literals(self, row: Row, arguments: Sequence[Node]) -> None:
+        for index, (fits, expected) in (row.literal or {}).items():
+            argument = arguments[index]
+            if not isinstance(argument, Const) or argument.value is None or not fits(argument.value):
+                self._fail(argument.position, f"argument {index + 1} of {row.name} has to be {expected}")
+
+    def _moved(self, syntax: Call) -> Node:
+        """timestamp ± interval, interval + timestamp."""
+        left, right = syntax.arguments
+        if isinstance(left, Interval):
+            left, right = right, left
+            if syntax.name == "-":
+                self._fail(syntax.position, "nothing can be subtracted from an INTERVAL")
+        if isinstance(left, Interval) or not isinstance(right, Interval):
+            self._fail(syntax.position, "an INTERVAL can only be added to or subtracted from a timestamp")
+        moment = self._as(self.node(left), TIMESTAMP)
+        if moment.type is not TIMESTAMP:
+            self._fail(moment.position, f"an INTERVAL cannot be added to a {moment.type}", "CAST(… AS TIMESTAMP)")
+        us = right.us if syntax.name == "+" else -right.us
+        return self._apply(functions.LATER, TIMESTAMP, [moment, constant(us, INT)], syntax.position)
+
+    # Booleans.
+
+    def _form_logic(self, syntax: Call) -> Node:
+        name = syntax.name.upper()
+        left, right = (self._bool(a, name) for a in syntax.arguments)
+        form = Form.AND if syntax.name == "and" else Form.OR
+        return self._special(form, BOOL, [left, right], syntax.position, nullable=left.nullable or right.nullable)
+
+    def _not(self, node: Node, position: int) -> Node:
+        return self._apply(functions.NOT, BOOL, [node], position)
+
+    def _form_not(self, syntax: Call) -> Node:
+        return self._not(self._bool(syntax.arguments[0], "NOT"), syntax.position)
+
+    def _form_is_null(self, syntax: Call) -> Node:
+        self._count(syntax, 1, 1)
+        node = self.node(syntax.arguments[0])
+        if not node.nullable:
+            result: Node = constant(False, BOOL, syntax.position)
+        else:
+            result = self._special(Form.IS_NULL, BOOL, [node], syntax.position, nullable=False)
+        return self._not(result, syntax.position) if syntax.name == "isnotnull" else result
+
+    def _form_compare(self, syntax: Call) -> Node:
+        left, right = (self.node(a) for a in syntax.arguments)
+        return self._compared(syntax.name, left, right, syntax.position)
+
+    def _compared(self, operator: str, left: Node, right: Node, position: int) -> Node:
+        left, right = self._unified([left, right], position, "a comparison")
+        if operator == "<>":
+            return self._not(self._compared("=", left, right, position), position)
+        if operator in (">", ">="):
+            left, right, operator = right, left, {">": "<", ">=": "<="}[operator]
+        if operator == "<=>":
+            return self._same(left, right, position)
+        if left.type is STRING and operator == "=":
+            if isinstance(left, Const):
+                left, right = right, left
+            return self._comparison(Form.TEXT_EQUAL, left, right, position)
+        if left.type is FLOAT:
+            return self._comparison(_FLOAT_FORMS[operator], left, right, position)
+        text = left.type is STRING
+        return self._apply((_TEXT_FUNCTIONS if text else _PLAIN_FUNCTIONS)[operator], BOOL, [left, right], position)
+
+    def _comparison(self, form: Form, left: Node, right: Node, position: int) -> Node:
+        if any(isinstance(a, Const) and a.value is None for a in (left, right)):
+            return constant(None, BOOL, position)
+        return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
+
+    def _same(self, left: Node, right: Node, position: int) -> Node:
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Const) and one.value is None:
+                return self._special(Form.IS_NULL, BOOL, [other], position, nullable=False)
+        equal = self._compared("=", left, right, position)
+        return self._special(Form.SAME, BOOL, [left, right, equal], position, nullable=False)
+
+    def _form_between(self, syntax: Call) -> Node:
+        value, low, high = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "BETWEEN")
+        parts = [
+            self._compared("<=", low, value, syntax.position),
+            self._compared("<=", value, high, syntax.position),
+        ]
+        nullable = any(p.nullable for p in parts)
+        return self._special(Form.AND, BOOL, parts, syntax.position, nullable=nullable)
+
+    def _form_in(self, syntax: Call) -> Node:
+        if len(syntax.arguments) < 2:
+            self._fail(syntax.position, "IN needs at least one value")
+        nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "IN")
+        for node in nodes[1:]:
+            if not isinstance(node, Const):
+                self._fail(node.position, "IN takes literals only", "write a = b OR a = c")
+        listed = [n for n in nodes[1:] if isinstance(n, Const) and n.value is not None]
+        result = self._among(nodes[0], listed, syntax.position)
+        if len(listed) == len(nodes) - 1:
+            return result
+        unknown = constant(None, BOOL, syntax.position)
+        return self._special(Form.OR, BOOL, [result, unknown], syntax.position, nullable=True)
+
+    def _among(self, value: Node, listed: Sequence[Const], position: int) -> Node:
+        """Is it one of these?"""
+        values = [c.value for c in listed]
+        if value.type is STRING and len(values) != 1:
+            return self._apply(Function("in", text=frozenset(values).__contains__), BOOL, [value], position)
+        if value.type is not STRING and len(values) > _FEW and all(v == v for v in values):
+            wanted = np.array(values, value.type.dtype)
+            return self._apply(Function("in", columns=lambda v: np.isin(v, wanted)), BOOL, [value], position)
+        result: Node = constant(None if value.nullable and not values else False, BOOL, position)
+        for i, one in enumerate(listed):
+            equal = self._compared("=", value, one, position)
+            nullable = result.nullable or equal.nullable
+            result = equal if i == 0 else self._special(Form.OR, BOOL, [result, equal], position, nullable=nullable)
+        return result
+
+    def _form_like(self, syntax: Call) -> Node:
+        value, pattern, escape = (self.node(a) for a in syntax.arguments)
+        value = self._as(value, STRING)
+        if value.type is not STRING:
+            self._fail(value.position, f"LIKE needs a string, got {value.type}", "CAST(… AS STRING)")
+        assert isinstance(escape, Const)
+        if isinstance(pattern, Const) and pattern.value is None:
+            return constant(None, BOOL, syntax.position)
+        if not isinstance(pattern, Const) or pattern.type is not STRING:
+            self._fail(pattern.position, "the pattern of LIKE has to be a string literal", "use contains or startswith")
+        try:
+            like = Like(pattern.value, escape.value)
+        except ValueError as error:
+            self._fail(pattern.position, str(error), "write it twice to mean itself")
+        return self._apply(Function("like", text=like), BOOL, [value], syntax.position)
+
+    # Choices.
+
+    def _form_case(self, syntax: Call) -> Node:
+        conditions = [self._bool(a, "WHEN") for a in syntax.arguments[:-1:2]]
+        return self._case(syntax, conditions, [*syntax.arguments[1::2], syntax.arguments[-1]])
+
+    def _form_if(self, syntax: Call) -> Node:
+        self._count(syntax, 3, 3)
+        return self._case(syntax, [self._bool(syntax.arguments[0], "IF")], syntax.arguments[1:])
+
+    def _case(self, syntax: Call, conditions: Sequence[Node], branches: Sequence[Syntax]) -> Node:
+        values = self._unified([self.node(b) for b in branches], syntax.position, f"{syntax.name.upper()} gives values")
+        return self._chosen(conditions, values, syntax.position)
+
+    def _chosen(self, conditions: Sequence[Node], values: Sequence[Node], position: int) -> Node:
+        """CASE without the branches that literals decide."""
+        parts: list[Node] = []
+        otherwise = values[-1]
+        for condition, value in zip(conditions, values):
+            if not isinstance(condition, Const):
+                parts += [condition, value]
+            elif condition.value:
+                otherwise = value
+                break
+        if not parts:
+            return dataclasses.replace(otherwise, bounds=_hull(values))
+        if isinstance(otherwise, Const) and otherwise.untyped:
+            return otherwise  # every branch is NULL
+        nullable = any(v.nullable for v in (*parts[1::2], otherwise))
+        type_ = otherwise.type
+        return self._special(Form.CASE, type_, [*parts, otherwise], position, nullable=nullable, bounds=_hull(values))
+
+    def _form_coalesce(self, syntax: Call) -> Node:
+        self._count(syntax, 1, 2 if syntax.name in ("nvl", "ifnull") else None)
+        nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "COALESCE")
+        bounds = _hull(nodes)
+        parts: list[Node] = []
+        for node in nodes:
+            if not (isinstance(node, Const) and node.value is None):
+                parts.append(node)
+                if not node.nullable:
+                    break
+        if len(parts) < 2:
+            return dataclasses.replace((parts or nodes)[0], bounds=bounds)
+        nullable = parts[-1].nullable
+        return self._special(Form.COALESCE, parts[0].type, parts, syntax.position, nullable=nullable, bounds=bounds)
+
+    def _form_nullif(self, syntax: Call) -> Node:
+        self._count(syntax, 2, 2)
+        left, right = (self.node(a) for a in syntax.arguments)
+        equal = self._compared("=", left, right, syntax.position)
+        if isinstance(left, Const) and left.untyped:
+            return left
+        return self._chosen([equal], [constant(None, left.type, syntax.position), left], syntax.position)
+
+    def _form_extreme(self, syntax: Call) -> Node:
+        self._count(syntax, 2, None)
+        name = syntax.name.upper()
+        nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, name)
+        if nodes[0].type in (STRING, BOOL) and not all(isinstance(n, Const) and n.untyped for n in nodes):
+            self._fail(syntax.position, f"{name} of {nodes[0].type}", "write CASE WHEN a < b THEN b ELSE a END")
+        result = nodes[0]
+        for node in nodes[1:]:
+            form = Form.GREATEST if name == "GREATEST" else Form.LEAST
+            nullable = result.nullable and node.nullable
+            result = self._special(form, node.type, [result, node], syntax.position, nullable=nullable)
+        return dataclasses.replace(result, bounds=_hull(nodes))
+
+    def _count(self, syntax: Call, low: int, high: int | None) -> None:
+        count = len(syntax.arguments)
+        if count < low or (high is not None and count > high):
+            expected = f"{low}" if low == high else f"{low} to {high}" if high else f"at least {low}"
+            self._fail(syntax.position, f"{syntax.name} takes {expected} arguments, got {count}")
+
+
+def _hull(nodes: Sequence[Node]) -> Bounds:
+    """Bounds of a value that is one of several: 32 bits only if all are."""
+    known: list[Any] = [n.bounds for n in nodes if not (isinstance(n, Const) and n.value is None)]
+    if not known or any(b is None for b in known):
+        return None
+    return min(b[0] for b in known), max(b[1] for b in known)
+
+
+_FLOAT_FORMS: Final = {"=": Form.FLOAT_EQUAL, "<": Form.FLOAT_LESS, "<=": Form.FLOAT_LESS_EQUAL}
+_PLAIN_FUNCTIONS: Final = {"=": functions.EQUAL, "<": functions.LESS, "<=": functions.LESS_EQUAL}
+_TEXT_FUNCTIONS: Final = {"<": functions.TEXT_LESS, "<=": functions.TEXT_LESS_EQUAL}
+#: Name of a special form -> the method that checks it.
+_FORMS: Final = {
+    "and": "logic", "or": "logic", "not": "not", "is null": "is_null", "isnull": "is_null", "isnotnull": "is_null",
+    "=": "compare", "<>": "compare", "<": "compare", "<=": "compare", ">": "compare", ">=": "compare",
+    "<=>": "compare", "between": "between", "in": "in", "like": "like", "case": "case", "if": "if",
+    "coalesce": "coalesce", "nvl": "coalesce", "ifnull": "coalesce", "nullif": "nullif", "greatest": "extreme",
+    "least": "extreme",
+}  # fmt: skip
