@@ -54,7 +54,9 @@ def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problem
     drafts: list[_Draft] = []
     for fragment in fragments:
         drafts += _cut(query, fragment)
-    return _finish(query, drafts, problems)
+    units = _finish(query, drafts, problems)
+    _check_key_inputs(fragments, units, problems)
+    return units
 
 
 def _cut(query: Query, fragment: FragmentSpec) -> list[_Draft]:
@@ -136,7 +138,7 @@ def _in_order(drafts: Sequence[_Draft]) -> list[_Draft]:
 
 def _key_of(query: Query, draft: _Draft, stream: StreamId, problems: Problems) -> tuple[str, ...] | None:
     fragment = draft.fragment
-    if fragment.partitions == 1:
+    if fragment.partitions == 1 and fragment.key is None:
         return None
     path: Path = ("fragments", fragment.name, "key")
     if fragment.key is None:
@@ -158,7 +160,19 @@ def _key_of(query: Query, draft: _Draft, stream: StreamId, problems: Problems) -
                 where, f"input {stream!r} has no attribute {name!r}{hint}; expected {one_of(schema.names)}{advice}"
             )
             return None
-    return key
+    return key if fragment.partitions > 1 else None
+
+
+def _check_key_inputs(fragments: Sequence[FragmentSpec], units: Sequence[Unit], problems: Problems) -> None:
+    """A key for a stream that the fragment does not read is meant for another one."""
+    for fragment in fragments:
+        inputs = [i.stream for u in units if u.fragment == fragment.name for i in u.inputs]
+        for stream in fragment.key if isinstance(fragment.key, Mapping) else ():
+            if stream not in inputs:
+                problems.add(
+                    ("fragments", fragment.name, "key", str(stream)),
+                    f"{stream!r} is no input of the fragment{did_you_mean(stream, inputs)}; expected {one_of(inputs)}",
+                )
 
 
 def _check_key_types(draft: _Draft, inputs: Sequence[InputStream], problems: Problems) -> None:

@@ -245,6 +245,11 @@ def test_order_stays_as_given_where_it_may() -> None:
         ([fragment("x", "a", "b", partitions=2)], "2 partitions need attributes to divide by"),
         ([fragment("x", "a", "b", partitions=2, key=("kay",))], "has no attribute 'kay' (did you mean 'key'?)"),
         ([fragment("x", "a", "b", partitions=2, key={StreamId("A"): ("key",)})], "lacks the input 'B'"),
+        ([fragment("x", "a", "b", key=("kay",))], "has no attribute 'kay' (did you mean 'key'?)"),
+        (
+            [fragment("x", "a", "b", partitions=2, key={StreamId(s): ("key",) for s in "ABa"})],
+            "fragments.x.key.a: 'a' is no input of the fragment",
+        ),
         (
             [fragment("x", "a", "b", partitions=2, key={StreamId("A"): ("key",), StreamId("B"): ("user",)})],
             "divides 'A' by (int64) but 'B' by (string)",
