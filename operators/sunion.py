@@ -292,6 +292,8 @@ class SUnion:
     # --- clocks ---
 
     def _arrived(self, value: int, now: int) -> None:
+        if value >= END_OF_TIME:
+            return  # an input that has ended says nothing about when later buckets of the others are to be expected
         bucket = floor_to(value, self._bucket_us)
         if bucket > self._highest:
             self._highest = bucket

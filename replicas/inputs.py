@@ -356,7 +356,7 @@ class Input:
             return ""
         # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).
         sends = feed is self.main and (producer.state is not NodeState.STABILIZATION or producer.fresh)
-        ours = max(self.port.frontier, feed.frontier, self.port.t_star() + 1 if feed.tentative else BEFORE_TIME)
+        ours = max(self.port.frontier, self.port.t_star() + 1 if self.port.held else BEFORE_TIME)
         return "half open" if sends and producer.newest() > ours else ""
 
     def _state(self, feed: Feed) -> NodeState:

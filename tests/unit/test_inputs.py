@@ -128,6 +128,18 @@ class TestChoice:
         assert Close(generation, "half open") in actions
         assert opens(actions) == [("r1", MAIN)]
 
+    def test_a_new_feed_that_has_nothing_newer_to_send_is_not_half_open(self) -> None:
+        """After a switch between two failing replicas the new one sends nothing up to T*; that is no silence."""
+        case = Case()
+        generation = case.reading("r1", FAILING, now=0)
+        case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
+        case.input.lost("r1")
+        case.reading("r2", FAILING, now=10)
+        case.hear("r2", FAILING, tentative_frontier=40)
+        assert case.choose(10 + STALL + 1) == []
+        case.hear("r2", FAILING, tentative_frontier=50)
+        assert opens(case.choose(10 + STALL + 1)) == [("r2", MAIN)]
+
     def test_an_ended_stream_is_never_stalled(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)

@@ -216,6 +216,17 @@ class TestWaiting:
         assert sunion.restart == BEFORE_TIME
         assert show(sunion.release_tentative(20)) == "12a | 20"
 
+    def test_the_end_of_one_input_does_not_start_the_clocks_of_later_buckets(self) -> None:
+        """Otherwise every bucket after it would be as old as the end, and a healthy unit tentative αX later."""
+        sunion = make()
+        B(sunion, 0, 100, 10)
+        B(sunion, 1, 100, END_OF_TIME)
+        sunion.release_stable(100)
+        B(sunion, 0, 1000, 20)
+        sunion.release_stable(100)
+        assert due(sunion, 1029, True, True) is None
+        assert due(sunion, 1030, False, True) == 30
+
     def test_frozen_time_does_not_count(self) -> None:
         """Trace 17: clocks move by the gap; the boundary that lay in the socket makes the bucket stable."""
         sunion = make()
