@@ -1,5 +1,10 @@
-"""SQL expressions over columns: a closed, typed subset with three-valued logic (docs/expressions.md)."""
+"""SQL expressions over columns: parsed, typed and turned into one NumPy function when the configuration is read.
 
-from spe.expressions.compiler import Expression, compile_expression, compile_predicate
+``parse`` (text to syntax) -> ``check`` (syntax to typed tree, by the table in ``functions``) -> ``generate`` (typed
+tree to NumPy).  What the language is, and where it parts from Spark's, is in docs/expressions.md.
+"""
 
-__all__ = ["Expression", "compile_expression", "compile_predicate"]
+from spe.errors import ExpressionError
+from spe.expressions.expression import Expression, compile_expression, compile_predicate
+
+__all__ = ["Expression", "ExpressionError", "compile_expression", "compile_predicate"]
