@@ -189,23 +189,30 @@ def without_nulls(columns: Sequence[Column]) -> BoolArray | None:
     return None if valid is None or valid.all() else valid
 
 
-def dense_groups(columns: Sequence[Column], count: int) -> Int64Array:
-    """The group of each row, numbered by first appearance among these rows; for one-off grouping."""
-    groups = np.zeros(count, np.int64)
+def group_ids(columns: Sequence[Column], count: int) -> Int64Array:
+    """A number per row, the same for equal keys and only for those; for one-off grouping."""
+    groups, bound = np.zeros(count, np.int64), 1
     for column in columns:
+        ids, size = _local_ids(column)
+        if bound * size > 2**62:
+            distinct, groups = np.unique(groups, return_inverse=True)
+            bound = len(distinct)
+        groups, bound = groups * size + ids, bound * size
+    return groups
+
+
+def _local_ids(column: Column) -> tuple[Int64Array, int]:
+    """Numbers below a bound that tell the values of one column apart, and the bound."""
+    ids: Int64Array
+    if column.dictionary is not None or column.values.dtype == np.bool_:
+        size = 2 if column.dictionary is None else len(column.dictionary)
+        ids = column.values.astype(np.int64)
+    else:
         values: npt.NDArray[Any] = column.values
         if values.dtype == np.float64:
             values = canonical(values).view(np.int64)
-        if column.valid is not None:
-            values = np.where(column.valid, values, values.dtype.type(0))
-        ids = np.unique(values, return_inverse=True)[1]
-        if column.valid is not None:
-            ids = np.where(column.valid, ids + 1, 0)
-        groups = np.unique(groups * (int(ids.max(initial=0)) + 1) + ids, return_inverse=True)[1]
-    if not columns or not count:
-        return groups
-    first = np.full(int(groups.max()) + 1, count, np.int64)
-    np.minimum.at(first, groups, np.arange(count))
-    rank = np.empty(len(first), np.int64)
-    rank[first.argsort()] = np.arange(len(first))
-    return rank.take(groups)
+        distinct, ids = np.unique(values, return_inverse=True)
+        size = len(distinct)
+    if column.valid is not None:
+        ids, size = np.where(column.valid, ids + 1, 0), size + 1
+    return ids, max(size, 1)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from operators.ids import IndexArray, Int64Array
-from operators.keys import dense_groups
+from operators.keys import group_ids
 from operators.operator import Operator
 from operators.ordering import best, sort_keys
 from operators.panes import Panes
@@ -36,7 +36,7 @@ class _Ranking:
 
     def best(self, rows: Rows, *within: Column) -> tuple[IndexArray, Int64Array]:
         """Rows to take and their ranks, per partition and value of ``within``."""
-        groups = dense_groups([*within, *(rows.columns[i] for i in self._partition_by)], len(rows))
+        groups = group_ids([*within, *(rows.columns[i] for i in self._partition_by)], len(rows))
         keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(rows), descending)]
         return best(groups, keys, self.k, self.with_ties)
 

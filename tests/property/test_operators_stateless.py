@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.ids import IntegerIds, StringIds, stable_order
-from operators.keys import KeyIndex, dense_groups
+from operators.keys import KeyIndex, group_ids
 from spe.batch import Column
 from spe.query import FilterSpec, MapSpec, UnionSpec
 from spe.schema import AttributeType, Schema
@@ -139,7 +139,18 @@ def test_equal_keys_and_only_those_share_a_slot(batches: list[list[Any]], count:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(KEYS, max_size=25), st.integers(0, 4))
-def test_groups_are_numbered_by_first_appearance(rows: list[Any], count: int) -> None:
-    numbers = dict[str, int]()
-    wanted = [numbers.setdefault(repr(row[:count]), len(numbers)) for row in rows]
-    assert dense_groups(columns(rows, count), len(rows)).tolist() == wanted
+def test_equal_rows_and_only_those_share_a_group(rows: list[Any], count: int) -> None:
+    groups = dict[int, str]()
+    numbers = group_ids(columns(rows, count), len(rows)).tolist()
+    for row, number in zip(rows, numbers, strict=True):
+        assert groups.setdefault(number, repr(row[:count])) == repr(row[:count])
+    assert len(set(groups.values())) == len(groups)
+
+
+def test_groups_of_many_wide_attributes_do_not_overflow() -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 2**60, (5000, 6))
+    rows[2500:] = rows[:2500]
+    groups = group_ids([Column(c) for c in rows.T], len(rows))
+    assert (groups[:2500] == groups[2500:]).all()
+    assert len(np.unique(groups)) == 2500
