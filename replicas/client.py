@@ -22,13 +22,13 @@ import trio
 from replicas.client_view import Change, ClientPort, StableView
 from replicas.inputs import Action, Input
 from replicas.links import Identity
-from replicas.replica import input_stall_us
 from replicas.signal import Signal
 from replicas.upstream import Upstream
 from spe.batch import Batch, Boundary, Element, Rows
 from spe.env import Env
 from spe.plan import Channel, Plan
 from spe.plan import Client as ClientPlan
+from spe.review import stall_us
 from spe.states import Kind, StreamId
 from spe.strings import StringPool
 from spe.times import END_OF_TIME
@@ -69,7 +69,7 @@ class Client:
                 list(plan.producer_addresses(channel)),
                 ClientPort(channel, self._emit),
                 consumer=self.name,
-                stall_us=input_stall_us(plan, channel),
+                stall_us=stall_us(plan, channel),
                 x_us=x_us,
                 corrections=False,
             )

@@ -457,13 +457,3 @@ class Input:
     def _open(self, feed: Feed) -> Open:
         port = self.port
         return Open(feed.generation, feed.producer, feed.mode, feed.position, port.frontier, port.held, port.t_star())
-
-
-def stall_us(boundary_us: int, heartbeat_us: int, speed: float) -> int:
-    """Silence after which a feed is suspect: three boundary intervals or two heartbeats of wall time (T7).
-
-    Args:
-      boundary_us: distance between boundaries on the stream, tuple time.
-      speed: tuple time that passes in a unit of wall time (1 for live sources, k for a replay at k times).
-    """
-    return max(round(3 * boundary_us / speed), 2 * heartbeat_us)

@@ -13,29 +13,13 @@ from typing import Any
 from consistency.partners import Ask, Partners
 from consistency.unit_replica import Checkpoint, UnitReplica
 from operators.sunion import SUnion
-from replicas.inputs import Action, Input, stall_us
+from replicas.inputs import Action, Input
 from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
 from spe.plan import Channel, Plan, ReplicaId
+from spe.review import stall_us
 from spe.states import NodeState
 from spe.times import BEFORE_TIME
-
-
-def replay_speed(plan: Plan, channel: Channel) -> float:
-    """Tuple time per wall time of the slowest source that a channel comes from; 1 for live sources."""
-    if channel.stream in plan.sources:
-        replay = plan.sources[channel.stream].replay
-        return float(replay.get("speed") or 1.0)
-    unit = plan.producer[channel.stream]
-    return min(replay_speed(plan, Channel(i.stream, 0)) for i in unit.inputs)
-
-
-def input_stall_us(plan: Plan, channel: Channel) -> int:
-    """Silence on a channel after which its feed is suspect: boundaries come once a bucket at the best (T7)."""
-    interval = plan.boundary_us(channel.stream)
-    if channel.stream not in plan.sources:
-        interval = max(interval, plan.bucket_us)
-    return stall_us(interval, plan.timing.heartbeat_us, replay_speed(plan, channel))
 
 
 class Replica:
@@ -84,7 +68,7 @@ class Replica:
                 list(plan.producer_addresses(channel)),
                 port,
                 consumer=str(id),
-                stall_us=input_stall_us(plan, channel),
+                stall_us=stall_us(plan, channel),
                 x_us=self.node.x_us,
             )
             for channel, port in zip(channels, self.sunion.inputs, strict=True)
