@@ -14,13 +14,12 @@ from operators.accumulators import (
     Count,
     Distinct,
     Extreme,
-    ExtremeText,
     Pick,
-    PickText,
     Sum,
 )
 from operators.custom import UserAccumulator
 from operators.ids import IndexArray, Int64Array
+from operators.text_accumulators import ExtremeText, PickText
 from spe.batch import Column, Rows
 from spe.expressions import Expression, compile_expression
 from spe.query import AggregateCall

@@ -8,9 +8,7 @@ instant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from operators.ids import IndexArray, Int64Array
 from operators.join_match import LEFT, RIGHT, IntervalMatcher, Matcher, Pairs, WindowMatcher
 from operators.join_runs import Run, Side
+from operators.join_steps import Probe, cut, portions
 from operators.keys import KeyIndex, without_nulls
 from operators.operator import Operator
 from operators.strings import KeptStrings
@@ -28,30 +27,7 @@ from spe.query import JoinKind, JoinSpec
 from spe.schema import AttributeType, Schema
 from spe.times import BEFORE_TIME, END_OF_TIME
 
-#: Rows of a slice worked on at once: a slice much longer than the window would else pair what lies far apart.
-_STEP_ROWS: Final = 8192
-#: Candidate pairs expanded at once (a single row may exceed it, by no more than the state of the other side).
-_STEP_CANDIDATES: Final = 1 << 18
 _SPARE_SLOTS: Final = 4096
-
-
-@dataclass(slots=True)
-class _Probe:
-    """Rows of one side that look for partners in a run of the other.
-
-    Attributes:
-      side: of the probing rows, which are the run ``new``.
-      run: where they look.
-      fresh: the run holds rows of the same step, which may come after the probing ones.
-      start, stop: per probing row, the range in ``run.order``.
-    """
-
-    side: int
-    new: Run
-    run: Run
-    fresh: bool
-    start: IndexArray
-    stop: IndexArray
 
 
 class Join(Operator):
@@ -88,7 +64,7 @@ class Join(Operator):
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         out: list[Rows] = []
-        for left, right, until in _cut(ports[LEFT], ports[RIGHT], boundary):
+        for left, right, until in cut(ports[LEFT], ports[RIGHT], boundary):
             out += self._advance((left, right), until)
         return concat_rows(out) if out else None
 
@@ -141,19 +117,19 @@ class Join(Operator):
         return self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans)
 
     def _pairs(self, new: tuple[Run | None, Run | None]) -> list[Rows]:
-        probes: list[_Probe] = []
+        probes: list[Probe] = []
         for side, run in enumerate(new):
             if run is None:
                 continue
             for other in self._sides[1 - side].runs:
                 start, stop = other.probe(run.keys)
                 if (stop > start).any():
-                    probes.append(_Probe(side, run, other, other is new[1 - side], start, stop))
+                    probes.append(Probe(side, run, other, other is new[1 - side], start, stop))
         if not probes:
             return []
-        return [rows for a, b in _portions(probes) for rows in self._portion(probes, a, b)]
+        return [rows for a, b in portions(probes) for rows in self._portion(probes, a, b)]
 
-    def _portion(self, probes: list[_Probe], first: int, last: int) -> list[Rows]:
+    def _portion(self, probes: list[Probe], first: int, last: int) -> list[Rows]:
         """The pairs whose later tuple has a position in [first, last), in order."""
         positions, pieces = [], []
         for probe in probes:
@@ -169,7 +145,7 @@ class Join(Operator):
         order = np.concatenate(positions).argsort(kind="stable")
         return [concat_rows(pieces).take(order)]
 
-    def _piece(self, probe: _Probe, first: int, last: int) -> tuple[Int64Array, Rows]:
+    def _piece(self, probe: Probe, first: int, last: int) -> tuple[Int64Array, Rows]:
         """Pairs of the probing rows first … last − 1: position of the later tuple, and joined rows."""
         start = probe.start[first:last]
         counts = probe.stop[first:last] - start
@@ -286,36 +262,3 @@ class Join(Operator):
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
-
-
-def _cut(left: Rows | None, right: Rows | None, boundary: int) -> Iterator[tuple[Rows | None, Rows | None, int]]:
-    """A slice in pieces of bounded size, cut between instants: which changes nothing (protocol.md U3)."""
-    times = [rows.time for rows in (left, right) if rows is not None]
-    total = sum(len(t) for t in times)
-    if total > 2 * _STEP_ROWS:
-        cuts = np.unique(np.sort(np.concatenate(times))[_STEP_ROWS::_STEP_ROWS])
-        for cut in cuts.tolist():
-            parts: list[Rows | None] = []
-            rests: list[Rows | None] = []
-            for rows in (left, right):
-                at = 0 if rows is None else int(rows.time.searchsorted(cut))
-                parts.append(None if rows is None or not at else rows.slice(0, at))
-                rests.append(None if rows is None else rows.slice(at, len(rows)))
-            yield parts[0], parts[1], cut
-            left, right = rests
-    yield left, right, boundary
-
-
-def _portions(probes: list[_Probe]) -> list[tuple[int, int]]:
-    """Ranges of positions whose candidates are few enough to be expanded at once."""
-    first = min(int(p.new.positions[0]) for p in probes)
-    last = max(int(p.new.positions[-1]) for p in probes) + 1
-    load = np.zeros(last - first, np.int64)
-    for probe in probes:
-        load[probe.new.positions - first] += probe.stop - probe.start
-    total = load.cumsum()
-    if total[-1] <= _STEP_CANDIDATES:
-        return [(first, last)]
-    cuts = total.searchsorted(np.arange(_STEP_CANDIDATES, int(total[-1]), _STEP_CANDIDATES), side="right")
-    edges = [first, *(np.unique(cuts[cuts > 0]) + first).tolist(), last]
-    return [(a, b) for a, b in pairwise(edges) if a < b]

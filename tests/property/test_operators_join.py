@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import join
+from operators import join, join_steps
 from operators.operator import Operator
 from spe.query import JoinKind, JoinSpec, Window, WindowKind
 from spe.schema import Schema
@@ -163,6 +163,6 @@ def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
     on = (("key", "key"), ("other", "other"))
     spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, None, -reach, reach)
     cuts = [(c, c % 3 == 0) for c in range(every, 12 * every + 1, every)]
-    with patch.object(join, "_STEP_ROWS", 20), patch.object(join, "_STEP_CANDIDATES", 15):
+    with patch.object(join_steps, "_STEP_ROWS", 20), patch.object(join_steps, "_STEP_CANDIDATES", 15):
         out = check_contract(small, [SIDE, SIDE], [left, right], cuts)
     assert out == interval_reference(spec, left, right)
