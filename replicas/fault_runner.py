@@ -1,0 +1,137 @@
+"""Makes the faults of a schedule happen at their times, and those that somebody asks for meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from replicas.fault_state import Action, FaultState
+from replicas.faults import Fault
+from spe.env import Clock
+
+#: Does one thing to a process; "" or why it could not be done.
+Perform = Callable[[Action], Awaitable[str]]
+
+
+@dataclass(slots=True)
+class Happening:
+    """A fault of this run.
+
+    Attributes:
+      planned_us: when it is due, wall time; None: somebody asked for it.
+      began_us, ended_us: when it really began and ended, wall time; None: not (yet).
+      errors: what could not be done.
+    """
+
+    fault: Fault
+    planned_us: int | None = None
+    began_us: int | None = None
+    ended_us: int | None = None
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def pending(self) -> bool:
+        """Something is still to come of it by itself."""
+        return self.began_us is None or (self.fault.for_us is not None and self.ended_us is None)
+
+
+class FaultRunner:
+    """The faults of one run.
+
+    Args:
+      state: which hold.
+      perform: does things to processes.
+      told: called when a fault begins, ends, or could not be done: "began", "ended", "failed".
+
+    Attributes:
+      happenings: all so far and those that are planned, in order of planning.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: FaultState,
+        perform: Perform,
+        *,
+        told: Callable[[str, Happening], None] = lambda event, happening: None,
+    ) -> None:
+        self._clock = clock
+        self._state = state
+        self._perform = perform
+        self._told = told
+        self._nursery: trio.Nursery | None = None
+        self.happenings: list[Happening] = []
+
+    async def run(
+        self, faults: Sequence[Fault], begin_us: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Plays a schedule whose times count from ``begin_us`` (wall); then waits for what is asked for."""
+        self.happenings += [Happening(f, begin_us + f.at_us) for f in faults]
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for happening in self.happenings:
+                nursery.start_soon(self._play, happening)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def inject(self, fault: Fault) -> str:
+        """Makes a fault happen now; "" or what could not be done."""
+        if self._nursery is None:
+            return "the run has not begun"
+        happening = Happening(fault)
+        self.happenings.append(happening)
+        number = await self._begin(happening)
+        if fault.for_us is not None:
+            self._nursery.start_soon(self._end_later, happening, number)
+        return "; ".join(happening.errors)
+
+    @property
+    def pending(self) -> bool:
+        """More will happen by itself."""
+        return any(h.pending for h in self.happenings)
+
+    async def _play(self, happening: Happening) -> None:
+        assert happening.planned_us is not None
+        await self._sleep_until(happening.planned_us)
+        number = await self._begin(happening)
+        if happening.fault.for_us is not None:
+            await self._end_later(happening, number)
+
+    async def _begin(self, happening: Happening) -> int:
+        happening.began_us = self._clock.wall_us()
+        number, actions = self._state.begin(happening.fault)
+        self._told("began", happening)
+        await self._do(happening, actions)
+        return number
+
+    async def _end_later(self, happening: Happening, number: int) -> None:
+        assert happening.began_us is not None
+        assert happening.fault.for_us is not None
+        await self._sleep_until(happening.began_us + happening.fault.for_us)
+        actions = self._state.end(number)
+        happening.ended_us = self._clock.wall_us()
+        self._told("ended", happening)
+        await self._do(happening, actions)
+
+    async def _do(self, happening: Happening, actions: Sequence[Action]) -> None:
+        """In order for one process, at the same time for several: a link is cut at both ends."""
+        by_process: dict[str, list[Action]] = {}
+        for action in actions:
+            by_process.setdefault(action.process, []).append(action)
+        before = len(happening.errors)
+        async with trio.open_nursery() as nursery:
+            for each in by_process.values():
+                nursery.start_soon(self._do_in_order, happening, each)
+        if len(happening.errors) > before:
+            self._told("failed", happening)
+
+    async def _do_in_order(self, happening: Happening, actions: Sequence[Action]) -> None:
+        for action in actions:
+            error = await self._perform(action)
+            if error:
+                happening.errors.append(f"{action.do} {action.process}: {error}")
+
+    async def _sleep_until(self, wall_us: int) -> None:
+        await trio.sleep(max(0, wall_us - self._clock.wall_us()) / 1e6)

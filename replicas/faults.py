@@ -1,0 +1,258 @@
+"""Faults as data: what happens to which process or link, when, and for how long.  docs/faults.md tells their meaning.
+
+    - {at: 5s, kind: kill, target: n1, for: 3s}
+    - {at: 10s, kind: cut, from: source:a, to: all, for: 5s}
+
+A file is YAML (so JSON as well): a list of faults, or a mapping with the list under ``faults``.  ``at`` counts from the
+moment at which the sources begin.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from spe.config.document import parse
+from spe.config.validate import validated
+from spe.config.values import Length, Model, Names, PositiveDuration
+from spe.describe import show_duration
+from spe.errors import ConfigError
+from spe.plan import Plan
+from spe.problems import Path, Problems, did_you_mean, one_of
+
+#: In place of a name: every other process of the cluster.  (YAML and shells have other plans for an asterisk.)
+ALL: Final = "all"
+
+
+class FaultKind(enum.StrEnum):
+    """What can happen."""
+
+    KILL = "kill"  # kill -9; with a length, started again after it
+    RESTART = "restart"  # started again; killed first if it runs
+    FREEZE = "freeze"  # SIGSTOP: alive to its kernel, silent to its peers
+    CUT = "cut"  # a link holds what is sent over it
+    DELAY = "delay"  # a link delivers later
+    STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
+    HEAL = "heal"  # ends freezes, cuts, delays and stalls
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+      at_us: when it begins, microseconds after the sources begin.
+      first: processes it happens to; one end of the links of a cut or delay.  () for heal: everything.
+      second: the other end of the links; ``all`` stands for every other process.  () where no link is meant.
+      one_way: only what ``first`` sends to ``second`` is held or delayed.
+      by_us: how much later what is sent arrives (delay).
+      for_us: it ends after this; None: when healed, or never.
+    """
+
+    kind: FaultKind
+    first: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    one_way: bool = False
+    by_us: int = 0
+    for_us: int | None = None
+    at_us: int = 0
+
+    def __str__(self) -> str:
+        """As ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
+        text = str(self.kind)
+        if self.first:
+            text += f" {','.join(self.first)}"
+        if self.second and (self.second != (ALL,) or self.one_way):
+            text += f" {'→' if self.one_way else '↔'} {','.join(self.second)}"
+        if self.by_us:
+            text += f" by {show_duration(self.by_us)}"
+        return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
+
+    def to_data(self) -> dict[str, Any]:
+        """As in a fault file."""
+        data: dict[str, Any] = {"at": show_duration(self.at_us), "kind": str(self.kind)}
+        if self.second:
+            data |= {"from": list(self.first), "to": list(self.second)}
+        elif self.first:
+            data["target"] = list(self.first)
+        if self.one_way:
+            data["one_way"] = True
+        if self.by_us:
+            data["by"] = show_duration(self.by_us)
+        if self.for_us is not None:
+            data["for"] = show_duration(self.for_us)
+        return data
+
+
+#: What goes with each kind, besides ``at`` and ``kind``.
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "kill": ("target", "for"),
+    "restart": ("target",),
+    "freeze": ("target", "for"),
+    "stall": ("target", "for"),
+    "cut": ("target", "from", "to", "one_way", "for"),
+    "delay": ("target", "from", "to", "one_way", "by", "for"),
+    "heal": ("target", "from", "to"),
+}
+_LINKS: Final = ("cut", "delay", "heal")
+
+
+class FaultModel(Model):
+    """A fault as it is written."""
+
+    at: Length | None = None
+    kind: Literal["kill", "restart", "freeze", "cut", "delay", "stall", "heal"]
+    target: Names | None = None
+    from_: Names | None = Field(default=None, alias="from")
+    to: Names | None = None
+    one_way: bool | None = None
+    by: PositiveDuration | None = None
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+
+    @model_validator(mode="after")
+    def _fits(self) -> FaultModel:
+        given = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
+        stray = sorted(given - {"at", "kind", *_FIELDS[self.kind]})
+        if stray:
+            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(_FIELDS[self.kind])}")
+        if self.target is not None and given & {"from", "to"}:
+            raise ValueError("expected target, or from and to, not both")
+        if ("from" in given) != ("to" in given):
+            raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
+        if self.target is None and self.from_ is None and self.kind != "heal":
+            raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in _LINKS else 'a target'}")
+        if self.kind == "delay" and self.by is None:
+            raise ValueError("delay needs by, such as by: 200ms")
+        if self.one_way and self.from_ is None:
+            raise ValueError("one_way needs from and to")
+        return self
+
+    def fault(self) -> Fault:
+        second = self.to or ()
+        if self.target is not None and self.kind in ("cut", "delay"):
+            second = (ALL,)
+        return Fault(
+            FaultKind(self.kind),
+            self.target or self.from_ or (),
+            second,
+            bool(self.one_way),
+            self.by or 0,
+            self.for_,
+            self.at or 0,
+        )
+
+
+def processes_of(plan: Plan) -> list[str]:
+    """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``."""
+    return [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+
+
+def load_faults(path: FilePath, plan: Plan) -> list[Fault]:
+    """The faults of a file, in order of time.
+
+    Raises:
+      ConfigError: with every mistake and its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    return load_faults_text(text, str(path), plan)
+
+
+def load_faults_text(text: str, name: str, plan: Plan) -> list[Fault]:
+    """As :func:`load_faults`, for a text; ``name`` stands in messages for the file."""
+    problems = Problems()
+    document = parse(text, name, problems)
+    faults: list[Fault] = []
+    if not problems or document.data is not None:
+        data: Any = document.data
+        path: Path = ()
+        if isinstance(data, Mapping):
+            for key in data:
+                if key != "faults":
+                    problems.add((key,), "unknown key; expected faults: [...], or a list of faults and nothing else")
+            data, path = data.get("faults"), ("faults",)
+        faults = read_faults(data, path, plan, problems)
+    if problems:
+        raise ConfigError(document.in_order(problems))
+    return faults
+
+
+def configured_faults(config: FilePath, plan: Plan) -> list[Fault]:
+    """The ``faults`` section of a configuration that :func:`spe.config.load_plan` has accepted.
+
+    Raises:
+      ConfigError: as :func:`load_faults`.
+    """
+    problems = Problems()
+    document = parse(config.read_text(encoding="utf-8"), str(config), problems)
+    section = document.data.get("faults") if isinstance(document.data, Mapping) else None
+    faults = [] if section is None else read_faults(section, ("faults",), plan, problems)
+    if problems:
+        raise ConfigError(document.in_order(problems))
+    return faults
+
+
+def one_fault(data: Mapping[str, Any], plan: Plan) -> Fault:
+    """A fault that happens now.  Raises ConfigError."""
+    problems = Problems()
+    fault = _read_fault(dict(data), (), processes_of(plan), problems)
+    if fault is None or problems:
+        raise ConfigError([p.message for p in problems.found])
+    return fault
+
+
+def read_faults(data: Any, path: Path, plan: Plan, problems: Problems) -> list[Fault]:
+    """Faults of plain data, in order of time; what is wrong goes to ``problems``."""
+    if not isinstance(data, list | tuple):
+        problems.add(path, "expected a list of faults, such as - {at: 5s, kind: kill, target: n1}")
+        return []
+    known = processes_of(plan)
+    faults = []
+    for i, entry in enumerate(data):
+        if isinstance(entry, Mapping) and "at" not in entry:
+            problems.add((*path, i), "at is missing; expected when it happens, such as at: 5s")
+        fault = _read_fault(entry, (*path, i), known, problems)
+        if fault is not None:
+            faults.append(fault)
+    return sorted(faults, key=lambda f: f.at_us)
+
+
+def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems) -> Fault | None:
+    model = validated(FaultModel, entry, path, problems)
+    if model is None:
+        return None
+    before = len(problems.found)
+    names = {}
+    for field, given in (("target", model.target), ("from", model.from_), ("to", model.to)):
+        if given is not None:
+            field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in given)
+            names["from_" if field == "from" else field] = field_names
+            if model.kind == "stall":
+                for name in field_names:
+                    if not name.startswith("source:") and len(problems.found) == before:
+                        problems.add((*path, field), f"only a source can stall, and {name} is none; freeze it?")
+    return None if len(problems.found) > before else model.model_copy(update=names).fault()
+
+
+def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
+    """The full name of a process; ``a`` does for ``source:a`` where nothing else is called so."""
+    if name in known or (name == ALL and kind in _LINKS):
+        return name
+    alike = [k for k in known if k.partition(":")[2] == name]
+    if len(alike) == 1:
+        return alike[0]
+    problems.add(path, f"no process {name!r}{did_you_mean(name, known)}; expected {one_of(list(known))}")
+    return name
+
+
+def others(names: Iterable[str], than: str, known: Iterable[str]) -> list[str]:
+    """Processes that a name list means for ``than``: ``all`` is everybody else."""
+    wanted = set(names)
+    return [k for k in known if k != than and (ALL in wanted or k in wanted)]

@@ -1,0 +1,214 @@
+"""The commands and their options.  Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from spe import __version__
+from spe.errors import ConfigError, SpeError
+from spe.times import parse_duration
+
+DONE: Final = 0
+NOT_AS_EXPECTED: Final = 1
+USERS_MISTAKE: Final = 2
+INTERRUPTED: Final = 130
+
+Config = Annotated[Path, Parameter(help="The configuration, a YAML file.")]
+Target = Annotated[Path, Parameter(help="The configuration, or the directory of a run.")]
+RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
+Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
+Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
+Seed = Annotated[int | None, Parameter(help="Of every random choice; drawn from the system where not given.")]
+#: The supervisor of a local cluster hands down its link.
+Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
+
+app = App(
+    name="spe",
+    help="A replicated stream processor that never goes dark and is always right in the end.",
+    version=__version__,
+    default_parameter=Parameter(negative=()),
+    help_format="plaintext",
+)
+
+
+@app.command
+def check(config: Config, /, *, data: Data = None) -> int:
+    """Validate a configuration; print the query, its fragments, partitions, replicas and X of each."""
+    from spe.cli.offline import check
+
+    return check(config, data)
+
+
+@app.command
+def reference(
+    config: Target,
+    /,
+    *,
+    data: Data = None,
+    run_dir: Annotated[Path | None, Parameter(help="Compute from the source logs of this run.")] = None,
+    output: Annotated[
+        Path | None, Parameter(help="FILE.jsonl, or a folder laid out like that of a client's stable sink.")
+    ] = None,
+    format: Annotated[Literal["jsonl", "parquet"], Parameter(help="Of the files in an output folder.")] = "jsonl",
+) -> int:
+    """Compute the answer of a run without failures in one process; print it as JSON lines, or write it."""
+    from spe.cli.offline import reference
+
+    return reference(config, data, run_dir, output, format)
+
+
+@app.command
+def run(
+    config: Config,
+    /,
+    *,
+    data: Data = None,
+    run_dir: Annotated[Path | None, Parameter(help="Where everything is recorded; runs/NAME-TIME by default.")] = None,
+    faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/faults.md.")] = None,
+    seed: Seed = None,
+    duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
+    view: Annotated[bool, Parameter(help="Live view, when the output is a terminal.", negative="--no-view")] = True,
+) -> int:
+    """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
+    from spe.cli.run import run
+
+    length = None if duration is None else _duration("--duration", duration)
+    return run(config, data=data, run_dir=run_dir, faults=faults, seed=seed, duration_us=length, view=view)
+
+
+@app.command
+def node(
+    config: Target,
+    /,
+    *,
+    node: Annotated[str, Parameter(help="Which node of the configuration to be.")],
+    storage: Storage = None,
+    seed: Seed = None,
+    link: Link = None,
+) -> int:
+    """Run one node.  SPE_TOKEN in the environment is the cluster's shared secret."""
+    from spe.cli.processes import run_node_process
+
+    return run_node_process(config, node, storage, seed, link)
+
+
+@app.command
+def source(
+    config: Target,
+    /,
+    *,
+    source: Annotated[str, Parameter(help="Which source of the configuration to be.")],
+    data: Data = None,
+    storage: Storage = None,
+    seed: Seed = None,
+    link: Link = None,
+) -> int:
+    """Run one source proxy; its log is in STORAGE/sources.  SPE_TOKEN: as for node."""
+    from spe.cli.processes import run_source_process
+
+    return run_source_process(config, source, data, storage, seed, link)
+
+
+@app.command
+def client(
+    config: Target,
+    /,
+    *,
+    client: Annotated[str, Parameter(help="Which client of the configuration to be.")],
+    storage: Storage = None,
+    seed: Seed = None,
+    print_: Annotated[
+        Literal["stable", "corrections", "no"],
+        Parameter(name="--print", help="Print changes as JSON lines: final tuples only, or all with their undos."),
+    ] = "no",
+    link: Link = None,
+) -> int:
+    """Run one client: its sinks are fed, what it receives is recorded.  SPE_TOKEN: as for node."""
+    from spe.cli.processes import run_client_process
+
+    return run_client_process(config, client, storage, seed, print_, link)
+
+
+@app.command
+def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON.")] = False) -> int:
+    """Show the states of a running cluster."""
+    from spe.cli.control import status
+
+    return status(target, json)
+
+
+@app.command
+def inject(
+    run_dir: RunDir,
+    kind: Annotated[str, Parameter(help="kill, restart, freeze, cut, delay, stall, heal")],
+    /,
+    *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],
+    for_: Annotated[str | None, Parameter(name="--for", help="How long, such as 5s; until healed otherwise.")] = None,
+    by: Annotated[str | None, Parameter(help="By how much to delay, such as 200ms.")] = None,
+    one_way: Annotated[bool, Parameter(help="Only what the first sends to the second.")] = False,
+) -> int:
+    """Inject a fault into a run: ``spe inject runs/x cut source:a n1 --for 5s``."""
+    from spe.cli.control import inject
+
+    return inject(run_dir, kind, names, for_, by, one_way)
+
+
+def run_command(function: Callable[..., Any], arguments: dict[str, Any]) -> int:
+    """Runs a command; a user's mistake is told in a few words, anything else with its traceback."""
+    try:
+        return int(function(**arguments))
+    except KeyboardInterrupt:
+        print("spe: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except BaseException as error:
+        told = list(_mistakes(error))
+        if not told:
+            raise
+        for text in dict.fromkeys(told):
+            print(f"spe: {text}", file=sys.stderr)
+        return USERS_MISTAKE
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Parses and runs a command line; returns the exit status."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # user-defined operators are found beside the configuration's caller
+    try:
+        command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
+    except CycloptsError as error:
+        print(f"spe: {error}\nTry: spe --help", file=sys.stderr)
+        return USERS_MISTAKE
+    if getattr(command, "__module__", "") != __name__:  # --help and --version do their own printing
+        command(*bound.args, **bound.kwargs)
+        return DONE
+    return run_command(lambda: command(*bound.args, **bound.kwargs), {})
+
+
+def _mistakes(error: BaseException) -> Iterator[str]:
+    """What to say of an error that somebody outside this program caused; nothing where it is our own fault."""
+    if isinstance(error, BaseExceptionGroup):
+        parts = [list(_mistakes(e)) for e in error.exceptions]
+        if all(parts):
+            yield from (text for part in parts for text in part)
+    elif isinstance(error, ConfigError):
+        yield "\n  ".join(
+            ["the configuration has mistakes:", *error.problems] if len(error.problems) > 1 else error.problems
+        )
+    elif isinstance(error, SpeError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
+        yield str(error)
+
+
+def _duration(option: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise SpeError(f"{option}: {error}") from None

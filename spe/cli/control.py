@@ -1,0 +1,101 @@
+"""``spe status`` and ``spe inject``: talking to a cluster that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from rich.console import Console
+
+from replicas.faults import one_fault
+from spe.cli.polling import Poller
+from spe.cli.run_dir import SUPERVISOR, Target, load_target
+from spe.cli.view import Sight, render
+from spe.errors import SpeError
+from spe.runtime import production_env
+
+#: A kill waits until the process is gone, a restart until the new one is started.
+INJECT_S: Final = 20.0
+
+
+def status(path: Path, as_json: bool) -> int:
+    """Shows the states of all processes once; 1 where one does not answer."""
+    target = load_target(path)
+    poller = trio.run(_ask_all, target)
+    silent = sorted(poller.errors)
+    if as_json:
+        seen = {name: dict(s.data) for name, s in poller.seen.items()}
+        print(json.dumps({"processes": seen, "errors": poller.errors}, indent=1))
+    else:
+        env = production_env(Path())
+        sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
+        console = Console()
+        console.print(render(target.plan, sight))
+        for name in silent:
+            console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False)
+    return 1 if silent else 0
+
+
+async def _ask_all(target: Target) -> Poller:
+    poller = Poller(production_env(Path()), target.plan, target.addresses, target.token)
+    async with trio.open_nursery() as nursery:
+        for name in target.addresses:
+            if name != SUPERVISOR:
+                nursery.start_soon(poller.ask_status, name)
+    return poller
+
+
+def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> int:
+    """Asks the supervisor of a run to make a fault happen now."""
+    target = load_target(path)
+    if target.folder is None:
+        raise SpeError(
+            f"{path} is a configuration; expected the directory of a run, for faults go into a local cluster"
+        )
+    data = fault_data(kind, names, for_, by, one_way)
+    fault = one_fault(data, target.plan)
+    if not _alive(target.supervisor_pid):
+        raise SpeError(f"the run in {path} is over")
+    error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
+    if error:
+        raise SpeError(error)
+    print(fault)
+    return 0
+
+
+def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> dict[str, Any]:
+    """A command line's fault as in a file: one name is a target, two are the ends of a link."""
+    data: dict[str, Any] = {"kind": kind}
+    lists = [name.split(",") for name in names]
+    if len(lists) > 2:
+        raise SpeError(f"expected one name, or the two ends of a link, got {len(names)}; separate several by commas")
+    if len(lists) == 1:
+        data["target"] = lists[0]
+    elif lists:
+        data |= {"from": lists[0], "to": lists[1]}
+    if for_ is not None:
+        data["for"] = for_
+    if by is not None:
+        data["by"] = by
+    if one_way:
+        data["one_way"] = True
+    return data
+
+
+async def _inject(target: Target, data: dict[str, Any]) -> str:
+    poller = Poller(production_env(Path()), target.plan, target.addresses, target.token)
+    return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

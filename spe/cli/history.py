@@ -1,0 +1,52 @@
+"""What a cluster's processes have said over a whole run, across their restarts.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: State of a replica as it was heard: name of the replica, before, after.
+StateChange = tuple[str, str, str]
+
+
+class History:
+    """The last status of each start of each process.
+
+    Counters begin anew with each start, so a run's figure is the sum (or the largest) over the starts.
+    """
+
+    def __init__(self) -> None:
+        #: process -> incarnation -> last status.
+        self._last: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._states: dict[str, str] = {}
+
+    def heard(self, name: str, data: Mapping[str, Any]) -> list[StateChange]:
+        """Takes a status; returns the changes of replica states that it shows."""
+        self._last.setdefault(name, {})[int(data.get("incarnation", 0))] = data
+        changes = []
+        for one in data.get("replicas", ()):
+            replica, after = f"{one['unit']}/{one['partition']}@{name}", str(one["state"])
+            before = self._states.get(replica, "")
+            if after != before:
+                self._states[replica] = after
+                changes.append((replica, before, after))
+        return changes
+
+    def starts(self, name: str) -> int:
+        """How many starts of a process were heard of."""
+        return len(self._last.get(name, ()))
+
+    def last(self, name: str) -> Mapping[str, Any]:
+        """The latest status of a process; empty where there never was one."""
+        known = self._last.get(name)
+        return known[max(known)] if known else {}
+
+    def over(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """The last status of each start, in order."""
+        known = self._last.get(name, {})
+        for incarnation in sorted(known):
+            yield known[incarnation]
+
+    def parts(self, name: str, of: str, key: str, value: str) -> list[Mapping[str, Any]]:
+        """The same entry of a list in each start's status: ``parts("n1", "replicas", "unit", "totals")``."""
+        return [p for data in self.over(name) for p in data.get(of, ()) if str(p.get(key)) == value]

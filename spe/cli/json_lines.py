@@ -1,0 +1,36 @@
+"""Rows as JSON lines on the standard output, as a client's sinks write them, with the stream's name in front."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+from replicas.client_view import Change
+from replicas.sinks import CORRECTIONS, STABLE, Cursor, Entry, json_lines
+from spe.plan import Channel, Plan
+
+
+def change_lines(plan: Plan, entry: Entry, channel: Channel, corrections: bool) -> Iterator[str]:
+    """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
+    head = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)[:-1]
+    if entry.batch is None:
+        yield f'{head}, "_kind": "{entry.kind}", "_id": {entry.id}}}'
+        return
+    for line in json_lines(entry.batch, plan.query.schema_of(channel.stream), corrections):
+        yield f"{head}, {line[1:]}"
+
+
+def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
+    """Prints each change that it is given; final tuples only, or all with their undos."""
+    cursors: dict[Channel, Cursor] = {}
+
+    def show(change: Change) -> None:
+        cursor = cursors.setdefault(change.channel, Cursor(CORRECTIONS if corrections else STABLE))
+        entry = cursor.take(change)
+        if entry is not None:
+            for line in change_lines(plan, entry, change.channel, corrections):
+                print(line)
+            sys.stdout.flush()
+
+    return show

@@ -1,0 +1,110 @@
+"""``spe check`` and ``spe reference``: what needs no cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from replicas.client_view import Change
+from replicas.faults import configured_faults
+from replicas.reference import run_reference
+from replicas.sinks import STABLE, Cursor, open_sink
+from replicas.source import reference_elements
+from spe.batch import Element
+from spe.cli.json_lines import change_lines
+from spe.cli.run_dir import load_target
+from spe.config import load_plan, missing_files
+from spe.describe import show_duration
+from spe.draw import check_text
+from spe.errors import ConfigError, SpeError
+from spe.plan import Channel, Plan
+from spe.source_log import read_source_log, source_folder
+from spe.states import StreamId
+from spe.storage import DiskStorage
+
+
+def check(config: Path, data: Path | None) -> int:
+    plan = load_plan(config, data)
+    faults = configured_faults(config, plan)
+    print(check_text(plan), end="")
+    if faults:
+        print("\nFAULTS")
+    for fault in faults:
+        print(f"  at {show_duration(fault.at_us):<8} {fault}")
+    for missing in missing_files(plan):
+        print(f"  missing: {missing}")
+    return 0
+
+
+def reference(config: Path, data: Path | None, run_dir: Path | None, output: Path | None, format_: str) -> int:
+    """Prints or writes the stable rows of every output."""
+    folder = run_dir if run_dir is not None else config if config.is_dir() else None
+    if folder is not None:
+        plan = load_target(folder).plan
+        if run_dir is not None and not config.is_dir() and (given := load_plan(config, data)) is not None:
+            _check_same(plan, given, folder, config)
+        inputs: Mapping[StreamId, Iterable[Element]] = logged_inputs(plan, folder)
+    else:
+        plan = load_plan(config, data)
+        inputs = file_inputs(plan)
+    results = run_reference(plan, inputs)
+    if output is None or output.suffix == ".jsonl":
+        _write_lines(plan, results, output)
+    else:
+        _write_folder(plan, results, output, format_)
+    return 0
+
+
+def logged_inputs(plan: Plan, folder: Path) -> dict[StreamId, Iterable[Element]]:
+    """What each source of a run has logged.  Raises LogError while being read."""
+    storage = DiskStorage(folder)
+    return {s: read_source_log(storage, source_folder(s), source.schema) for s, source in plan.sources.items()}
+
+
+def file_inputs(plan: Plan) -> dict[StreamId, Iterable[Element]]:
+    """What each source reads, at full speed.
+
+    Raises:
+      ConfigError: files that do not exist.  SpeError: a source is live: only its log can tell.
+    """
+    missing = missing_files(plan)
+    if missing:
+        raise ConfigError([f"{m}: there is no such file" for m in missing])
+    return {s: reference_elements(source) for s, source in plan.sources.items()}
+
+
+def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
+    if logged.fingerprint != given.fingerprint:
+        raise SpeError(f"{folder} ran another plan ({logged.fingerprint}) than {config} has now ({given.fingerprint})")
+
+
+def _write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
+    file = sys.stdout if output is None else output.open("w", encoding="utf-8")
+    try:
+        for line in _lines(plan, results):
+            file.write(line + "\n")
+    finally:
+        if output is not None:
+            file.close()
+
+
+def _lines(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[str]:
+    cursors: dict[Channel, Cursor] = {}
+    for channel, element in results:
+        entry = cursors.setdefault(channel, Cursor(STABLE)).take(Change(channel, element, 0))
+        if entry is not None:
+            yield from change_lines(plan, entry, channel, corrections=False)
+
+
+def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder: Path, format_: str) -> None:
+    """The files that a client's stable sink would write, so that the two can be compared byte by byte."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpeError(f"{folder} is there already and not empty")
+    schemas = {Channel(s, p): plan.query.schema_of(s) for s in plan.query.outputs for p in range(plan.partitions_of(s))}
+    sink = open_sink({"kind": format_, "path": str(folder), "mode": STABLE}, schemas)
+    try:
+        for channel, element in results:
+            sink.write(Change(channel, element, 0))
+    finally:
+        sink.close()

@@ -1,0 +1,195 @@
+"""``spe node``, ``spe source``, ``spe client``: one process each, alone or under a supervisor."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from replicas.injection import FaultInjector
+from replicas.supervised import Supervision, die_with_parent
+from spe.cli.run_dir import RunDirectory, Target, load_target, pick
+from spe.config import load_plan, missing_files
+from spe.env import Env
+from spe.errors import ConfigError
+from spe.plan import Plan
+from spe.runtime import production_env, tune_malloc
+from spe.states import NodeId, StreamId
+
+
+@dataclass
+class Surroundings:
+    """What a process runs in.
+
+    Attributes:
+      faults: makes faults happen here; None outside a run.
+      supervision: None when nobody supervises.
+    """
+
+    name: str
+    target: Target
+    env: Env
+    faults: FaultInjector | None
+    supervision: Supervision | None = None
+    told: bool = False
+
+    @property
+    def run(self) -> RunDirectory | None:
+        return None if self.target.folder is None else RunDirectory(self.target.folder)
+
+    async def ready(self) -> None:
+        """Tells the supervisor, once."""
+        if self.supervision is not None and not self.told:
+            self.told = True
+            await self.supervision.ready()
+
+    async def begin(self) -> int | None:
+        """Says that we are ready; returns when it begins, wall microseconds.  None: nobody tells."""
+        if self.supervision is None:
+            return None
+        await self.ready()
+        return await self.supervision.wait_begin()
+
+
+#: The process proper: serves until cancelled; ``task_status`` gets its address.
+Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
+
+
+def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
+    target = load_target(path)
+    pick("node", node, target.plan.nodes)
+
+    async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
+        from replicas.node import run_node
+
+        await run_node(
+            here.env, target.plan, NodeId(node), token=target.token, injector=here.faults, task_status=task_status
+        )
+
+    return _run(node, target, storage, seed, link, serve)
+
+
+def run_source_process(
+    path: Path, source: str, data: Path | None, storage: Path | None, seed: int | None, link: int | None
+) -> int:
+    target = load_target(path)
+    if data is not None and target.folder is None:
+        target = replace(target, plan=load_plan(path, data))
+    pick("source", source, target.plan.sources)
+    _check_files(target.plan, source)
+
+    async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
+        from replicas.source_process import run_source_process
+
+        begun_us = await here.begin()
+        await run_source_process(
+            here.env,
+            target.plan,
+            StreamId(source),
+            token=target.token,
+            begun_us=begun_us,
+            injector=here.faults,
+            task_status=task_status,
+        )
+
+    return _run(f"source:{source}", target, storage, seed, link, serve)
+
+
+def run_client_process(
+    path: Path, client: str, storage: Path | None, seed: int | None, print_: str, link: int | None
+) -> int:
+    target = load_target(path)
+    pick("client", client, target.plan.clients)
+    name = f"client:{client}"
+
+    async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
+        from replicas.client_process import ClientProcess
+        from spe.cli.delays import epochs
+        from spe.cli.json_lines import printer
+
+        begun_us = await here.begin()
+        process = ClientProcess(
+            here.env,
+            target.plan,
+            client,
+            token=target.token,
+            sinks_root=None if here.run is None else here.run.output,
+            epochs=epochs(target.plan, begun_us),
+            address=target.addresses.get(name),
+            tap=None if print_ == "no" else printer(target.plan, corrections=print_ == "corrections"),
+            injector=here.faults,
+        )
+        await process.run(task_status=task_status)
+
+    return _run(name, target, storage, seed, link, serve)
+
+
+def _check_files(plan: Plan, source: str) -> None:
+    missing = [m for m in missing_files(plan) if m.startswith(f"sources.{source}: ")]
+    if missing:
+        raise ConfigError([f"{m}: there is no such file" for m in missing])
+
+
+def _run(
+    name: str,
+    target: Target,
+    storage: Path | None,
+    seed: int | None,
+    link: int | None,
+    serve: Serve,
+) -> int:
+    if link is not None:
+        die_with_parent()
+    tune_malloc()
+    return trio.run(_main, name, target, storage, seed, link, serve)
+
+
+async def _main(
+    name: str,
+    target: Target,
+    storage: Path | None,
+    seed: int | None,
+    link: int | None,
+    serve: Serve,
+) -> int:
+    """Serves until a signal comes or the supervisor goes; then closes everything within a few seconds."""
+    run = None if target.folder is None else RunDirectory(target.folder)
+    root = storage if storage is not None else run.path if run is not None else Path("state") / target.plan.cluster
+    env = production_env(root, seed, None if run is None else run.trace(name))
+    faults = None
+    if run is not None:
+        faults = FaultInjector(env, target.addresses)
+        faults.apply(run.read_conditions(name))
+        env = faults.env
+    here = Surroundings(name, target, env, faults)
+    ended = ""
+    async with trio.open_nursery() as nursery:
+        if link is not None:
+            here.supervision = Supervision.adopt(link)
+            nursery.start_soon(here.supervision.run, nursery.cancel_scope)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+
+            async def end_on_signal() -> None:
+                nonlocal ended
+                async for number in signals:
+                    ended = signal.Signals(number).name
+                    nursery.cancel_scope.cancel()
+
+            async def serve_it(task_status: trio.TaskStatus[str]) -> None:
+                await serve(here, task_status)
+
+            nursery.start_soon(end_on_signal)
+            address = await nursery.start(serve_it)
+            await here.ready()
+            _say(f"{name}: {f'serving on {address}' if address else 'running'}, plan {target.plan.fingerprint}")
+            await trio.sleep_forever()
+    _say(f"{name}: {ended or 'supervisor gone'}: ended")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

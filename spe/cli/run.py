@@ -1,0 +1,454 @@
+"""``spe run``: a cluster of real processes on this machine, watched, disturbed, and judged at the end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Final
+
+import trio
+from rich.console import Console
+from rich.live import Live
+
+from replicas.cluster import Cluster, Phase, ProcessSpec, check_free, free_addresses, open_cluster
+from replicas.fault_runner import FaultRunner, Happening
+from replicas.fault_state import Conditions, FaultState
+from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of
+from replicas.links import Identity
+from replicas.readers import LIVE_KINDS, Replay, open_reader
+from replicas.serving import Server
+from spe.cli.history import History
+from spe.cli.polling import Poller
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, with_default_client, with_origins
+from spe.cli.summary import figures, summary_text
+from spe.cli.supervisor import Hands, SupervisorService
+from spe.cli.verdict import judge
+from spe.cli.view import Sight, moment, render, seconds
+from spe.config import load_plan, missing_files
+from spe.deploy import processes, with_addresses
+from spe.errors import ConfigError
+from spe.plan import Plan
+from spe.runtime import production_env
+
+#: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
+LEAD_US: Final = 700_000
+#: Sources of replayed input that show no progress for this long will show none without help.
+QUIET_US: Final = 3_000_000
+#: On top of 2kX: clients that show no progress for this long, when nothing is to come, will show none any more.
+STUCK_US: Final = 8_000_000
+_LOOK_S: Final = 0.1
+_DRAW_S: Final = 0.2
+_TELL_S: Final = 5.0
+
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+
+@dataclass
+class Job:
+    """What is to be run.
+
+    Attributes:
+      addresses: of everybody, clients and supervisor included.
+      origins: event time at which each replayed source begins, where the configuration does not say.
+    """
+
+    config: Path
+    data: Path
+    plan: Plan
+    run: RunDirectory
+    faults: list[Fault]
+    addresses: dict[str, str]
+    origins: dict[str, int]
+    token: str
+    seed: int
+    duration_us: int | None
+    live_view: bool
+    specs: list[ProcessSpec] = field(default_factory=list)
+
+
+def run(
+    config: Path,
+    *,
+    data: Path | None,
+    run_dir: Path | None,
+    faults: Path | None,
+    seed: int | None,
+    duration_us: int | None,
+    view: bool,
+) -> int:
+    """Returns 0 only when the clients' stable streams equal the reference run."""
+    plan = with_default_client(load_plan(config, data))
+    schedule = configured_faults(config, plan) + (load_faults(faults, plan) if faults is not None else [])
+    missing = missing_files(plan)
+    if missing:
+        raise ConfigError([f"{m}: there is no such file" for m in missing])
+    origins = common_origins(plan)
+    addresses = local_addresses(plan)
+    directory = RunDirectory.create(run_dir, config)
+    job = Job(
+        config=config,
+        data=(data if data is not None else config.parent).absolute(),
+        plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
+        run=directory,
+        faults=sorted(schedule, key=lambda f: f.at_us),
+        addresses=addresses,
+        origins=origins,
+        token=new_token(),
+        seed=SystemRandom().getrandbits(32) if seed is None else seed,
+        duration_us=duration_us,
+        live_view=view and sys.stdout.isatty(),
+    )
+    job.specs = process_specs(job)
+    directory.write("faults.json", [f.to_data() for f in job.faults])
+    directory.write_cluster(
+        plan, data=str(job.data), addresses=addresses, origins=origins, token=job.token, seed=job.seed
+    )
+    return trio.run(Supervisor(job).main)
+
+
+def local_addresses(plan: Plan) -> dict[str, str]:
+    """Loopback addresses for all: those of the configuration where they are such, free ones otherwise.
+
+    Raises:
+      PortInUse: one of the configuration is taken.
+    """
+    wanted = {n: a for n, a in processes(plan).items() if _is_local(a)}
+    check_free(wanted)
+    others = [n for n in [*processes_of(plan), SUPERVISOR] if n not in wanted]
+    free = iter(a for a in free_addresses(len(others) + len(wanted)) if a not in wanted.values())
+    return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(plan), SUPERVISOR]}
+
+
+def _is_local(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return port != "0" and (host in ("localhost", "[::1]") or host.startswith("127."))
+
+
+def common_origins(plan: Plan) -> dict[str, int]:
+    """The event time at which the replay of all sources begins: the smallest first one, so that they stay in step.
+
+    Sources whose configuration says it, and those that begin when they are started, are not in it.
+
+    Raises:
+      SpeError: an input cannot be read.
+    """
+    first: dict[str, int] = {}
+    for stream, source in plan.sources.items():
+        replay = source.replay
+        if replay.get("max") or replay.get("rate") is not None or replay.get("origin_us") is not None:
+            continue
+        reader = open_reader(source)
+        if not isinstance(reader, Replay) or (source.reader["kind"] == "generator" and reader.origin_us is None):
+            continue
+        chunk = next(reader.chunks(0), None)
+        if reader.origin_us is not None:
+            first[str(stream)] = reader.origin_us
+        elif chunk is not None and chunk.events is not None and len(chunk):
+            first[str(stream)] = int(chunk.events[0])
+    return dict.fromkeys(first, min(first.values(), default=0))
+
+
+def process_specs(job: Job) -> list[ProcessSpec]:
+    """Sources first, so that nodes find them; clients last."""
+    words = [sys.executable, "-m", "spe.cli"]
+    where, seed = str(job.run.path), str(job.seed)
+    environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    specs = []
+    for stream, source in job.plan.sources.items():
+        command = [*words, "source", where, "--source", stream, "--seed", seed]
+        name = f"source:{stream}"
+        stdin = source.reader.get("kind") == "stdin"
+        specs.append(ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=stdin))
+    for node in job.plan.nodes:
+        command = [*words, "node", where, "--node", node, "--seed", seed]
+        specs.append(ProcessSpec(str(node), command, job.run.log(node), environment))
+    for client in job.plan.clients:
+        command = [*words, "client", where, "--client", client, "--seed", seed]
+        name = f"client:{client}"
+        specs.append(ProcessSpec(name, command, job.run.log(name), environment))
+    return specs
+
+
+class Supervisor:
+    """One run from start to end."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._console = Console()
+        self._history = History()
+        self._state = FaultState(processes_of(job.plan))
+        self._begun_us: int | None = None
+        self._note = "starting"
+        self._died: dict[str, str] = {}
+        self._everything = trio.CancelScope()
+        self._comparing = trio.CancelScope()
+        self._stop_asked = trio.Event()
+        self._signal = ""
+
+    async def main(self) -> int:
+        """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""
+        job = self._job
+        self._env = env = production_env(job.run.path, job.seed, job.run.events)
+        self._poller = Poller(env, job.plan, job.addresses, job.token, heard=self._heard)
+        env.trace.event("run", config=str(job.config), plan=job.plan.fingerprint, seed=job.seed)
+        summary: dict[str, Any] | None = None
+        with self._everything:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._signals)
+                summary = await self._run()
+                nursery.cancel_scope.cancel()
+        if self._everything.cancelled_caught or summary is None:
+            self._say(f"{self._signal or 'stopped'}: all processes have ended; recorded in {job.run.path}")
+            env.trace.event("stopped", signal=self._signal)
+            return TERMINATED if self._signal in ("SIGTERM", "SIGHUP") else INTERRUPTED
+        job.run.write("summary.json", summary)
+        self._console.print(summary_text(summary))
+        if self._signal:
+            return INTERRUPTED
+        return 0 if summary["verdict"]["equal"] and not self._died else 1
+
+    # --- from start to end ---
+
+    async def _run(self) -> dict[str, Any]:
+        job, env = self._job, self._env
+        with self._drawing() as draw:
+            async with open_cluster(job.specs, told=self._told) as cluster, trio.open_nursery() as nursery:
+                self._cluster = cluster
+                hands = Hands(cluster, self._poller, job.run, self._state)
+                self._faults = FaultRunner(env.clock, self._state, hands.perform, told=self._fault_told)
+                nursery.start_soon(draw)
+                await nursery.start(self._serve)
+                for name in cluster.processes:
+                    job.run.write_conditions(name, Conditions())
+                await cluster.start_all()
+                for name in cluster.processes:
+                    nursery.start_soon(self._poller.follow, name)
+                begun_us = env.clock.wall_us() + LEAD_US
+                self._begun_us = begun_us
+                await cluster.begin(begun_us)
+                env.trace.event("begin", begun_us=begun_us)
+                await nursery.start(self._faults.run, job.faults, begun_us)
+                self._note = ""
+                reason = await self._until_over(begun_us)
+                ended_us = env.clock.wall_us()
+                await self._last_words()
+                nursery.cancel_scope.cancel()
+            # The cluster has ended: what it recorded is complete.
+            summary = figures(job.plan, self._history, self._faults.happenings, begun_us, ended_us)
+        summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
+        summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
+        env.trace.event("over", verdict=summary["verdict"])
+        return summary
+
+    async def _serve(self, *, task_status: trio.TaskStatus[str]) -> None:
+        """The door for ``spe inject``."""
+        job, env = self._job, self._env
+        me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
+        server = Server(env, job.plan, me, SupervisorService(job.plan, self._faults, me.incarnation))
+        await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
+
+    async def _until_over(self, begun_us: int) -> str:
+        """Returns why the run was broken off; "" where it is complete."""
+        watch = ProgressWatch(self._job.plan)
+        healed = False
+        while True:
+            with trio.move_on_after(_LOOK_S):
+                await self._stop_asked.wait()
+            now = self._env.clock.wall_us()
+            if self._stop_asked.is_set():
+                return f"interrupted after {seconds(now - begun_us)} s"
+            if self._job.duration_us is not None and now - begun_us >= self._job.duration_us:
+                return f"stopped after {seconds(now - begun_us)} s, as asked"
+            last = {name: self._history.last(name) for name in self._cluster.processes}
+            watch.look(last, now)
+            if watch.complete:
+                return ""
+            essential = [n for n in self._died if n.startswith(("source:", "client:"))]
+            if essential:
+                return f"{essential[0]} ended by itself: {self._died[essential[0]]}"
+            if self._faults.pending or not watch.sources_quiet(now, QUIET_US):
+                continue
+            if not healed and self._state.holds:
+                healed = True
+                await self._faults.inject(Fault(FaultKind.HEAL))
+                watch.restart(now)
+            elif watch.stuck(now, STUCK_US):
+                return f"nothing moves any more: {watch.what_is_open()}"
+
+    async def _last_words(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for name, one in self._cluster.processes.items():
+                if one.phase is Phase.RUNNING:
+                    nursery.start_soon(self._poller.ask_status, name)
+
+    async def _judge(self, reason: str) -> dict[str, Any]:
+        """In a thread, so that Ctrl-C can cut it short."""
+        job, verdict = self._job, None
+        self._say("comparing with the reference run …")
+        self._comparing = trio.CancelScope()
+        with self._comparing:
+            verdict = await trio.to_thread.run_sync(
+                lambda: judge(job.plan, job.run.path, complete=not reason, reason=reason), abandon_on_cancel=True
+            )
+        return verdict or {"equal": None, "complete": not reason, "rows": 0, "differences": [], "reason": "interrupted"}
+
+    async def _signals(self) -> None:
+        """The first Ctrl-C ends the run and judges it; the second ends everything at once, as SIGTERM does."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                again, self._signal = bool(self._signal), signal.Signals(number).name
+                self._env.trace.event("signal", signal=self._signal)
+                if number == signal.SIGINT and not again and self._begun_us is not None:
+                    self._stop_asked.set()
+                    self._comparing.cancel()
+                else:
+                    self._everything.cancel()
+
+    # --- what is told, and to whom ---
+
+    def _told(self, event: str, name: str, facts: dict[str, Any]) -> None:
+        """The cluster, of a process."""
+        self._env.trace.event(f"process_{event.replace(' ', '_')}", process=name, **facts)
+        if event == "died":
+            said = str(facts.get("said", "")).rpartition("\n")[2]
+            self._died[name] = f"exit status {facts.get('status')}{f': {said}' if said else ''}"
+            self._say(f"{name} died: {self._died[name]}")
+
+    def _heard(self, name: str, data: Mapping[str, Any]) -> None:
+        """A process, of itself."""
+        for replica, before, after in self._history.heard(name, data):
+            self._env.trace.event("state", replica=replica, before=before, after=after)
+            if before:
+                self._say(f"{replica} {before} → {after}")
+
+    def _fault_told(self, event: str, happening: Happening) -> None:
+        self._env.trace.event(f"fault_{event}", **happening.fault.to_data(), errors=happening.errors)
+        if event == "failed":
+            self._say(f"fault {happening.fault}: {'; '.join(happening.errors)}")
+        else:
+            self._say(f"fault {happening.fault}: {event}")
+
+    def _say(self, text: str) -> None:
+        """A line, where there is no live view that shows it anyhow."""
+        if not self._job.live_view:
+            at = "" if self._begun_us is None else f"{seconds(self._env.clock.wall_us() - self._begun_us):>6} s  "
+            self._console.print(f"{at}{text}", highlight=False, markup=False, soft_wrap=True)
+
+    # --- drawing ---
+
+    @contextmanager
+    def _drawing(self) -> Iterator[Any]:
+        """Gives the task that draws: the live view, or a line now and then."""
+        if not self._job.live_view:
+            self._say(f"{self._job.plan.cluster}: {len(self._job.specs)} processes, recorded in {self._job.run.path}")
+            yield self._tell_now_and_then
+            return
+        with Live(console=self._console, auto_refresh=False, transient=False) as live:
+
+            async def draw() -> None:
+                try:
+                    while True:
+                        live.update(render(self._job.plan, self._sight()), refresh=True)
+                        await trio.sleep(_DRAW_S)
+                finally:
+                    live.update(render(self._job.plan, self._sight()), refresh=True)
+
+            yield draw
+
+    def _sight(self) -> Sight:
+        cluster: Cluster | None = getattr(self, "_cluster", None)
+        faults: FaultRunner | None = getattr(self, "_faults", None)
+        return Sight(
+            title=f"{self._job.plan.cluster}   {self._job.run.path}",
+            now_us=self._env.clock.wall_us(),
+            begun_us=self._begun_us,
+            phases={n: p.phase for n, p in cluster.processes.items()} if cluster is not None else {},
+            seen=self._poller.seen,
+            errors=self._poller.errors,
+            happenings=faults.happenings if faults is not None else (),
+            note=self._note,
+        )
+
+    async def _tell_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(_TELL_S)
+            for client in self._job.plan.clients:
+                for one in self._history.last(f"client:{client}").get("channels", ()):
+                    self._say(
+                        f"{client} {one['channel']}: {one['stable']:,} stable, {one['tentative']:,} tentative, "
+                        f"at {moment(one['frontier']) or 'the beginning'}"
+                    )
+
+
+class ProgressWatch:
+    """Knows when a run is complete, and when nothing moves any more.  Pure."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sources = [f"source:{s}" for s in plan.sources]
+        self._clients = [f"client:{c}" for c in plan.clients]
+        self._replayed = all(s.reader.get("kind") not in LIVE_KINDS for s in plan.sources.values())
+        self._last: Mapping[str, Mapping[str, Any]] = {}
+        #: Wall time of the last change of each process's figures.
+        self._moved_us: dict[str, int] = {}
+        self._figures: dict[str, Any] = {}
+        self.complete = False
+
+    def look(self, last: Mapping[str, Mapping[str, Any]], now_us: int) -> None:
+        """Takes the latest status of each process."""
+        self._last = last
+        for name in [*self._sources, *self._clients]:
+            figures = _progress(last.get(name, {}))
+            if figures != self._figures.get(name) or name not in self._moved_us:
+                self._figures[name] = figures
+                self._moved_us[name] = now_us
+        self.complete = not self._open()
+
+    def _open(self) -> list[str]:
+        """Sources that have not ended, channels that are not complete."""
+        sources = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
+        return sources + [
+            f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name, {}))
+        ]
+
+    def sources_quiet(self, now_us: int, quiet_us: int) -> bool:
+        """Replayed sources that have ended, or have not moved for so long.  Live ones may be silent for ever."""
+        if not self._replayed:
+            return False
+        going = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
+        return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in going)
+
+    def stuck(self, now_us: int, patience_us: int) -> bool:
+        """No source and no client has moved for 2kX and this long."""
+        x_us = sum(n.x_us for n in self._plan.nodes.values())
+        return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
+
+    def restart(self, now_us: int) -> None:
+        """Something was done: everybody gets new time."""
+        self._moved_us = dict.fromkeys(self._moved_us, now_us)
+
+    def what_is_open(self) -> str:
+        faults = [f"{n}: {self._last[n]['fault']}" for n in self._sources if self._last.get(n, {}).get("fault")]
+        return "; ".join(faults) if faults else f"{', '.join(self._open())} not complete"
+
+
+def _progress(data: Mapping[str, Any]) -> Any:
+    channels: Sequence[Mapping[str, Any]] = data.get("channels", ())
+    return (
+        data.get("incarnation"),
+        data.get("last_id"),
+        data.get("frontier"),
+        [(c["position"], c["frontier"], c["tentative"]) for c in channels],
+    )
+
+
+def _open_channels(data: Mapping[str, Any]) -> list[str]:
+    if not data.get("channels"):
+        return ["(not heard of)"]
+    return [str(c["channel"]) for c in data["channels"] if not c["ended"]]

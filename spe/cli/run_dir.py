@@ -1,0 +1,202 @@
+"""The directory of a run: everything that is needed to understand it, repeat it, and talk to it while it lasts.
+
+config.yaml  cluster.json  faults.json  events.jsonl  summary.json
+logs/NAME.log  trace/NAME.jsonl  conditions/NAME.json  sources/…  clients/…  output/…
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from replicas.fault_state import Conditions
+from spe import __version__
+from spe.config import load_plan
+from spe.deploy import processes, with_addresses
+from spe.errors import ConfigError, SpeError
+from spe.plan import Client, Plan
+from spe.states import StreamId
+
+CONFIG: Final = "config.yaml"
+CLUSTER: Final = "cluster.json"
+#: Who answers for a run as a whole.
+SUPERVISOR: Final = "supervisor"
+#: The client of a run whose configuration has none.
+ONLY_CLIENT: Final = "client"
+TOKEN_VARIABLE: Final = "SPE_TOKEN"
+_PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A cluster: a plan with addresses, and how to be let in.
+
+    Attributes:
+      addresses: of everybody who can be talked to, by name; in a run also its clients and its supervisor.
+      folder: of the run; None for a configuration.
+      supervisor_pid: of the run, as it was written; 0 for a configuration.
+    """
+
+    plan: Plan
+    addresses: Mapping[str, str]
+    token: str
+    folder: Path | None = None
+    supervisor_pid: int = 0
+
+
+def load_target(path: Path) -> Target:
+    """A configuration, or the directory of a run.
+
+    Raises:
+      ConfigError, SpeError: it is neither.
+    """
+    if not path.is_dir():
+        plan = load_plan(path)
+        return Target(plan, processes(plan), os.environ.get(TOKEN_VARIABLE, ""))
+    file = path / CLUSTER
+    try:
+        data = json.loads(file.read_text())
+        folder = Path(data["data"])
+        plan = with_default_client(load_plan(path / CONFIG, folder))
+        known = processes(plan)
+        plan = with_addresses(plan, {n: a for n, a in data["addresses"].items() if n in known})
+        plan = with_origins(plan, data["origins"])
+        return Target(plan, data["addresses"], data["token"], path, int(data["pid"]))
+    except FileNotFoundError:
+        raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpeError(f"{file} is damaged: {error!r}") from error
+
+
+def with_default_client(plan: Plan) -> Plan:
+    """A run has somebody who reads what it makes.  The fingerprint stays."""
+    if plan.clients:
+        return plan
+    return replace(plan, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
+
+
+def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
+    """The same plan, whose replayed sources begin at these event times."""
+    sources = dict(plan.sources)
+    for name, origin_us in origins.items():
+        source = sources[StreamId(name)]
+        sources[StreamId(name)] = replace(source, replay={**source.replay, "origin_us": origin_us})
+    return replace(plan, sources=sources)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths inside the directory of a run, and what is written there."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path | None, config: Path) -> RunDirectory:
+        """A new one; ``runs/NAME-TIME`` where none is given.
+
+        Raises:
+          SpeError: there is something already, or it cannot be made.
+        """
+        given = path is not None
+        if path is None:
+            stem = Path("runs") / f"{config.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+            path, number = stem, 1
+            while path.exists():
+                number += 1
+                path = stem.with_name(f"{stem.name}-{number}")
+        if given and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise SpeError(f"{path} is there already and not empty; a run needs a directory of its own")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(config, path / CONFIG)
+        except OSError as error:
+            raise SpeError(f"{path} cannot be made: {error}") from error
+        return cls(path)
+
+    def log(self, process: str) -> Path:
+        return self.path / "logs" / f"{file_name(process)}.log"
+
+    def trace(self, process: str) -> Path:
+        return self.path / "trace" / f"{file_name(process)}.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def output(self) -> Path:
+        """Where relative paths of sinks start from."""
+        return self.path / "output"
+
+    def write_cluster(self, plan: Plan, **facts: Any) -> None:
+        """What :func:`load_target` reads; for our eyes only, because of the token."""
+        data = {
+            "pid": os.getpid(),
+            "cluster": plan.cluster,
+            "fingerprint": plan.fingerprint,
+            "versions": versions(),
+            "command": sys.argv,
+            **facts,
+        }
+        self.write(CLUSTER, data, mode=0o600)
+
+    def write(self, name: str, data: Any, mode: int = 0o644) -> None:
+        """Replaces a JSON file as a whole."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.new")
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+            json.dump(data, file, indent=1, default=str)
+            file.write("\n")
+        os.replace(aside, path)
+
+    def write_conditions(self, process: str, conditions: Conditions) -> None:
+        """What a process finds when it starts (again)."""
+        self.write(f"conditions/{file_name(process)}.json", conditions.to_data())
+
+    def read_conditions(self, process: str) -> Conditions:
+        try:
+            text = (self.path / "conditions" / f"{file_name(process)}.json").read_text()
+        except FileNotFoundError:
+            return Conditions()
+        return Conditions.from_data(json.loads(text))
+
+
+def file_name(process: str) -> str:
+    """``source:a`` as a file name."""
+    return re.sub(r"[^\w.\-]", "-", process)
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(16)
+
+
+def versions() -> dict[str, str]:
+    """Of this software and of what it stands on."""
+    found = {"spe": __version__, "python": platform.python_version(), "system": platform.platform()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def pick(kind: str, name: str, known: Mapping[Any, Any]) -> None:
+    """Raises ConfigError where the plan has no node, source or client of this name."""
+    from spe.problems import did_you_mean, one_of
+
+    if name not in known:
+        names = [str(k) for k in known]
+        raise ConfigError([f"no {kind} {name!r}{did_you_mean(name, names)}; expected {one_of(names)}"])

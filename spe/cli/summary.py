@@ -1,0 +1,238 @@
+"""What a run came to: figures for summary.json, and the text that is printed at its end.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from replicas.fault_runner import Happening
+from spe.cli.delays import delay_bound_us, longest_path
+from spe.cli.history import History
+from spe.cli.view import count, seconds
+from spe.describe import show_duration
+from spe.plan import Channel, Plan
+
+
+def figures(
+    plan: Plan, history: History, happenings: Sequence[Happening], begun_us: int, ended_us: int
+) -> dict[str, Any]:
+    """Everything that was measured, in plain data; times in microseconds."""
+    channels = [
+        _channel(plan, history, client.name, Channel(stream, p))
+        for client in plan.clients.values()
+        for stream in client.reads
+        for p in range(plan.partitions_of(stream))
+    ]
+    delays = [c["delay_max_us"] for c in channels if c["delay_max_us"] is not None]
+    return {
+        "duration_us": ended_us - begun_us,
+        "stable": sum(c["stable"] for c in channels),
+        "tentative": sum(c["tentative"] for c in channels),
+        "undone": sum(c["undone"] for c in channels),
+        "delay_max_us": max(delays, default=None),
+        "delay_bound_us": max((c["bound_us"] for c in channels), default=None),
+        "stable_gap_max_us": max((c["stable_gap_max_us"] for c in channels), default=0),
+        "channels": channels,
+        "switches": [
+            {**switch, "at_us": switch["at_us"] - begun_us, "client": client}
+            for client in plan.clients
+            for data in history.over(f"client:{client}")
+            for switch in data.get("switches", ())
+        ],
+        "replicas": [
+            _replica(history, node, id.unit, id.partition) for node in plan.nodes for id in plan.replicas_on(node)
+        ],
+        "sources": [_source(history, stream) for stream in plan.sources],
+        "faults": [_fault(h, begun_us) for h in happenings],
+    }
+
+
+def _channel(plan: Plan, history: History, client: str, channel: Channel) -> dict[str, Any]:
+    name = f"client:{client}"
+    parts = history.parts(name, "channels", "channel", str(channel))
+    delays = [p["delay_max_us"] for p in parts if p["delay_max_us"] is not None]
+    return {
+        "client": client,
+        "channel": str(channel),
+        "stable": max((p["position"] for p in parts), default=0),  # ids are ordinals
+        "tentative": sum(p["tentative"] for p in parts),
+        "undone": sum(p["undone"] for p in parts),
+        "delay_max_us": max(delays, default=None),
+        "bound_us": delay_bound_us(plan, channel.stream),
+        "k": longest_path(plan, channel.stream),
+        "gap_max_us": max((p["gap_max_us"] for p in parts), default=0),
+        "stable_gap_max_us": max((p["stable_gap_max_us"] for p in parts), default=0),
+        "switches": sum(p["switches"] for p in parts),
+        "complete": bool(parts) and bool(parts[-1]["ended"]),
+    }
+
+
+def _replica(history: History, node: str, unit: str, partition: int) -> dict[str, Any]:
+    parts = [p for p in history.parts(node, "replicas", "unit", unit) if p["partition"] == partition]
+    counters: dict[str, int] = {}
+    for part in parts:
+        for key, value in part.get("counters", {}).items():
+            counters[key] = counters.get(key, 0) + int(value)
+    return {
+        "replica": f"{unit}/{partition}@{node}",
+        "starts": history.starts(node),
+        "state": parts[-1]["state"] if parts else None,
+        "stable": max((p["stable"] for p in parts), default=0),
+        "tentative": sum(p["tentative"] for p in parts),
+        "reconciliations": sum(p["reconciliations"] for p in parts),
+        "switches": sum(i["switches"] for p in parts for i in p["inputs"]),
+        "error": next((p["error"] for p in reversed(parts) if p.get("error")), None),
+        "counters": {k: v for k, v in counters.items() if v},
+    }
+
+
+def _source(history: History, stream: str) -> dict[str, Any]:
+    name = f"source:{stream}"
+    last = history.last(name)
+    totals = {
+        key: sum(int(data.get(key, 0)) for data in history.over(name)) for key in ("late", "malformed", "refused_ahead")
+    }
+    return {
+        "source": stream,
+        "tuples": last.get("last_id", 0),
+        "ended": bool(last.get("ended")),
+        "fault": last.get("fault"),
+        "starts": history.starts(name),
+        **totals,
+    }
+
+
+def _fault(one: Happening, begun_us: int) -> dict[str, Any]:
+    """Times since the beginning, as they really were."""
+    return {
+        **{k: v for k, v in one.fault.to_data().items() if k != "at"},
+        "text": str(one.fault),
+        "planned_us": None if one.planned_us is None else one.planned_us - begun_us,
+        "began_us": None if one.began_us is None else one.began_us - begun_us,
+        "ended_us": None if one.ended_us is None else one.ended_us - begun_us,
+        "errors": one.errors,
+    }
+
+
+# -- as text -------------------------------------------------------------------------------------------------------
+
+
+def summary_text(summary: Mapping[str, Any]) -> RenderableType:
+    """What is printed: the promise first, then who contributed what."""
+    parts: list[RenderableType] = [Text("")]
+    parts += [_channels_table(summary), Text(""), _headline(summary)]
+    if summary["switches"]:
+        parts += [Text(""), _switches(summary)]
+    parts += [Text(""), _processes(summary), Text(""), verdict_text(summary["verdict"])]
+    parts += [Text(f"{name}: {text}", style="bold red") for name, text in summary.get("died", {}).items()]
+    parts.append(Text(f"recorded in {summary['run_dir']}", style="dim"))
+    return Group(*parts)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == "r" else "left", no_wrap=True)
+    return table
+
+
+def _channels_table(summary: Mapping[str, Any]) -> Table:
+    table = _table(
+        ("client", "l"),
+        ("stream", "l"),
+        ("stable", "r"),
+        ("tentative", "r"),
+        ("undone", "r"),
+        ("largest delay", "r"),
+        ("allowed", "l"),
+        ("longest gap in stable", "r"),
+        ("switches", "r"),
+    )
+    for one in summary["channels"]:
+        late = one["delay_max_us"] is not None and one["delay_max_us"] > one["bound_us"]
+        x = "X" if one["k"] <= 1 else f"{one['k']}X"
+        table.add_row(
+            one["client"],
+            one["channel"],
+            f"{one['stable']:,}",
+            f"{one['tentative']:,}",
+            f"{one['undone']:,}",
+            Text(
+                "unknown" if one["delay_max_us"] is None else f"{seconds(one['delay_max_us'])} s", "red" if late else ""
+            ),
+            f"{x} = {show_duration(one['bound_us'])}",
+            f"{seconds(one['stable_gap_max_us'])} s",
+            count(one["switches"]),
+        )
+    return table
+
+
+def _headline(summary: Mapping[str, Any]) -> Text:
+    worst, bound = summary["delay_max_us"], summary["delay_bound_us"]
+    lines = []
+    if worst is not None:
+        lines.append(f"largest delay of a new tuple   {seconds(worst)} s, allowed {show_duration(bound)}")
+    lines.append(f"tentative tuples received      {summary['tentative']:,}, of which {summary['undone']:,} were undone")
+    lines.append(f"longest gap in stable output   {seconds(summary['stable_gap_max_us'])} s")
+    return Text("\n".join(lines))
+
+
+def _switches(summary: Mapping[str, Any]) -> Table:
+    table = _table(("at", "r"), ("switched", "l"), ("", "l"), ("silence", "r"))
+    for one in summary["switches"][-8:]:
+        table.add_row(
+            f"{seconds(one['at_us'])} s",
+            one["channel"],
+            f"{one['before']} → {one['after']}",
+            f"{seconds(one['silence_us'])} s",
+        )
+    return table
+
+
+def _processes(summary: Mapping[str, Any]) -> Group:
+    replicas = _table(
+        ("replica", "l"),
+        ("state", "l"),
+        ("starts", "r"),
+        ("tentative", "r"),
+        ("corrections", "r"),
+        ("switches", "r"),
+        ("", "l"),
+    )
+    for one in summary["replicas"]:
+        replicas.add_row(
+            one["replica"],
+            one["state"] or "never heard",
+            str(one["starts"]),
+            count(one["tentative"]),
+            count(one["reconciliations"]),
+            count(one["switches"]),
+            Text(
+                one["error"] or ", ".join(f"{k} {v:,}" for k, v in one["counters"].items()),
+                "red" if one["error"] else "dim",
+            ),
+        )
+    sources = _table(("source", "l"), ("tuples", "r"), ("late", "r"), ("malformed", "r"), ("refused", "r"), ("", "l"))
+    for one in summary["sources"]:
+        state = one["fault"] or ("" if one["ended"] else "not ended")
+        numbers = [count(one[k]) for k in ("late", "malformed", "refused_ahead")]
+        sources.add_row(one["source"], f"{one['tuples']:,}", *numbers, Text(state, "red" if one["fault"] else "dim"))
+    return Group(replicas, Text(""), sources)
+
+
+def verdict_text(verdict: Mapping[str, Any]) -> Text:
+    """The last word: is the stable stream what it should be?"""
+    if verdict["equal"] is None:
+        return Text(f"not compared with the reference: {verdict['reason']}", style="bold yellow")
+    if verdict["equal"]:
+        how = "equals the reference run, tuple for tuple"
+        what = f"{verdict['rows']:,} tuples"
+        if not verdict["complete"]:
+            return Text(f"stable stream {how}, as far as it came ({what}): {verdict['reason']}", style="bold green")
+        return Text(f"stable stream {how} ({what})", style="bold green")
+    differences = "\n".join(f"  {d}" for d in verdict["differences"])
+    return Text(f"STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")

@@ -1,0 +1,113 @@
+"""Who answers for a run as a whole: takes faults from ``spe inject`` and makes them happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from replicas.cluster import Cluster, Phase
+from replicas.fault_runner import FaultRunner
+from replicas.fault_state import Action, Do, FaultState
+from replicas.faults import one_fault
+from replicas.serving import Opened
+from spe.cli.polling import Poller
+from spe.cli.run_dir import SUPERVISOR, RunDirectory
+from spe.errors import ConfigError
+from spe.plan import Plan
+from spe.wire.messages import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    NotReady,
+    PartnerAnswer,
+    PartnerRequest,
+    SnapshotRefused,
+    SnapshotRequest,
+    Subscribe,
+    Truncated,
+)
+
+#: A process that is just starting does not listen yet; it is told of its conditions again until it does.
+_TELL_S = 3.0
+_AGAIN_S = 0.1
+
+
+class Hands:
+    """Does to processes what faults ask for.
+
+    Args:
+      state: which faults hold; says what each process has to know.
+    """
+
+    def __init__(self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState) -> None:
+        self._cluster = cluster
+        self._poller = poller
+        self._run = run
+        self._state = state
+        #: Conditions are told as a whole: for each process in order, so that the last word is the newest.
+        self._telling = {name: trio.Lock() for name in cluster.processes}
+
+    async def perform(self, action: Action) -> str:
+        """Returns "" or why it could not be done."""
+        name, cluster = action.process, self._cluster
+        if action.do is Do.KILL:
+            return "" if await cluster.kill(name) else "it does not run"
+        if action.do in (Do.START, Do.RESTART):
+            if action.do is Do.RESTART:
+                await cluster.kill(name)
+            self._state.started(name)
+            self._run.write_conditions(name, self._state.conditions(name))
+            await cluster.start(name)
+            return ""
+        if action.do is Do.FREEZE:
+            return "" if cluster.freeze(name) else "it does not run"
+        if action.do is Do.RESUME and not cluster.resume(name):
+            return ""
+        return await self._tell(name)
+
+    async def _tell(self, name: str) -> str:
+        """A frozen or dead process hears it when it runs again."""
+        async with self._telling[name]:
+            error = ""
+            with trio.move_on_after(_TELL_S):
+                while self._cluster.processes[name].phase in (Phase.RUNNING, Phase.STARTING):
+                    conditions = self._state.conditions(name)
+                    self._run.write_conditions(name, conditions)
+                    error = await self._poller.inject(name, conditions.to_data())
+                    if not error:
+                        return ""
+                    await trio.sleep(_AGAIN_S)
+            one = self._cluster.processes[name]
+            return error if one.alive and one.phase is Phase.RUNNING else ""
+
+
+class SupervisorService:
+    """What the supervisor does for those who connect (replicas.serving.Service)."""
+
+    def __init__(self, plan: Plan, runner: FaultRunner, incarnation: int) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._incarnation = incarnation
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        try:
+            return await self._runner.inject(one_fault(fault, self._plan))
+        except ConfigError as error:
+            return str(error)
+
+    def status(self) -> Mapping[str, Any]:
+        return {"kind": "supervisor", "name": SUPERVISOR, "faults": [str(h.fault) for h in self._runner.happenings]}
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+        return NotReady("the supervisor serves no streams")
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        return HeartbeatAnswer(message.number, self._incarnation, [])
+
+    def partner_request(self, message: PartnerRequest) -> Message:
+        return PartnerAnswer(message.unit, message.partition, message.number, False)
+
+    async def snapshot(self, message: SnapshotRequest) -> SnapshotRefused:
+        return SnapshotRefused("the supervisor has no state")
