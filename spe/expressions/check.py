@@ -170,7 +170,9 @@ class _Checker:
         arguments = [self._as(a, t) for a, t in zip(arguments, row.expected(len(arguments)))]
         self._check_literals(row, arguments)
         function = row.function
-        if row.without_zero is not None and isinstance(arguments[1], Const) and arguments[1].value:
+        if row.without_zero is not None and isinstance(arguments[1], Const):
+            if not arguments[1].value:
+                return constant(None, row.result, syntax.position)
             function = row.without_zero
         bounds = row.bounds(*[a.bounds for a in arguments]) if row.bounds is not None else None
         if bounds is not None and not (_INT32[0] <= bounds[0] and bounds[1] <= _INT32[1]):
@@ -220,8 +222,15 @@ class _Checker:
     def _form_logic(self, syntax: Call) -> Node:
         name = syntax.name.upper()
         left, right = (self._bool(a, name) for a in syntax.arguments)
-        form = Form.AND if syntax.name == "and" else Form.OR
-        return self._special(form, BOOL, [left, right], syntax.position, nullable=left.nullable or right.nullable)
+        return self._logic(Form.AND if syntax.name == "and" else Form.OR, left, right, syntax.position)
+
+    def _logic(self, form: Form, left: Node, right: Node, position: int) -> Node:
+        """AND or OR; a literal that is not NULL decides alone, or adds nothing."""
+        deciding = form is Form.OR
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Const) and one.value is not None:
+                return one if one.value is deciding else other
+        return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
 
     def _not(self, node: Node, position: int) -> Node:
         return self._apply(functions.NOT, BOOL, [node], position)
@@ -273,12 +282,8 @@ class _Checker:
 
     def _form_between(self, syntax: Call) -> Node:
         value, low, high = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "BETWEEN")
-        parts = [
-            self._compared("<=", low, value, syntax.position),
-            self._compared("<=", value, high, syntax.position),
-        ]
-        nullable = any(p.nullable for p in parts)
-        return self._special(Form.AND, BOOL, parts, syntax.position, nullable=nullable)
+        above = self._compared("<=", low, value, syntax.position)
+        return self._logic(Form.AND, above, self._compared("<=", value, high, syntax.position), syntax.position)
 
     def _form_in(self, syntax: Call) -> Node:
         if len(syntax.arguments) < 2:
@@ -292,7 +297,7 @@ class _Checker:
         if len(listed) == len(nodes) - 1:
             return result
         unknown = constant(None, BOOL, syntax.position)
-        return self._special(Form.OR, BOOL, [result, unknown], syntax.position, nullable=True)
+        return self._logic(Form.OR, result, unknown, syntax.position)
 
     def _among(self, value: Node, listed: Sequence[Const], position: int) -> Node:
         """Is it one of these?"""
@@ -302,11 +307,10 @@ class _Checker:
         if value.type is not STRING and len(values) > _FEW and all(v == v for v in values):
             wanted = np.array(values, value.type.dtype)
             return self._apply(Function("in", columns=lambda v: np.isin(v, wanted)), BOOL, [value], position)
-        result: Node = constant(None if value.nullable and not values else False, BOOL, position)
+        result: Node = constant(False, BOOL, position)
         for i, one in enumerate(listed):
             equal = self._compared("=", value, one, position)
-            nullable = result.nullable or equal.nullable
-            result = equal if i == 0 else self._special(Form.OR, BOOL, [result, equal], position, nullable=nullable)
+            result = equal if i == 0 else self._logic(Form.OR, result, equal, position)
         return result
 
     def _form_like(self, syntax: Call) -> Node:
@@ -384,14 +388,24 @@ class _Checker:
         self._count(syntax, 2, None)
         name = syntax.name.upper()
         nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, name)
-        if nodes[0].type in (STRING, BOOL) and not all(isinstance(n, Const) and n.untyped for n in nodes):
-            self._fail(syntax.position, f"{name} of {nodes[0].type}", "write CASE WHEN a < b THEN b ELSE a END")
         result = nodes[0]
         for node in nodes[1:]:
+            if node.type in (STRING, BOOL):
+                result = self._extreme(result, node, name == "GREATEST", syntax.position)
+                continue
             form = Form.GREATEST if name == "GREATEST" else Form.LEAST
             nullable = result.nullable and node.nullable
             result = self._special(form, node.type, [result, node], syntax.position, nullable=nullable)
         return dataclasses.replace(result, bounds=_hull(nodes))
+
+    def _extreme(self, left: Node, right: Node, largest: bool, position: int) -> Node:
+        """CASE WHEN left IS NULL OR left < right THEN right ELSE left END; with > for the smaller."""
+        beaten = self._compared("<" if largest else ">", left, right, position)
+        if left.nullable:
+            absent = self._special(Form.IS_NULL, BOOL, [left], position, nullable=False)
+            beaten = self._logic(Form.OR, absent, beaten, position)
+        nullable = left.nullable and right.nullable
+        return dataclasses.replace(self._chosen([beaten], [right, left], position), nullable=nullable)
 
     def _count(self, syntax: Call, low: int, high: int | None) -> None:
         count = len(syntax.arguments)

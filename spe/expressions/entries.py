@@ -135,14 +135,14 @@ class TextEqual:
 
     def __call__(self, a: Array, a_texts: StringDictionary, b: Array, b_texts: StringDictionary) -> Array:
         if a_texts is b_texts:
-            return a == b
+            return np.equal(a, b)
         by_b = self._tables.get(a_texts)
         if by_b is None:
             by_b = self._tables[a_texts] = WeakKeyDictionary()
         found = by_b.get(b_texts)
         if found is None:
             found = by_b[b_texts] = _Found()
-        return lookup(found.table(a_texts, b_texts), a) == b
+        return np.equal(lookup(found.table(a_texts, b_texts), a), b)
 
 
 class _Found:

@@ -102,9 +102,10 @@ def round_half_up(a: Values, digits: int = 0) -> Values:
     whole = np.floor(scaled)
     over = scaled - whole
     result = np.where(over >= 0.5, whole + 1.0, whole) / 10.0**digits
-    clear = np.abs(over - 0.5) > scaled * 2.0**-51
+    clear = (np.abs(over - 0.5) > scaled * 2.0**-51) & (scaled < 2.0**52)
     result = np.where(scaled < 2.0**52, result, size)
-    unclear = np.flatnonzero(~clear & np.isfinite(a)) if digits else np.empty(0, np.int64)
+    # from 2⁶⁰ on the 17 digits that tell a float64 end before the place that is rounded
+    unclear = np.flatnonzero(~clear & (scaled < 2.0**60)) if digits else np.empty(0, np.int64)
     for i in unclear.tolist():
         exact = Decimal(repr(float(size[i])))
         result[i] = float(exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
