@@ -61,12 +61,14 @@ class SwitchWatch:
     def __init__(self) -> None:
         self._last: dict[Channel, tuple[str, int]] = {}
         self.switches: list[Switch] = []
+        self.counts: dict[Channel, int] = {}
 
     def arrived(self, channel: Channel, producer: str | None, now_us: int) -> None:
         if producer is None:
             return
         before = self._last.get(channel)
         if before is not None and before[0] != producer:
+            self.counts[channel] = self.counts.get(channel, 0) + 1
             self.switches.append(Switch(str(channel), before[0], producer, now_us - before[1], now_us))
             del self.switches[:-SWITCHES_KEPT]
         self._last[channel] = (producer, now_us)
@@ -160,6 +162,7 @@ class ClientProcess:
         one = self._inputs[change.channel]
         self._stats[change.channel].apply(change)
         self._watch.arrived(change.channel, one.main.producer if one.main is not None else None, change.arrived_us)
+        self._stats[change.channel].switched(change.channel, self._watch.counts.get(change.channel, 0))
         if self._recorder is not None:
             new = _after(change, self._recorder.position(change.channel)[0])
             if new is not None:
@@ -192,8 +195,7 @@ class ClientProcess:
         channels = []
         for one in self._stats.values():
             for figures in one.to_status(now):
-                read = reads[str(figures["channel"])]
-                channels.append({**figures, "producer": read["producer"], "switches": read["switches"]})
+                channels.append({**figures, "producer": reads[str(figures["channel"])]["producer"]})
         switches = [
             {"channel": s.channel, "before": s.before, "after": s.after, "silence_us": s.silence_us, "at_us": s.at_us}
             for s in self._watch.switches

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import trio
 
 from replicas.fault_state import Action, FaultState
-from replicas.faults import Fault
+from replicas.faults import Fault, FaultKind
 from spe.env import Clock
 
 #: Does one thing to a process; "" or why it could not be done.
@@ -22,6 +22,7 @@ class Happening:
     Attributes:
       planned_us: when it is due, wall time; None: somebody asked for it.
       began_us, ended_us: when it really began and ended, wall time; None: not (yet).
+      number: what the state calls it; 0 before it began.
       errors: what could not be done.
     """
 
@@ -29,6 +30,7 @@ class Happening:
     planned_us: int | None = None
     began_us: int | None = None
     ended_us: int | None = None
+    number: int = 0
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -82,9 +84,9 @@ class FaultRunner:
             return "the run has not begun"
         happening = Happening(fault)
         self.happenings.append(happening)
-        number = await self._begin(happening)
+        await self._begin(happening)
         if fault.for_us is not None:
-            self._nursery.start_soon(self._end_later, happening, number)
+            self._nursery.start_soon(self._end_later, happening)
         return "; ".join(happening.errors)
 
     @property
@@ -95,25 +97,36 @@ class FaultRunner:
     async def _play(self, happening: Happening) -> None:
         assert happening.planned_us is not None
         await self._sleep_until(happening.planned_us)
-        number = await self._begin(happening)
+        await self._begin(happening)
         if happening.fault.for_us is not None:
-            await self._end_later(happening, number)
+            await self._end_later(happening)
 
-    async def _begin(self, happening: Happening) -> int:
+    async def _begin(self, happening: Happening) -> None:
         happening.began_us = self._clock.wall_us()
-        number, actions = self._state.begin(happening.fault)
+        happening.number, actions = self._state.begin(happening.fault)
         self._told("began", happening)
+        if happening.fault.kind is FaultKind.HEAL:
+            self._note_healed()
         await self._do(happening, actions)
-        return number
 
-    async def _end_later(self, happening: Happening, number: int) -> None:
+    async def _end_later(self, happening: Happening) -> None:
         assert happening.began_us is not None
         assert happening.fault.for_us is not None
         await self._sleep_until(happening.began_us + happening.fault.for_us)
-        actions = self._state.end(number)
+        if happening.ended_us is not None:
+            return
         happening.ended_us = self._clock.wall_us()
+        actions = self._state.end(happening.number)
         self._told("ended", happening)
         await self._do(happening, actions)
+
+    def _note_healed(self) -> None:
+        """Of the faults that last, those that a heal has just ended altogether."""
+        for one in self.happenings:
+            lasting = one.fault.kind in (FaultKind.FREEZE, FaultKind.CUT, FaultKind.DELAY, FaultKind.STALL)
+            if lasting and one.number and one.ended_us is None and not self._state.is_active(one.number):
+                one.ended_us = self._clock.wall_us()
+                self._told("ended", one)
 
     async def _do(self, happening: Happening, actions: Sequence[Action]) -> None:
         """In order for one process, at the same time for several: a link is cut at both ends."""

@@ -99,7 +99,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "delay": ("target", "from", "to", "one_way", "by", "for"),
     "heal": ("target", "from", "to"),
 }
-_LINKS: Final = ("cut", "delay", "heal")
+#: What happens to links rather than to processes, or to both.
+LINKS: Final = ("cut", "delay", "heal")
 
 
 class FaultModel(Model):
@@ -125,7 +126,7 @@ class FaultModel(Model):
         if ("from" in given) != ("to" in given):
             raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
         if self.target is None and self.from_ is None and self.kind != "heal":
-            raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in _LINKS else 'a target'}")
+            raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
         if self.kind == "delay" and self.by is None:
             raise ValueError("delay needs by, such as by: 200ms")
         if self.one_way and self.from_ is None:
@@ -243,7 +244,7 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
 
 def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
     """The full name of a process; ``a`` does for ``source:a`` where nothing else is called so."""
-    if name in known or (name == ALL and kind in _LINKS):
+    if name in known or (name == ALL and kind in LINKS):
         return name
     alike = [k for k in known if k.partition(":")[2] == name]
     if len(alike) == 1:

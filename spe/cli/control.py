@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
-from rich.console import Console
 
-from replicas.faults import one_fault
+from replicas.faults import LINKS, one_fault
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target
-from spe.cli.view import Sight, render
+from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
 from spe.runtime import production_env
 
@@ -33,10 +32,10 @@ def status(path: Path, as_json: bool) -> int:
     else:
         env = production_env(Path())
         sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
-        console = Console()
+        console = make_console()
         console.print(render(target.plan, sight))
         for name in silent:
-            console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False)
+            console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
     return 1 if silent else 0
 
 
@@ -68,12 +67,14 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
 
 
 def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> dict[str, Any]:
-    """A command line's fault as in a file: one name is a target, two are the ends of a link."""
+    """A command line's fault as in a file: names are targets; for what happens to links, two are their ends."""
     data: dict[str, Any] = {"kind": kind}
     lists = [name.split(",") for name in names]
-    if len(lists) > 2:
+    if kind not in LINKS:
+        data["target"] = [name for each in lists for name in each]
+    elif len(lists) > 2:
         raise SpeError(f"expected one name, or the two ends of a link, got {len(names)}; separate several by commas")
-    if len(lists) == 1:
+    elif len(lists) == 1:
         data["target"] = lists[0]
     elif lists:
         data |= {"from": lists[0], "to": lists[1]}

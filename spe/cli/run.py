@@ -12,7 +12,6 @@ from random import SystemRandom
 from typing import Any, Final
 
 import trio
-from rich.console import Console
 from rich.live import Live
 
 from replicas.cluster import Cluster, Phase, ProcessSpec, check_free, free_addresses, open_cluster
@@ -28,7 +27,7 @@ from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, with_default_cl
 from spe.cli.summary import figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
-from spe.cli.view import Sight, moment, render, seconds
+from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
 from spe.deploy import processes, with_addresses
 from spe.errors import ConfigError
@@ -180,7 +179,7 @@ class Supervisor:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._console = Console()
+        self._console = make_console()
         self._history = History()
         self._state = FaultState(processes_of(job.plan))
         self._begun_us: int | None = None

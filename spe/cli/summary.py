@@ -73,10 +73,8 @@ def _channel(plan: Plan, history: History, client: str, channel: Channel) -> dic
 
 def _replica(history: History, node: str, unit: str, partition: int) -> dict[str, Any]:
     parts = [p for p in history.parts(node, "replicas", "unit", unit) if p["partition"] == partition]
-    counters: dict[str, int] = {}
-    for part in parts:
-        for key, value in part.get("counters", {}).items():
-            counters[key] = counters.get(key, 0) + int(value)
+    # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last ones are all.
+    counters = parts[-1].get("counters", {}) if parts else {}
     return {
         "replica": f"{unit}/{partition}@{node}",
         "starts": history.starts(node),
@@ -141,22 +139,23 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _channels_table(summary: Mapping[str, Any]) -> Table:
+    several = len({one["client"] for one in summary["channels"]}) > 1
     table = _table(
-        ("client", "l"),
-        ("stream", "l"),
-        ("stable", "r"),
-        ("tentative", "r"),
-        ("undone", "r"),
-        ("largest delay", "r"),
-        ("allowed", "l"),
-        ("longest gap in stable", "r"),
-        ("switches", "r"),
+        *([("\nclient", "l")] if several else []),
+        ("\nstream", "l"),
+        ("\nstable", "r"),
+        ("\ntentative", "r"),
+        ("\nundone", "r"),
+        ("largest\ndelay", "r"),
+        ("\nallowed", "l"),
+        ("longest gap\nin stable", "r"),
+        ("\nswitches", "r"),
     )
     for one in summary["channels"]:
         late = one["delay_max_us"] is not None and one["delay_max_us"] > one["bound_us"]
         x = "X" if one["k"] <= 1 else f"{one['k']}X"
         table.add_row(
-            one["client"],
+            *([one["client"]] if several else []),
             one["channel"],
             f"{one['stable']:,}",
             f"{one['tentative']:,}",

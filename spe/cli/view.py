@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +23,8 @@ from spe.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 #: A status older than this says nothing about now.
 STALE_US: Final = 1_500_000
-_BAR_CELLS: Final = 16
+_BAR_CELLS: Final = 8
+_ELSEWHERE_COLUMNS: Final = 120
 _FAULTS_SHOWN: Final = 8
 
 STATE_STYLES: Final[Mapping[str, str]] = {
@@ -61,6 +63,12 @@ class Sight:
     errors: Mapping[str, str] = field(default_factory=dict)
     happenings: Sequence[Happening] = ()
     note: str = ""
+
+
+def make_console() -> Console:
+    """The terminal; where the output goes elsewhere, wide enough for everything."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ELSEWHERE_COLUMNS)
 
 
 def render(plan: Plan, sight: Sight) -> RenderableType:
@@ -103,20 +111,14 @@ def process_state(sight: Sight, name: str) -> Text | None:
 
 
 def _sources(plan: Plan, sight: Sight) -> Table:
-    table = _table(
-        "source", "", "tuples", "at", "late", "malformed", "refused", right=("tuples", "late", "malformed", "refused")
-    )
+    numbers = ("tuples", "late", "malformed", "refused")
+    table = _table("source", "", "tuples", "at", "late", "malformed", "refused", right=numbers)
     for stream in plan.sources:
         name = f"source:{stream}"
         data = sight.seen[name].data if name in sight.seen else {}
-        state = process_state(sight, name)
-        if state is None:
-            state = Text("ended", style="dim") if data.get("ended") else Text("running", style="green")
-            if data.get("fault"):
-                state = Text(str(data["fault"]), style="bold red")
         table.add_row(
-            name,
-            state,
+            stream,
+            process_state(sight, name) or _source_state(data),
             f"{data.get('last_id', 0):,}",
             moment(data.get("frontier", BEFORE_TIME)),
             count(data.get("late", 0)),
@@ -126,17 +128,24 @@ def _sources(plan: Plan, sight: Sight) -> Table:
     return table
 
 
+def _source_state(data: Mapping[str, Any]) -> Text:
+    if data.get("fault"):
+        return Text(str(data["fault"]), style="bold red")
+    return Text("ended", style="dim") if data.get("ended") else Text("running", style="green")
+
+
 def _replicas(plan: Plan, sight: Sight) -> Table:
     right = ("stable", "tentative", "corrections", "buffer")
-    table = _table("replica", "state", "stable", "tentative", "corrections", "buffer", "reads", right=right)
+    table = _table("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
     for node in plan.nodes:
         data = sight.seen[node].data if node in sight.seen else {}
         hidden = process_state(sight, node)
         known = {(r["unit"], r["partition"]): r for r in data.get("replicas", ())}
         for id in plan.replicas_on(node):
             one: Mapping[str, Any] = known.get((id.unit, id.partition), {})
+            unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
             table.add_row(
-                Text.assemble((str(id.node), "bold"), f" {id.unit}/{id.partition}"),
+                Text.assemble((str(id.node), "bold"), f" {unit}"),
                 hidden or _replica_state(one),
                 f"{one.get('stable', 0):,}",
                 tentative(one.get("tentative", 0)),
@@ -150,7 +159,7 @@ def _replicas(plan: Plan, sight: Sight) -> Table:
 def _replica_state(one: Mapping[str, Any]) -> Text:
     if one.get("error"):
         return Text("STOPPED", style="bold white on red")
-    name = str(one.get("state", "?"))
+    name = str(one.get("state", ""))
     text = Text(name, style=STATE_STYLES.get(name, "dim"))
     if one.get("missing"):
         text.append(f" {one['missing'][0]}", style="red")
@@ -165,7 +174,7 @@ def _reads(one: Mapping[str, Any]) -> Text:
         stream = channel.rpartition("/")[0]
         if main == f"source:{stream}":
             continue
-        text.append(f"{'' if not len(text) else '  '}{channel} ← ")
+        text.append(f"{'  ' if text else ''}{channel} ← ")
         text.append(str(main or "nobody"), style="" if main else "bold red")
         if each.get("corrections"):
             text.append(f" + {each['corrections']}", style="cyan")
@@ -173,19 +182,10 @@ def _reads(one: Mapping[str, Any]) -> Text:
 
 
 def _clients(plan: Plan, sight: Sight) -> Table:
-    right = ("stable", "tentative", "undone", "worst", "gap", "switches")
-    table = _table(
-        "client",
-        "stable",
-        "tentative",
-        "undone",
-        "delay of new tuples",
-        "worst",
-        "gap",
-        "reads",
-        "switches",
-        right=right,
-    )
+    """One row per channel; the client's name stands before it where there are several."""
+    right = ("stable", "tentative", "undone", "worst", "gap")
+    title = "client" if len(plan.clients) > 1 else f"client {next(iter(plan.clients), '')}"
+    table = _table(title, "stable", "tentative", "undone", _delay_title(plan), "worst", "gap", "reads", right=right)
     for client in plan.clients:
         name = f"client:{client}"
         hidden = process_state(sight, name)
@@ -193,23 +193,35 @@ def _clients(plan: Plan, sight: Sight) -> Table:
         for one in data.get("channels", ()):
             stream = str(one["channel"]).rpartition("/")[0]
             bound = delay_bound_us(plan, StreamId(stream))
+            label = one["channel"] if plan.partitions_of(StreamId(stream)) > 1 else stream
             table.add_row(
-                Text.assemble((client, "bold"), f" {one['channel']}"),
-                f"{one['stable']:,}",
+                Text.assemble((f"{client} ", "bold") if len(plan.clients) > 1 else "", label),
+                f"{one['position']:,}",  # ids are ordinals, also after the client was restarted
                 tentative(one["tentative"]),
                 count(one["undone"]),
-                _delay(one, bound, longest_path(plan, StreamId(stream)), sight.now_us),
-                "" if one["delay_max_us"] is None else _against(one["delay_max_us"], bound, " s"),
-                f"{seconds(one['stable_gap_max_us'])} s",
+                _delay(one, bound, sight.now_us),
+                "" if one["delay_max_us"] is None else _against(one["delay_max_us"], bound),
+                seconds(one["stable_gap_max_us"]),
                 hidden or Text(str(one["producer"] or ("" if one["ended"] else "nobody"))),
-                count(one["switches"]),
             )
         if not data.get("channels"):
-            table.add_row(Text(client, style="bold"), "", "", "", hidden or "", "", "", "", "")
+            table.add_row(Text(client, style="bold"), "", "", "", hidden or "", "", "", "")
     return table
 
 
-def _delay(one: Mapping[str, Any], bound_us: int, k: int, now_us: int) -> Text:
+def _delay_title(plan: Plan) -> str:
+    """``delay / X 2s``: what the bars are measured against, where that is the same for all outputs."""
+    allowed = {allowed_text(plan, s) for s in plan.query.outputs}
+    return f"delay / {allowed.pop()}" if len(allowed) == 1 else "delay / kX"
+
+
+def allowed_text(plan: Plan, stream: StreamId) -> str:
+    """``X 2s``, ``4X 8s``: k SUnions on the longest path, and the time they may take."""
+    k = longest_path(plan, stream)
+    return f"{'' if k <= 1 else k}X {show_duration(delay_bound_us(plan, stream))}"
+
+
+def _delay(one: Mapping[str, Any], bound_us: int, now_us: int) -> Text:
     """A bar of the current delay against kX.  While nothing comes, the silence counts: the delay grows with it."""
     if one["ended"]:
         return Text("complete", style="green")
@@ -220,17 +232,11 @@ def _delay(one: Mapping[str, Any], bound_us: int, k: int, now_us: int) -> Text:
     share = current / bound_us
     filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
     style = _style_of(share)
-    x = "X" if k <= 1 else f"{k}X"
-    return Text.assemble(
-        ("█" * filled, style),
-        ("░" * (_BAR_CELLS - filled), "dim"),
-        (f" {seconds(current)}", style),
-        f" of {x} {show_duration(bound_us)}",
-    )
+    return Text.assemble(("█" * filled, style), ("░" * (_BAR_CELLS - filled), "dim"), (f" {seconds(current)}", style))
 
 
-def _against(us: int, bound_us: int, unit: str = "") -> Text:
-    return Text(f"{seconds(us)}{unit}", style=_style_of(us / bound_us))
+def _against(us: int, bound_us: int) -> Text:
+    return Text(seconds(us), style=_style_of(us / bound_us))
 
 
 def _style_of(share: float) -> str:
@@ -281,10 +287,10 @@ def tentative(number: int) -> Text:
 
 
 def moment(us: int) -> str:
-    """A point in tuple time, to the tenth of a second."""
+    """A point in tuple time, to the tenth of a second, without its year."""
     if us <= BEFORE_TIME:
         return ""
     if us >= END_OF_TIME:
         return "end"
-    text = format_timestamp(us - us % 100_000)
-    return text[:21] if "." in text else text
+    whole = format_timestamp(us - us % 1_000_000)
+    return f"{whole[5:].replace('T', ' ')}.{us // 100_000 % 10}"
