@@ -249,13 +249,14 @@ class Upstream:
         channel = str(owner.inputs[index].channel)
         if isinstance(action, Open):
             trace("subscribe", consumer=owner.name, channel=channel, producer=action.producer, mode=action.mode)
-            self._feeds[key] = (trio.CancelScope(), [])
-            self._nursery.start_soon(self._feed, owner, index, action)
+            feed = self._feeds[key] = (trio.CancelScope(), [])
+            # Handed over, not looked up: the feed may be closed again before its task has run for the first time.
+            self._nursery.start_soon(self._feed, owner, index, action, *feed)
         elif isinstance(action, Close):
             trace("unsubscribe", consumer=owner.name, channel=channel, why=action.reason)
-            feed = self._feeds.pop(key, None)
-            if feed is not None:
-                feed[0].cancel()
+            closing = self._feeds.pop(key, None)
+            if closing is not None:
+                closing[0].cancel()
         else:
             trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
             for connection in self._feeds[key][1] if key in self._feeds else []:
@@ -267,11 +268,12 @@ class Upstream:
         except LinkBroken:
             return  # the feed's own task finds out as well
 
-    async def _feed(self, owner: Owner, index: int, action: Open) -> None:
+    async def _feed(
+        self, owner: Owner, index: int, action: Open, scope: trio.CancelScope, connections: list[Connection]
+    ) -> None:
         """One subscription, from connecting to its end."""
         one, generation = owner.inputs[index], action.generation
         key = (owner.name, index, generation)
-        scope, connections = self._feeds[key]
         clock = self._env.clock
         why = "closed"
         with scope:
