@@ -112,6 +112,16 @@ class Feed:
     last_stable: int = 0
     frontier: int = BEFORE_TIME
     tentative: bool = False
+    #: Since when its producer is known to have more than has arrived; since when another replica is further on.
+    ahead_since: int | None = None
+    behind_since: int | None = None
+
+    def shift(self, gap_us: int) -> None:
+        """We were not running for ``gap_us``: that was no silence of the producer's (T1)."""
+        self.since += gap_us
+        self.last_arrival += gap_us
+        self.last_stable += gap_us
+        self.ahead_since = self.behind_since = None
 
 
 class Input:
@@ -258,6 +268,7 @@ class Input:
         if feed is None:
             return []
         feed.last_arrival = now
+        feed.ahead_since = None
         if isinstance(element, Batch):
             self._batch(feed, element, now)
         elif isinstance(element, Boundary):
@@ -288,6 +299,7 @@ class Input:
             raise RemoteProtocolError(f"{self.channel}: a tuple below the boundary {feed.frontier} that came before it")
         feed.position = batch.upto_id
         feed.last_stable = now
+        feed.behind_since = None
         self.port.add_stable(batch, now)
 
     def _boundary(self, feed: Feed, boundary: Boundary, now: int) -> None:
@@ -303,6 +315,7 @@ class Input:
         feed.position = boundary.upto_id
         feed.frontier = boundary.time
         feed.last_stable = now
+        feed.behind_since = None
         self.port.add_boundary(boundary, now)
 
     def _rec_done(self, feed: Feed, element: RecDone) -> list[Action]:
@@ -351,13 +364,16 @@ class Input:
             return "no heartbeat"
         if producer.quarantined == producer.incarnation:
             return "quarantined"
-        silent = now - max(feed.last_arrival, feed.since) > self._stall_us
-        if not (feed.opened and silent):
-            return ""
-        # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).
+        # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).  The
+        # clock runs from when it said so: after a silence of its own its news may overtake its data.
         sends = feed is self.main and (producer.state is not NodeState.STABILIZATION or producer.fresh)
         ours = max(self.port.frontier, self.port.t_star() + 1 if self.port.held else BEFORE_TIME)
-        return "half open" if sends and producer.newest() > ours else ""
+        if not (feed.opened and sends and producer.newest() > ours):
+            feed.ahead_since = None
+            return ""
+        if feed.ahead_since is None:
+            feed.ahead_since = now
+        return "half open" if now - feed.ahead_since > self._stall_us else ""
 
     def _state(self, feed: Feed) -> NodeState:
         return self.producers[feed.producer].state
@@ -372,13 +388,18 @@ class Input:
     def _stalled(self, now: int) -> bool:
         """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it."""
         main = self.main
-        if main is None or now - max(main.last_stable, main.since) <= self._stall_us:
+        if main is None:
             return False
-        return any(
+        if not any(
             p.name != main.producer and p.state is NodeState.STABLE and p.frontier > self.port.frontier
             for p in self.producers.values()
             if self._usable(p, now)
-        )
+        ):
+            main.behind_since = None
+            return False
+        if main.behind_since is None:
+            main.behind_since = now
+        return now - main.behind_since > self._stall_us
 
     def _best(self, now: int) -> Producer | None:
         usable = [p for p in self.producers.values() if self._usable(p, now)]

@@ -171,9 +171,7 @@ class Replica:
         for one in self.inputs:
             for feed in (one.main, one.corr):
                 if feed is not None:
-                    feed.last_arrival += gap_us
-                    feed.last_stable += gap_us
-                    feed.since += gap_us
+                    feed.shift(gap_us)
 
     def acks(self) -> list[tuple[Channel, int]]:
         """What upstream may forget, per input (A1); nothing before the install."""

@@ -117,14 +117,26 @@ class TestChoice:
         case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=10)
         case.hear("r2", STABLE, frontier=50)
-        assert case.choose(STALL) == []
-        assert opens(case.choose(STALL + 1)) == [("r2", MAIN)]
+        assert case.choose(10) == []
+        assert case.choose(10 + STALL) == []
+        assert opens(case.choose(11 + STALL)) == [("r2", MAIN)]
+
+    def test_news_that_overtakes_its_data_after_a_silence_is_no_reason_to_leave(self) -> None:
+        """Before its first tentative result a producer is silent for αX; the heartbeat may then come first."""
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", FAILING, tentative_frontier=50)
+        assert case.choose(5 * STALL) == []
+        case.input.element(generation, Boundary(Kind.TENTATIVE, 50, 0), 5 * STALL + 1)
+        assert case.choose(5 * STALL + 2) == []
 
     def test_a_live_heartbeat_with_a_dead_data_connection_is_subscribed_again(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=50)
-        actions = case.choose(STALL + 1)
+        assert case.choose(10) == []
+        assert case.choose(10 + STALL) == []
+        actions = case.choose(11 + STALL)
         assert Close(generation, "half open") in actions
         assert opens(actions) == [("r1", MAIN)]
 
@@ -138,7 +150,8 @@ class TestChoice:
         case.hear("r2", FAILING, tentative_frontier=40)
         assert case.choose(10 + STALL + 1) == []
         case.hear("r2", FAILING, tentative_frontier=50)
-        assert opens(case.choose(10 + STALL + 1)) == [("r2", MAIN)]
+        assert case.choose(20 + STALL) == []
+        assert opens(case.choose(21 + 2 * STALL)) == [("r2", MAIN)]
 
     def test_an_ended_stream_is_never_stalled(self) -> None:
         case = Case()
