@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint types check bench clean
 
 demo: $(READY)
-	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/quickstart.faults.yaml
+	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml
 
 test: $(READY)
 	$(VENV)/bin/pytest
