@@ -119,17 +119,21 @@ async def test_no_process_survives_when_the_block_is_left_by_force(tmp_path: Pat
 async def test_no_process_survives_a_killed_supervisor_not_even_a_frozen_one(tmp_path: Path) -> None:
     """1. a supervisor with two processes, one of them frozen; 2. kill -9 of the supervisor; 3. both are gone"""
     command = [sys.executable, "-m", "tests.support.supervised_child", "supervises", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        try:
-            pids = [int(p) for p in (await trio.to_thread.run_sync(supervisor.stdout.readline)).split()]
-            assert len(pids) == 2
-            with ExitStack() as stack:
-                descriptors = [stack.enter_context(watched(pid)) for pid in pids]
-                supervisor.kill()
-                await gone(*descriptors)
-        finally:
+    supervisor = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    assert supervisor.stdout is not None
+    try:
+        with trio.fail_after(PATIENCE_S):
+            line = await supervisor.stdout.receive_some()
+        pids = [int(p) for p in line.split()]
+        assert len(pids) == 2
+        with ExitStack() as stack:
+            descriptors = [stack.enter_context(watched(pid)) for pid in pids]
             supervisor.kill()
+            await gone(*descriptors)
+    finally:
+        supervisor.kill()
+        await supervisor.wait()
+        await supervisor.aclose()
 
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
