@@ -1,0 +1,250 @@
+"""Real processes on loopback for the measurements: nodes, and feeders that stand in for sources.
+
+A feeder serves streams over the real protocol, but what it sends was encoded before: so it never is what a
+measurement waits for, and its log (a source syncs before it sends) is no part of the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import multiprocessing
+import pstats
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from replicas.links import Connection, Identity
+from replicas.node import run_node
+from replicas.serving import Opened, Server
+from replicas.signal import Signal
+from replicas.source_process import run_source_process
+from replicas.supervised import die_with_parent
+from spe.plan import Plan
+from spe.runtime import production_env, tune_malloc
+from spe.states import NodeId, NodeState, StreamId
+from spe.times import BEFORE_TIME
+from spe.wire.messages import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    NotReady,
+    OutputStatus,
+    PartnerAnswer,
+    PartnerRequest,
+    SnapshotRefused,
+    SnapshotRequest,
+    Subscribe,
+    Subscribed,
+)
+
+#: Pieces of bytes to send in order, one send each.
+Segment = Sequence[bytes]
+#: Makes a segment: (plan, stream, number of the segment, arguments) -> Segment.  A function of a module.
+Maker = Callable[..., Segment]
+
+
+def free_address() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+class Process:
+    """A child with a pipe: it does what it is told, and ends when we do."""
+
+    def __init__(self, main: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=main, args=(theirs, *arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.expect("ready")
+
+    def ask(self, *words: Any) -> None:
+        """Tells the child something and waits until it has done it."""
+        self.pipe.send(words)
+        self.expect("done")
+
+    def expect(self, what: str) -> None:
+        if not self.pipe.poll(120):
+            raise RuntimeError(f"a process of the measurement did not get {what}")
+        answer = self.pipe.recv()
+        if answer != what:
+            raise RuntimeError(f"a process of the measurement failed: {answer}")
+
+    def close(self) -> None:
+        self.pipe.close()
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+@contextlib.contextmanager
+def running(*processes: Process) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.close()
+
+
+async def _hear(pipe: Pipe) -> tuple[Any, ...] | None:
+    """The next thing that we are told; None when our parent is done with us."""
+    try:
+        words: tuple[Any, ...] = await trio.to_thread.run_sync(pipe.recv, abandon_on_cancel=True)
+    except (EOFError, OSError):
+        return None
+    return words
+
+
+# --- nodes and sources ---
+
+
+def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
+    """A node as ``spe node`` runs it; ``profile``: a file for what cProfile saw of it."""
+    die_with_parent()
+    tune_malloc()
+
+    async def main() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            env = production_env(Path(folder), 0)
+            async with trio.open_nursery() as nursery:
+
+                async def serve(task_status: trio.TaskStatus[str]) -> None:
+                    await run_node(env, plan, NodeId(node), task_status=task_status)
+
+                await nursery.start(serve)
+                pipe.send("ready")
+                while await _hear(pipe) is not None:
+                    pipe.send("done")
+                nursery.cancel_scope.cancel()
+
+    if profile is None:
+        trio.run(main)
+        return
+    profiler = cProfile.Profile()
+    profiler.runcall(trio.run, main)
+    with Path(profile).open("w") as out:
+        pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(60)
+
+
+def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
+    """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told."""
+    die_with_parent()
+    tune_malloc()
+
+    async def main() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            env = production_env(Path(folder), 0)
+            pipe.send("ready")
+            await _hear(pipe)
+            async with trio.open_nursery() as nursery:
+
+                async def serve(task_status: trio.TaskStatus[str]) -> None:
+                    await run_source_process(env, plan, StreamId(stream), task_status=task_status)
+
+                await nursery.start(serve)
+                pipe.send("done")
+                await _hear(pipe)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+# --- feeders ---
+
+
+class _Feed:
+    """What one subscription is to be sent; a replicas.producer_subscription.Subscription that is never pulled."""
+
+    def __init__(self) -> None:
+        self.segments: list[Sequence[bytes]] = []
+        self.signal = Signal()
+
+    def pull(self, max_bytes: int) -> list[Any]:
+        return []
+
+    def set_mode(self, mode: str) -> None:
+        """There is one."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Feeder(Server):
+    """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
+
+    def __init__(self, env: Any, plan: Plan, stream: StreamId) -> None:
+        super().__init__(env, plan, Identity("source", f"source:{stream}", 1), self)
+        self.stream = stream
+        self.feed = _Feed()
+        self.schema = plan.sources[stream].schema
+
+    async def _feed(self, connection: Connection, opened: Opened) -> None:
+        feed = self.feed
+        while True:
+            token = feed.signal.token()
+            while feed.segments:
+                for piece in feed.segments.pop(0):
+                    await connection.send_bytes(piece)
+            await token.wait()
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | NotReady:
+        greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1)
+        return Opened(greeting, self.feed, self.schema, Signal())
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        # Between two segments we are silent for longer than a source ever is.  Announcing more than has arrived would
+        # then look like a half-open connection, so we announce nothing.
+        status = OutputStatus(self.stream, 0, NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0.0)
+        return HeartbeatAnswer(message.number, 1, [status])
+
+    def partner_request(self, message: PartnerRequest) -> Message:
+        return PartnerAnswer(message.unit, message.partition, message.number, False)
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+        return SnapshotRefused("a feeder has no state")
+
+    def status(self) -> Mapping[str, Any]:
+        return {"kind": "feeder", "name": self.stream}
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "a feeder injects no faults"
+
+
+def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...]) -> None:
+    """Serves all sources of the plan.  Told ("load", i) it encodes segment i of each, told ("go",) it sends them."""
+    die_with_parent()
+    tune_malloc()
+
+    async def main() -> None:
+        env = production_env(Path(tempfile.gettempdir()), 0)
+        feeders = [_Feeder(env, plan, stream) for stream in plan.sources]
+        loaded: list[Segment] = [()] * len(feeders)
+        async with trio.open_nursery() as nursery:
+            for feeder in feeders:
+                await nursery.start(env.network.serve, plan.sources[feeder.stream].address, feeder.handle)
+            pipe.send("ready")
+            while (words := await _hear(pipe)) is not None:
+                if words[0] == "load":
+                    # Off the event loop, which must go on answering heartbeats.
+                    for at in range(len(feeders)):
+                        number = words[1]
+                        loaded[at] = await trio.to_thread.run_sync(lambda: make(plan, at, number, *arguments))  # noqa: B023
+                else:
+                    for feeder, pieces in zip(feeders, loaded, strict=True):
+                        feeder.feed.segments.append(pieces)
+                        feeder.feed.signal.wake()
+                pipe.send("done")
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -1,0 +1,92 @@
+"""The rows of the measurements: five columns, 29 bytes a tuple, 1,000 keys; made from seeds, so that any process can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spe.batch import Batch, Boundary, Column, Element, Int64Array, Rows
+from spe.schema import Schema
+from spe.states import Kind
+from spe.strings import StringDictionary
+
+SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
+KEYS = 1_000
+STREAMS = ("a", "b", "c")
+SECOND_US = 1_000_000
+#: Names of a stream that uses few of them; all processes make the same dictionary.
+NAMES = tuple(f"name-{i}" for i in range(200))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the tuples of a stream are cut.
+
+    Attributes:
+      batch: tuples per batch, and per stream and bucket.
+      batches: per segment: what is sent at one go.
+      rate: tuples per second of tuple time, per stream.
+    """
+
+    batch: int
+    batches: int
+    rate: int = 100_000
+
+    @property
+    def bucket_us(self) -> int:
+        return self.batch * SECOND_US // self.rate
+
+    @property
+    def tuples(self) -> int:
+        """Per stream and segment."""
+        return self.batch * self.batches
+
+    def times(self, segment: int) -> Int64Array:
+        """Tuple times of a segment, equally spaced: every bucket holds ``batch`` tuples of each stream."""
+        first = SECOND_US + segment * self.batches * self.bucket_us
+        offsets = np.arange(self.tuples, dtype=np.int64) * (SECOND_US // self.rate)
+        return first + offsets
+
+    def end_us(self, segment: int) -> int:
+        return SECOND_US + (segment + 1) * self.batches * self.bucket_us
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A segment of one stream as plain arrays, for whoever computes without the engine."""
+
+    time: Int64Array
+    key: Int64Array
+    value: np.ndarray[tuple[int], np.dtype[np.float64]]
+    flag: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    name: np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+def plain(shape: Shape, segment: int, stream: int) -> Plain:
+    random = np.random.default_rng((segment, stream))
+    n = shape.tuples
+    return Plain(
+        shape.times(segment),
+        random.integers(0, KEYS, n),
+        random.normal(100.0, 25.0, n),
+        random.random(n) < 0.5,
+        random.integers(0, len(NAMES), n, dtype=np.int32),
+    )
+
+
+def as_rows(data: Plain, dictionary: StringDictionary) -> Rows:
+    columns = (Column(data.key), Column(data.value), Column(data.flag), Column(data.name, None, dictionary))
+    return Rows(data.time, data.time, columns)
+
+
+def elements(shape: Shape, segment: int, stream: int, dictionary: StringDictionary) -> list[Element]:
+    """Per bucket a batch and the boundary at its end."""
+    rows = as_rows(plain(shape, segment, stream), dictionary)
+    first_id, start = segment * shape.tuples, shape.end_us(segment - 1)
+    out: list[Element] = []
+    for at in range(shape.batches):
+        low, high = at * shape.batch, (at + 1) * shape.batch
+        out.append(Batch(Kind.STABLE, first_id + low, first_id + high, None, rows.slice(low, high)))
+        out.append(Boundary(Kind.STABLE, start + (at + 1) * shape.bucket_us, first_id + high))
+    return out

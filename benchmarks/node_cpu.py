@@ -1,0 +1,242 @@
+"""CPU per tuple of a node process that merges and aggregates, against the bare NumPy kernels on the same data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import trio
+
+from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
+from benchmarks.cpu import cpu_for, cpu_of
+from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, plain
+from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from replicas.client import Client, open_client
+from spe.api import Environment, stdin, tumbling
+from spe.batch import Batch, Boundary, Int64Array, Rows
+from spe.plan import Plan
+from spe.runtime import production_env, tune_malloc
+from spe.strings import StringDictionary
+from spe.times import format_duration
+from spe.wire.codec import ElementEncoder
+
+#: Tuples per batch, and batches of a segment; what the ratio should not exceed.
+SHAPES = ((10, 10_000, 6.0), (100, 4_000, 5.0), (1_000, 500, 3.0), (10_000, 60, 3.0))
+#: What a source sends in one go when it has much to send (replicas.serving.PULL_BYTES).
+SEND_BYTES = 256 << 10
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5, help="paired rounds per size (node-cpu)")
+    parser.add_argument("--sizes", type=int, nargs="*", help="tuples per batch (node-cpu, sunion, codec)")
+    parser.add_argument("--profile", metavar="FILE", help="cProfile of the node process into a file (node-cpu)")
+    parser.add_argument("--single", action="store_true", help="the feeder sends bucket by bucket (node-cpu)")
+
+
+def make_plan(bucket_us: int) -> Plan:
+    """Three sources, merged and aggregated by one node; X so large that nothing is ever tentative."""
+    env = Environment("bench", bucket=format_duration(bucket_us), x="60s")
+    schema = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
+    sources = [
+        env.source(s, stdin(format="jsonl"), schema, boundary=format_duration(bucket_us), address=free_address())
+        for s in STREAMS
+    ]
+    merged = sources[0].union(*sources[1:], name="merged")
+    out = (
+        merged.key_by("key")
+        .window(tumbling("1s"))
+        .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)", low="min(value)", high="max(value)")
+    )
+    env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
+    return env.plan()
+
+
+def make_segment(plan: Plan, stream: int, segment: int, shape: Shape, single: bool) -> Segment:
+    """Encoded elements, in pieces as a source would send them."""
+    encoder = make_segment.__dict__.setdefault("encoders", {}).setdefault(stream, _Encoder(plan, stream))
+    return encoder.segment(shape, segment, single)
+
+
+class _Encoder:
+    """The codec's tables belong to a connection, so one encoder makes all segments of a stream."""
+
+    def __init__(self, plan: Plan, stream: int) -> None:
+        self._dictionary = StringDictionary(NAMES)
+        self._stream = stream
+        self._encoder = ElementEncoder(list(plan.sources.values())[stream].schema)
+
+    def segment(self, shape: Shape, segment: int, single: bool) -> Segment:
+        made = elements(shape, segment, self._stream, self._dictionary)
+        pieces: list[bytes] = []
+        waiting: list[bytes] = []
+        for at in range(0, len(made), 2):
+            waiting.append(self._encoder.encode_many(made[at : at + 2]))
+            if single or sum(map(len, waiting)) >= SEND_BYTES:
+                pieces.append(b"".join(waiting))
+                waiting = []
+        pieces.append(b"".join(waiting))
+        return [p for p in pieces if p]
+
+
+class Kernels:
+    """The same work without an engine: concatenate, sort, take, and ``ufunc.at`` into arrays by key."""
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+        self._window = 0
+        self.results: list[tuple[int, tuple[Any, ...]]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._count = np.zeros(self._keys, np.int64)
+        self._sum = np.zeros(self._keys)
+        self._low = np.full(self._keys, np.inf)
+        self._high = np.full(self._keys, -np.inf)
+
+    def bucket(self, parts: list[Plain]) -> None:
+        time = np.concatenate([p.time for p in parts])
+        order = time.argsort(kind="stable")
+        time = time.take(order)
+        key = np.concatenate([p.key for p in parts]).take(order)
+        value = np.concatenate([p.value for p in parts]).take(order)
+        np.concatenate([p.flag for p in parts]).take(order)
+        np.concatenate([p.name for p in parts]).take(order)
+        first, last = int(time[0]) // SECOND_US, int(time[-1]) // SECOND_US
+        if first == last:
+            self._add(first, key, value)
+            return
+        cuts = [0, *((np.diff(time // SECOND_US)).nonzero()[0] + 1).tolist(), len(time)]
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            self._add(int(time[low]) // SECOND_US, key[low:high], value[low:high])
+
+    def _add(self, window: int, key: Int64Array, value: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        if window != self._window:
+            self.finish()
+            self._window = window
+        np.add.at(self._count, key, 1)
+        np.add.at(self._sum, key, value)
+        np.minimum.at(self._low, key, value)
+        np.maximum.at(self._high, key, value)
+
+    def finish(self) -> None:
+        at = self._count.nonzero()[0]
+        if len(at):
+            n, total = self._count[at], self._sum[at]
+            self.results.append((self._window, (at, n, total, total / n, self._low[at], self._high[at])))
+            self._begin()
+
+
+def cut(data: Plain, shape: Shape) -> Iterator[Plain]:
+    for low in range(0, shape.tuples, shape.batch):
+        high = low + shape.batch
+        yield Plain(data.time[low:high], data.key[low:high], data.value[low:high], data.flag[low:high], data.name[low:high])
+
+
+class Reader:
+    """The client: keeps all result rows, and says how far the stable stream is."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.rows: list[Rows] = []
+        self.frontier = 0
+        self._moved = trio.Event()
+
+    async def run(self) -> None:
+        async for change in self._client.changes():
+            if isinstance(change.element, Batch):
+                self.rows.append(change.element.rows)
+            elif isinstance(change.element, Boundary):
+                self.frontier = change.element.time
+                self._moved.set()
+                self._moved = trio.Event()
+
+    async def reach(self, end_us: int) -> None:
+        with trio.fail_after(30):
+            while self.frontier < end_us:
+                await self._moved.wait()
+
+
+def check(rows: list[Rows], kernels: Kernels, end_us: int) -> None:
+    """Windows that have ended are equal to the bit."""
+    got: dict[int, list[Any]] = {}
+    for part in rows:
+        key, start, _, *values = [c.values for c in part.columns]
+        for window in np.unique(start).tolist():
+            at = (start == window).nonzero()[0]
+            order = at[key[at].argsort()]
+            demand(window not in got, f"window {window} came twice")
+            got[window] = [key[order], *[v[order] for v in values]]
+    wanted = {w * SECOND_US: r for w, r in kernels.results if (w + 1) * SECOND_US <= end_us}
+    demand(got.keys() == wanted.keys(), f"{len(got)} windows instead of {len(wanted)}")
+    for window, columns in wanted.items():
+        for mine, theirs in zip(got[window], columns, strict=True):
+            demand(bool((mine == theirs).all()), f"the results of window {window} differ")
+
+
+async def measure(shape: Shape, rounds: int, single: bool, profile: str | None) -> tuple[list[float], list[float]]:
+    """CPU seconds per tuple: of the node, and of the kernels; the first round is a warm-up."""
+    plan = make_plan(shape.bucket_us)
+    feeder = Process(feeder_main, plan, make_segment, (shape, single))
+    node = Process(node_main, plan, "n", profile)
+    kernels = Kernels(1_000)
+    of_node, of_kernels = [], []
+    env = production_env(Path("."), 0)
+    with running(node, feeder):
+        async with open_client(env, plan, "bench") as client, trio.open_nursery() as nursery:
+            reader = Reader(client)
+            nursery.start_soon(reader.run)
+            for segment in range(rounds + 1):
+                await trio.to_thread.run_sync(feeder.ask, "load", segment)
+                parts = [list(cut(plain(shape, segment, s), shape)) for s in range(len(STREAMS))]
+                buckets = [list(p) for p in zip(*parts, strict=True)]
+                tuples = shape.tuples * len(STREAMS)
+                begin = cpu_of(node.pid)
+                await trio.to_thread.run_sync(feeder.ask, "go")
+                await reader.reach(shape.end_us(segment))
+                of_node.append((cpu_of(node.pid) - begin) / tuples)
+
+                def bare(buckets: list[list[Plain]] = buckets) -> None:
+                    for bucket in buckets:
+                        kernels.bucket(bucket)
+
+                of_kernels.append(cpu_for(bare) / tuples)
+            nursery.cancel_scope.cancel()
+    kernels.finish()
+    check(reader.rows, kernels, reader.frontier)
+    return of_node[1:], of_kernels[1:]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    tune_malloc()
+    rows = []
+    for batch, batches, limit in SHAPES:
+        if arguments.sizes and batch not in arguments.sizes:
+            continue
+        node, bare = trio.run(measure, Shape(batch, batches), arguments.rounds, arguments.single, arguments.profile)
+        ratios = [n / b for n, b in zip(node, bare, strict=True)]
+        rows.append(
+            [
+                f"{batch:,}",
+                spread([1e9 * v for v in bare], ".1f"),
+                spread([1e9 * v for v in node], ".1f"),
+                f"{spread(ratios)}",
+                verdict(median(ratios), limit),
+                CHECKED,
+            ]
+        )
+    show(
+        "Node process, SUnion and aggregate",
+        ["batch/stream", "NumPy kernels, CPU ns/tuple", "node, CPU ns/tuple", "ratio", "target", "check"],
+        rows,
+        [
+            "A node process reads three streams over loopback TCP (29 bytes a tuple; per bucket a batch and a boundary of",
+            "each), merges them, and counts, sums, averages and takes min and max per second over 1,000 keys.  Against:",
+            "concatenate, stable argsort, take, ufunc.at on the same buckets in memory.  CPU time of the whole process",
+            f"(kernel included), {arguments.rounds} paired rounds after one of warm-up: median (min-max)."
+            + ("  Sent bucket by bucket." if arguments.single else "  Sent in pieces of 256 KiB, as a source that catches up does."),
+        ],
+    )

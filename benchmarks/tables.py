@@ -1,0 +1,46 @@
+"""Tables of results, and the statistics in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+#: What a run must not be without: a result that was not compared with an independent one is no result.
+CHECKED = "results checked"
+
+
+class WrongResult(Exception):
+    """The engine's answer differs from the independent computation."""
+
+
+def demand(condition: bool, what: str) -> None:
+    """Raises WrongResult."""
+    if not condition:
+        raise WrongResult(what)
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """Median (smallest-largest)."""
+    return f"{median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+def verdict(value: float, limit: float | None) -> str:
+    """A target beside what was measured."""
+    if limit is None:
+        return "-"
+    return f"<= {limit:g}: {'met' if value <= limit else 'MISSED'}"
+
+
+def show(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
+    """Prints a table that is also Markdown."""
+    cells = [[str(c) for c in row] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    print(f"\n### {title}\n")
+    for at, row in enumerate(cells):
+        print("| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |")
+        if at == 0:
+            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    print()
+    for note in notes:
+        print(note)
+    print(flush=True)
