@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
@@ -14,15 +13,16 @@ from typing import Any, Final
 import trio
 from rich.live import Live
 
-from replicas.cluster import Cluster, Phase, ProcessSpec, check_free, free_addresses, open_cluster
+from replicas.cluster import Cluster, Phase, open_cluster
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Conditions, FaultState
 from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of
 from replicas.links import Identity
-from replicas.readers import LIVE_KINDS, Replay, open_reader
 from replicas.serving import Server
 from spe.cli.history import History
+from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
+from spe.cli.progress import ProgressWatch
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, with_default_client, with_origins
 from spe.cli.summary import figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
@@ -31,7 +31,6 @@ from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
 from spe.deploy import processes, with_addresses
 from spe.errors import ConfigError
-from spe.plan import Plan
 from spe.runtime import production_env
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
@@ -46,29 +45,6 @@ _TELL_S: Final = 5.0
 
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
-
-
-@dataclass
-class Job:
-    """What is to be run.
-
-    Attributes:
-      addresses: of everybody, clients and supervisor included.
-      origins: event time at which each replayed source begins, where the configuration does not say.
-    """
-
-    config: Path
-    data: Path
-    plan: Plan
-    run: RunDirectory
-    faults: list[Fault]
-    addresses: dict[str, str]
-    origins: dict[str, int]
-    token: str
-    seed: int
-    duration_us: int | None
-    live_view: bool
-    specs: list[ProcessSpec] = field(default_factory=list)
 
 
 def run(
@@ -109,69 +85,6 @@ def run(
         plan, data=str(job.data), addresses=addresses, origins=origins, token=job.token, seed=job.seed
     )
     return trio.run(Supervisor(job).main)
-
-
-def local_addresses(plan: Plan) -> dict[str, str]:
-    """Loopback addresses for all: those of the configuration where they are such, free ones otherwise.
-
-    Raises:
-      PortInUse: one of the configuration is taken.
-    """
-    wanted = {n: a for n, a in processes(plan).items() if _is_local(a)}
-    check_free(wanted)
-    others = [n for n in [*processes_of(plan), SUPERVISOR] if n not in wanted]
-    free = iter(a for a in free_addresses(len(others) + len(wanted)) if a not in wanted.values())
-    return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(plan), SUPERVISOR]}
-
-
-def _is_local(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return port != "0" and (host in ("localhost", "[::1]") or host.startswith("127."))
-
-
-def common_origins(plan: Plan) -> dict[str, int]:
-    """The event time at which the replay of all sources begins: the smallest first one, so that they stay in step.
-
-    Sources whose configuration says it, and those that begin when they are started, are not in it.
-
-    Raises:
-      SpeError: an input cannot be read.
-    """
-    first: dict[str, int] = {}
-    for stream, source in plan.sources.items():
-        replay = source.replay
-        if replay.get("max") or replay.get("rate") is not None or replay.get("origin_us") is not None:
-            continue
-        reader = open_reader(source)
-        if not isinstance(reader, Replay) or (source.reader["kind"] == "generator" and reader.origin_us is None):
-            continue
-        chunk = next(reader.chunks(0), None)
-        if reader.origin_us is not None:
-            first[str(stream)] = reader.origin_us
-        elif chunk is not None and chunk.events is not None and len(chunk):
-            first[str(stream)] = int(chunk.events[0])
-    return dict.fromkeys(first, min(first.values(), default=0))
-
-
-def process_specs(job: Job) -> list[ProcessSpec]:
-    """Sources first, so that nodes find them; clients last."""
-    words = [sys.executable, "-m", "spe.cli"]
-    where, seed = str(job.run.path), str(job.seed)
-    environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    specs = []
-    for stream, source in job.plan.sources.items():
-        command = [*words, "source", where, "--source", stream, "--seed", seed]
-        name = f"source:{stream}"
-        stdin = source.reader.get("kind") == "stdin"
-        specs.append(ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=stdin))
-    for node in job.plan.nodes:
-        command = [*words, "node", where, "--node", node, "--seed", seed]
-        specs.append(ProcessSpec(str(node), command, job.run.log(node), environment))
-    for client in job.plan.clients:
-        command = [*words, "client", where, "--client", client, "--seed", seed]
-        name = f"client:{client}"
-        specs.append(ProcessSpec(name, command, job.run.log(name), environment))
-    return specs
 
 
 class Supervisor:
@@ -383,71 +296,3 @@ class Supervisor:
                         f"{client} {one['channel']}: {one['stable']:,} stable, {one['tentative']:,} tentative, "
                         f"at {moment(one['frontier']) or 'the beginning'}"
                     )
-
-
-class ProgressWatch:
-    """Knows when a run is complete, and when nothing moves any more.  Pure."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._sources = [f"source:{s}" for s in plan.sources]
-        self._clients = [f"client:{c}" for c in plan.clients]
-        self._replayed = all(s.reader.get("kind") not in LIVE_KINDS for s in plan.sources.values())
-        self._last: Mapping[str, Mapping[str, Any]] = {}
-        #: Wall time of the last change of each process's figures.
-        self._moved_us: dict[str, int] = {}
-        self._figures: dict[str, Any] = {}
-        self.complete = False
-
-    def look(self, last: Mapping[str, Mapping[str, Any]], now_us: int) -> None:
-        """Takes the latest status of each process."""
-        self._last = last
-        for name in [*self._sources, *self._clients]:
-            figures = _progress(last.get(name, {}))
-            if figures != self._figures.get(name) or name not in self._moved_us:
-                self._figures[name] = figures
-                self._moved_us[name] = now_us
-        self.complete = not self._open()
-
-    def _open(self) -> list[str]:
-        """Sources that have not ended, channels that are not complete."""
-        sources = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
-        return sources + [
-            f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name, {}))
-        ]
-
-    def sources_quiet(self, now_us: int, quiet_us: int) -> bool:
-        """Replayed sources that have ended, or have not moved for so long.  Live ones may be silent for ever."""
-        if not self._replayed:
-            return False
-        going = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
-        return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in going)
-
-    def stuck(self, now_us: int, patience_us: int) -> bool:
-        """No source and no client has moved for 2kX and this long."""
-        x_us = sum(n.x_us for n in self._plan.nodes.values())
-        return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
-
-    def restart(self, now_us: int) -> None:
-        """Something was done: everybody gets new time."""
-        self._moved_us = dict.fromkeys(self._moved_us, now_us)
-
-    def what_is_open(self) -> str:
-        faults = [f"{n}: {self._last[n]['fault']}" for n in self._sources if self._last.get(n, {}).get("fault")]
-        return "; ".join(faults) if faults else f"{', '.join(self._open())} not complete"
-
-
-def _progress(data: Mapping[str, Any]) -> Any:
-    channels: Sequence[Mapping[str, Any]] = data.get("channels", ())
-    return (
-        data.get("incarnation"),
-        data.get("last_id"),
-        data.get("frontier"),
-        [(c["position"], c["frontier"], c["tentative"]) for c in channels],
-    )
-
-
-def _open_channels(data: Mapping[str, Any]) -> list[str]:
-    if not data.get("channels"):
-        return ["(not heard of)"]
-    return [str(c["channel"]) for c in data["channels"] if not c["ended"]]

@@ -148,7 +148,7 @@ def _channels_table(summary: Mapping[str, Any]) -> Table:
         ("\nundone", "r"),
         ("largest\ndelay", "r"),
         ("\nallowed", "l"),
-        ("longest gap\nin stable", "r"),
+        ("longest\ngap", "r"),
         ("\nswitches", "r"),
     )
     for one in summary["channels"]:

@@ -133,7 +133,7 @@ async def test_no_process_survives_a_killed_supervisor_not_even_a_frozen_one(tmp
     finally:
         supervisor.kill()
         await supervisor.wait()
-        await supervisor.aclose()
+        await supervisor.stdout.aclose()
 
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:

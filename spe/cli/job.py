@@ -1,0 +1,100 @@
+"""What a local run needs before its first process starts: addresses, a common beginning, command lines."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replicas.cluster import ProcessSpec, check_free, free_addresses
+from replicas.faults import Fault, processes_of
+from replicas.readers import Replay, open_reader
+from spe.cli.run_dir import SUPERVISOR, RunDirectory
+from spe.deploy import processes
+from spe.plan import Plan
+
+
+@dataclass
+class Job:
+    """What is to be run.
+
+    Attributes:
+      addresses: of everybody, clients and supervisor included.
+      origins: event time at which each replayed source begins, where the configuration does not say.
+    """
+
+    config: Path
+    data: Path
+    plan: Plan
+    run: RunDirectory
+    faults: list[Fault]
+    addresses: dict[str, str]
+    origins: dict[str, int]
+    token: str
+    seed: int
+    duration_us: int | None
+    live_view: bool
+    specs: list[ProcessSpec] = field(default_factory=list)
+
+
+def local_addresses(plan: Plan) -> dict[str, str]:
+    """Loopback addresses for all: those of the configuration where they are such, free ones otherwise.
+
+    Raises:
+      PortInUse: one of the configuration is taken.
+    """
+    wanted = {n: a for n, a in processes(plan).items() if _is_local(a)}
+    check_free(wanted)
+    others = [n for n in [*processes_of(plan), SUPERVISOR] if n not in wanted]
+    free = iter(a for a in free_addresses(len(others) + len(wanted)) if a not in wanted.values())
+    return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(plan), SUPERVISOR]}
+
+
+def _is_local(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return port != "0" and (host in ("localhost", "[::1]") or host.startswith("127."))
+
+
+def common_origins(plan: Plan) -> dict[str, int]:
+    """The event time at which the replay of all sources begins: the smallest first one, so that they stay in step.
+
+    Sources whose configuration says it, and those that begin when they are started, are not in it.
+
+    Raises:
+      SpeError: an input cannot be read.
+    """
+    first: dict[str, int] = {}
+    for stream, source in plan.sources.items():
+        replay = source.replay
+        if replay.get("max") or replay.get("rate") is not None or replay.get("origin_us") is not None:
+            continue
+        reader = open_reader(source)
+        if not isinstance(reader, Replay) or (source.reader["kind"] == "generator" and reader.origin_us is None):
+            continue
+        chunk = next(reader.chunks(0), None)
+        if reader.origin_us is not None:
+            first[str(stream)] = reader.origin_us
+        elif chunk is not None and chunk.events is not None and len(chunk):
+            first[str(stream)] = int(chunk.events[0])
+    return dict.fromkeys(first, min(first.values(), default=0))
+
+
+def process_specs(job: Job) -> list[ProcessSpec]:
+    """Sources first, so that nodes find them; clients last."""
+    words = [sys.executable, "-m", "spe.cli"]
+    where, seed = str(job.run.path), str(job.seed)
+    environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    specs = []
+    for stream, source in job.plan.sources.items():
+        command = [*words, "source", where, "--source", stream, "--seed", seed]
+        name = f"source:{stream}"
+        stdin = source.reader.get("kind") == "stdin"
+        specs.append(ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=stdin))
+    for node in job.plan.nodes:
+        command = [*words, "node", where, "--node", node, "--seed", seed]
+        specs.append(ProcessSpec(str(node), command, job.run.log(node), environment))
+    for client in job.plan.clients:
+        command = [*words, "client", where, "--client", client, "--seed", seed]
+        name = f"client:{client}"
+        specs.append(ProcessSpec(name, command, job.run.log(name), environment))
+    return specs

@@ -1,0 +1,77 @@
+"""When a run is complete, and when nothing moves any more.  Pure: statuses in, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicas.readers import LIVE_KINDS
+from spe.plan import Plan
+
+
+class ProgressWatch:
+    """Knows when a run is complete, and when nothing moves any more.  Pure."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sources = [f"source:{s}" for s in plan.sources]
+        self._clients = [f"client:{c}" for c in plan.clients]
+        self._replayed = all(s.reader.get("kind") not in LIVE_KINDS for s in plan.sources.values())
+        self._last: Mapping[str, Mapping[str, Any]] = {}
+        #: Wall time of the last change of each process's figures.
+        self._moved_us: dict[str, int] = {}
+        self._figures: dict[str, Any] = {}
+        self.complete = False
+
+    def look(self, last: Mapping[str, Mapping[str, Any]], now_us: int) -> None:
+        """Takes the latest status of each process."""
+        self._last = last
+        for name in [*self._sources, *self._clients]:
+            figures = _progress(last.get(name, {}))
+            if figures != self._figures.get(name) or name not in self._moved_us:
+                self._figures[name] = figures
+                self._moved_us[name] = now_us
+        self.complete = not self._open()
+
+    def _open(self) -> list[str]:
+        """Sources that have not ended, channels that are not complete."""
+        sources = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
+        return sources + [
+            f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name, {}))
+        ]
+
+    def sources_quiet(self, now_us: int, quiet_us: int) -> bool:
+        """Replayed sources that have ended, or have not moved for so long.  Live ones may be silent for ever."""
+        if not self._replayed:
+            return False
+        going = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
+        return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in going)
+
+    def stuck(self, now_us: int, patience_us: int) -> bool:
+        """No source and no client has moved for 2kX and this long."""
+        x_us = sum(n.x_us for n in self._plan.nodes.values())
+        return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
+
+    def restart(self, now_us: int) -> None:
+        """Something was done: everybody gets new time."""
+        self._moved_us = dict.fromkeys(self._moved_us, now_us)
+
+    def what_is_open(self) -> str:
+        faults = [f"{n}: {self._last[n]['fault']}" for n in self._sources if self._last.get(n, {}).get("fault")]
+        return "; ".join(faults) if faults else f"{', '.join(self._open())} not complete"
+
+
+def _progress(data: Mapping[str, Any]) -> Any:
+    channels: Sequence[Mapping[str, Any]] = data.get("channels", ())
+    return (
+        data.get("incarnation"),
+        data.get("last_id"),
+        data.get("frontier"),
+        [(c["position"], c["frontier"], c["tentative"]) for c in channels],
+    )
+
+
+def _open_channels(data: Mapping[str, Any]) -> list[str]:
+    if not data.get("channels"):
+        return ["(not heard of)"]
+    return [str(c["channel"]) for c in data["channels"] if not c["ended"]]
