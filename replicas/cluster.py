@@ -8,149 +8,19 @@ Each is in a session of its own, so that a Ctrl-C in the terminal reaches the su
 from __future__ import annotations
 
 import contextlib
-import enum
-import os
-import random
 import signal
-import socket
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Final
 
 import trio
 
-from replicas.supervised import LineLink
-from spe.errors import LinkClosed, PortInUse, RemoteProtocolError, SpeError
-from spe.network import parse_address
+from replicas.managed_process import Managed, Phase, ProcessSpec
+from spe.errors import LinkClosed, RemoteProtocolError, SpeError
 
 #: Between SIGTERM and SIGKILL.
 GRACE_S: Final = 5.0
 #: A process that is not ready by then never will be.
 READY_S: Final = 60.0
-#: Ports below the range that outgoing connections take theirs from, so that none is taken while a process restarts.
-PORTS: Final = range(20_000, 32_000)
-#: How much of a log a message quotes.
-_TAIL_BYTES: Final = 4_000
-
-
-class Phase(enum.StrEnum):
-    """What a process is doing, as its supervisor sees it."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    FROZEN = "frozen"
-    KILLED = "killed"  # on purpose
-    ENDED = "ended"  # on purpose, or with status 0
-    DIED = "died"  # by itself
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessSpec:
-    """How to start a process.
-
-    Attributes:
-      command: words; the number of the supervision descriptor is appended as ``--supervisor-fd N``.
-      log: file that takes its output and errors.
-      environment: on top of ours.
-      reads_stdin: it gets the standard input; all others get none.
-    """
-
-    name: str
-    command: Sequence[str]
-    log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    reads_stdin: bool = False
-
-
-class Managed:
-    """One process of the cluster over all its starts.
-
-    Attributes:
-      starts: how often it was started.
-      pid: of the latest start; None before the first.
-      status: exit status of the latest end (negative: the signal); None while it runs.
-    """
-
-    def __init__(self, spec: ProcessSpec) -> None:
-        self.spec = spec
-        self.phase = Phase.STARTING
-        self.starts = 0
-        self.pid: int | None = None
-        self.status: int | None = None
-        self.ready = trio.Event()
-        self.gone = trio.Event()
-        self.link: LineLink | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._log_from = 0
-
-    @property
-    def alive(self) -> bool:
-        return self._child is not None and self.status is None
-
-    def spawn(self) -> None:
-        """Starts it.  In the main thread: the kernel ties "dies with its parent" to the thread that forks."""
-        assert not self.alive, self.spec.name
-        ours, theirs = socket.socketpair()
-        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with theirs, self.spec.log.open("ab") as log:
-                self._log_from = log.tell()
-                self._child = self._popen(theirs, log)
-        except OSError as error:
-            ours.close()
-            raise SpeError(f"{self.spec.name} cannot be started: {error}") from error
-        self.pid, self.status = self._child.pid, None
-        self.starts += 1
-        self.phase = Phase.STARTING
-        self.ready, self.gone = trio.Event(), trio.Event()
-        self.link = LineLink(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
-
-    def _popen(self, theirs: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        fd = theirs.fileno()
-        return subprocess.Popen(
-            [*self.spec.command, "--supervisor-fd", str(fd)],
-            stdin=None if self.spec.reads_stdin else subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(fd,),
-            start_new_session=True,
-            env={**os.environ, **self.spec.environment},
-        )
-
-    def signal(self, number: signal.Signals) -> None:
-        """Nothing where it has ended."""
-        if self.alive and self._child is not None:
-            self._child.send_signal(number)
-
-    async def wait(self) -> int:
-        """Exit status of the running process."""
-        assert self._child is not None
-        try:
-            pidfd = os.pidfd_open(self._child.pid)
-        except (AttributeError, OSError):  # no Linux, or an old one
-            status = await trio.to_thread.run_sync(self._child.wait, abandon_on_cancel=True)
-        else:
-            try:
-                await trio.lowlevel.wait_readable(pidfd)
-            finally:
-                trio.lowlevel.notify_closing(pidfd)
-                os.close(pidfd)
-            status = self._child.wait()
-        self.status = status
-        return status
-
-    def last_words(self) -> str:
-        """The end of what the latest start wrote."""
-        try:
-            with self.spec.log.open("rb") as log:
-                log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                return log.read().decode(errors="replace").strip()
-        except OSError:
-            return ""
-
-
 #: Told of everything that happens to a process: event name, process, further facts.
 Told = Callable[[str, str, dict[str, Any]], None]
 
@@ -276,9 +146,7 @@ class Cluster:
     def _end_now(self) -> None:
         """The last resort, without awaiting anything: nobody stays."""
         for one in self.processes.values():
-            one.signal(signal.SIGKILL)
-            if one.alive and one._child is not None:
-                one.status = one._child.wait()
+            one.end_now()
 
     async def _watch(self, one: Managed) -> None:
         status = await one.wait()
@@ -330,43 +198,3 @@ async def open_cluster(
             yield cluster
         finally:
             await cluster._close()
-
-
-def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
-    """Different addresses that can be listened on now.  Raises PortInUse: there are none."""
-    found: list[str] = []
-    with contextlib.ExitStack() as held:
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            if len(found) == count:
-                break
-            address = f"{host}:{port}"
-            with contextlib.suppress(PortInUse):
-                held.enter_context(_bound(address))
-                found.append(address)
-    if len(found) < count:
-        raise PortInUse(f"no {count} free ports in {PORTS.start}-{PORTS.stop} on {host}")
-    return found
-
-
-def check_free(addresses: Mapping[str, str]) -> None:
-    """Raises PortInUse, naming whose address it is, where one cannot be listened on."""
-    for name, address in addresses.items():
-        try:
-            with _bound(address):
-                pass
-        except PortInUse as error:
-            raise PortInUse(f"{name}: {error}") from error
-
-
-def _bound(address: str) -> socket.socket:
-    host, port = parse_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    one = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((host, port))
-        one.listen(1)
-    except OSError as error:
-        one.close()
-        raise PortInUse(f"cannot listen on {address}: {error.strerror or error}") from error
-    return one

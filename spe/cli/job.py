@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replicas.cluster import ProcessSpec, check_free, free_addresses
 from replicas.faults import Fault, processes_of
+from replicas.managed_process import ProcessSpec
+from replicas.ports import check_free, free_addresses
 from replicas.readers import Replay, open_reader
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.deploy import processes

@@ -13,11 +13,12 @@ from typing import Any, Final
 import trio
 from rich.live import Live
 
-from replicas.cluster import Cluster, Phase, open_cluster
+from replicas.cluster import Cluster, open_cluster
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Conditions, FaultState
 from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of
 from replicas.links import Identity
+from replicas.managed_process import Phase
 from replicas.serving import Server
 from spe.cli.history import History
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
@@ -95,7 +96,10 @@ class Supervisor:
         self._console = make_console()
         self._history = History()
         self._state = FaultState(processes_of(job.plan))
+        self._cluster: Cluster | None = None
+        self._faults: FaultRunner | None = None
         self._begun_us: int | None = None
+        self._drawn = False
         self._note = "starting"
         self._died: dict[str, str] = {}
         self._everything = trio.CancelScope()
@@ -133,9 +137,9 @@ class Supervisor:
             async with open_cluster(job.specs, told=self._told) as cluster, trio.open_nursery() as nursery:
                 self._cluster = cluster
                 hands = Hands(cluster, self._poller, job.run, self._state)
-                self._faults = FaultRunner(env.clock, self._state, hands.perform, told=self._fault_told)
+                self._faults = faults = FaultRunner(env.clock, self._state, hands.perform, told=self._fault_told)
                 nursery.start_soon(draw)
-                await nursery.start(self._serve)
+                await nursery.start(self._serve, faults)
                 for name in cluster.processes:
                     job.run.write_conditions(name, Conditions())
                 await cluster.start_all()
@@ -145,27 +149,27 @@ class Supervisor:
                 self._begun_us = begun_us
                 await cluster.begin(begun_us)
                 env.trace.event("begin", begun_us=begun_us)
-                await nursery.start(self._faults.run, job.faults, begun_us)
+                await nursery.start(faults.run, job.faults, begun_us)
                 self._note = ""
-                reason = await self._until_over(begun_us)
+                reason = await self._until_over(cluster, faults, begun_us)
                 ended_us = env.clock.wall_us()
-                await self._last_words()
+                await self._last_words(cluster)
                 nursery.cancel_scope.cancel()
-            # The cluster has ended: what it recorded is complete.
-            summary = figures(job.plan, self._history, self._faults.happenings, begun_us, ended_us)
+        # The cluster has ended: what it recorded is complete.
+        summary = figures(job.plan, self._history, faults.happenings, begun_us, ended_us)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
         env.trace.event("over", verdict=summary["verdict"])
         return summary
 
-    async def _serve(self, *, task_status: trio.TaskStatus[str]) -> None:
+    async def _serve(self, faults: FaultRunner, *, task_status: trio.TaskStatus[str]) -> None:
         """The door for ``spe inject``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        server = Server(env, job.plan, me, SupervisorService(job.plan, self._faults, me.incarnation))
+        server = Server(env, job.plan, me, SupervisorService(job.plan, faults, me.incarnation))
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
-    async def _until_over(self, begun_us: int) -> str:
+    async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:
         """Returns why the run was broken off; "" where it is complete."""
         watch = ProgressWatch(self._job.plan)
         healed = False
@@ -177,25 +181,24 @@ class Supervisor:
                 return f"interrupted after {seconds(now - begun_us)} s"
             if self._job.duration_us is not None and now - begun_us >= self._job.duration_us:
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
-            last = {name: self._history.last(name) for name in self._cluster.processes}
-            watch.look(last, now)
+            watch.look({name: self._history.last(name) for name in cluster.processes}, now)
             if watch.complete:
                 return ""
             essential = [n for n in self._died if n.startswith(("source:", "client:"))]
             if essential:
                 return f"{essential[0]} ended by itself: {self._died[essential[0]]}"
-            if self._faults.pending or not watch.sources_quiet(now, QUIET_US):
+            if faults.pending or not watch.sources_quiet(now, QUIET_US):
                 continue
             if not healed and self._state.holds:
                 healed = True
-                await self._faults.inject(Fault(FaultKind.HEAL))
+                await faults.inject(Fault(FaultKind.HEAL))
                 watch.restart(now)
             elif watch.stuck(now, STUCK_US):
                 return f"nothing moves any more: {watch.what_is_open()}"
 
-    async def _last_words(self) -> None:
+    async def _last_words(self, cluster: Cluster) -> None:
         async with trio.open_nursery() as nursery:
-            for name, one in self._cluster.processes.items():
+            for name, one in cluster.processes.items():
                 if one.phase is Phase.RUNNING:
                     nursery.start_soon(self._poller.ask_status, name)
 
@@ -248,7 +251,7 @@ class Supervisor:
 
     def _say(self, text: str) -> None:
         """A line, where there is no live view that shows it anyhow."""
-        if not self._job.live_view:
+        if not self._drawn:
             at = "" if self._begun_us is None else f"{seconds(self._env.clock.wall_us() - self._begun_us):>6} s  "
             self._console.print(f"{at}{text}", highlight=False, markup=False, soft_wrap=True)
 
@@ -271,11 +274,14 @@ class Supervisor:
                 finally:
                     live.update(render(self._job.plan, self._sight()), refresh=True)
 
-            yield draw
+            self._drawn = True
+            try:
+                yield draw
+            finally:
+                self._drawn = False
 
     def _sight(self) -> Sight:
-        cluster: Cluster | None = getattr(self, "_cluster", None)
-        faults: FaultRunner | None = getattr(self, "_faults", None)
+        cluster, faults = self._cluster, self._faults
         return Sight(
             title=f"{self._job.plan.cluster}   {self._job.run.path}",
             now_us=self._env.clock.wall_us(),

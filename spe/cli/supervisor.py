@@ -7,10 +7,11 @@ from typing import Any
 
 import trio
 
-from replicas.cluster import Cluster, Phase
+from replicas.cluster import Cluster
 from replicas.fault_runner import FaultRunner
 from replicas.fault_state import Action, Do, FaultState
 from replicas.faults import one_fault
+from replicas.managed_process import Phase
 from replicas.serving import Opened
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, RunDirectory

@@ -12,8 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from replicas.cluster import Phase
 from replicas.fault_runner import Happening
+from replicas.managed_process import Phase
 from spe.cli.delays import delay_bound_us, longest_path
 from spe.cli.polling import Seen
 from spe.describe import show_duration

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.cluster import PORTS, Phase, check_free, free_addresses, open_cluster
+from replicas.cluster import open_cluster
+from replicas.managed_process import Phase
+from replicas.ports import PORTS, check_free, free_addresses
 from spe.errors import PortInUse, SpeError
 from tests.support.supervised_child import child
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import trio
 
-from replicas.cluster import ProcessSpec, open_cluster
+from replicas.cluster import open_cluster
+from replicas.managed_process import ProcessSpec
 from replicas.supervised import Supervision, die_with_parent
 
 

@@ -17,10 +17,11 @@ from rich.console import Console
 from replicas.client_process import SwitchWatch, _after
 from replicas.client_stats import ReplayEpoch
 from replicas.client_view import Change
-from replicas.cluster import PORTS, Phase
 from replicas.fault_runner import Happening
 from replicas.fault_state import Conditions
 from replicas.faults import Fault, FaultKind
+from replicas.managed_process import Phase
+from replicas.ports import PORTS
 from spe.cli.app import execute
 from spe.cli.control import fault_data
 from spe.cli.delays import delay_bound_us, epochs, longest_path, source_epoch
