@@ -231,8 +231,7 @@ class Supervisor:
         """The cluster, of a process."""
         self._env.trace.event(f"process_{event.replace(' ', '_')}", process=name, **facts)
         if event == "died":
-            said = str(facts.get("said", "")).rpartition("\n")[2]
-            self._died[name] = f"exit status {facts.get('status')}{f': {said}' if said else ''}"
+            self._died[name] = how_it_died(facts["status"], facts["said"])
             self._say(f"{name} died: {self._died[name]}")
 
     def _heard(self, name: str, data: Mapping[str, Any]) -> None:
@@ -302,3 +301,11 @@ class Supervisor:
                         f"{client} {one['channel']}: {one['stable']:,} stable, {one['tentative']:,} tentative, "
                         f"at {moment(one['frontier']) or 'the beginning'}"
                     )
+
+
+def how_it_died(status: int, said: str) -> str:
+    """``killed by SIGSEGV``, or the exit status with the last thing that it said."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    last = said.strip().rpartition("\n")[2]
+    return f"exit status {status}{f': {last}' if last else ''}"

@@ -73,7 +73,10 @@ def make_console() -> Console:
 
 def render(plan: Plan, sight: Sight) -> RenderableType:
     """Replicas, sources, clients, faults."""
-    parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, sight), _clients(plan, sight)]
+    parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, sight)]
+    clients = _clients(plan, sight)
+    if clients.row_count:
+        parts.append(clients)
     if sight.happenings:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim"))
     if sight.note:
@@ -188,6 +191,8 @@ def _clients(plan: Plan, sight: Sight) -> Table:
     table = _table(title, "stable", "tentative", "undone", _delay_title(plan), "worst", "gap", "reads", right=right)
     for client in plan.clients:
         name = f"client:{client}"
+        if not any(name in known for known in (sight.phases, sight.seen, sight.errors)):
+            continue  # nobody can ask it: only a run's clients answer for themselves
         hidden = process_state(sight, name)
         data = sight.seen[name].data if name in sight.seen else {}
         for one in data.get("channels", ()):

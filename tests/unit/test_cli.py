@@ -29,6 +29,7 @@ from spe.cli.history import History
 from spe.cli.job import common_origins, local_addresses
 from spe.cli.polling import Seen
 from spe.cli.progress import ProgressWatch
+from spe.cli.run import how_it_died
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target, with_default_client
 from spe.cli.summary import figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
@@ -656,6 +657,24 @@ def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
     phases = dict.fromkeys(("n1", "n2", "source:shop", "client:client"), Phase.STARTING)
     text = drawn(Sight("small", NOW, phases=phases))
     assert line_of(text, "n1 main")[2] == "starting"
+
+
+def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
+    """In a real deployment clients listen to nobody."""
+    text = drawn(Sight("small", NOW, errors={"n1": "refused", "n2": "refused", "source:shop": "refused"}))
+    assert "client" not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [
+        (-11, "n1: serving", "killed by SIGSEGV"),
+        (2, "a\nspe: port in use\n", "exit status 2: spe: port in use"),
+        (1, "", "exit status 1"),
+    ],
+)
+def test_how_a_process_died_is_told_in_a_line(status: int, said: str, told: str) -> None:
+    assert how_it_died(status, said) == told
 
 
 def test_times_are_written_shortly() -> None:
