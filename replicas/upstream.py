@@ -152,7 +152,8 @@ class Upstream:
             self._control[peer] = connection
             try:
                 async with trio.open_nursery() as nursery:
-                    answered = [self._env.clock.monotonic_us()]
+                    # The first answer may take as long as a connection: a slow link is not a dead one.
+                    answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
                     nursery.start_soon(self._answers, peer, connection, answered)
                     await self._ask(peer, connection, answered)
             except* (*GONE, RemoteProtocolError) as group:
