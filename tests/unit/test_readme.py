@@ -1,0 +1,270 @@
+"""The README and its neighbours: every example runs, and everything that the pages name exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+import yaml
+from trio.testing import MockClock
+
+from replicas.faults import load_faults_text
+from replicas.reference import reference_rows
+from replicas.source import reference_elements
+from spe.cli.app import app
+from spe.config import load_plan_text
+from spe.deploy import processes, with_addresses
+from spe.plan import Plan
+from spe.review import review
+from spe.source_log import read_source_log
+from spe.states import StreamId
+from tests.support.cluster import SimCluster
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+(SHOP,) = [b for b in blocks("yaml") if b.startswith("cluster:")]
+PARTS = [b for b in blocks("yaml") if b != SHOP and not b.startswith("-")]
+(FAULTS,) = [b for b in blocks("yaml") if b.startswith("-")]
+BUILDER, READING, OPERATOR = blocks("python")
+
+
+def with_part(part: str) -> str:
+    """The shop's configuration with the sections of another example in place of its own."""
+    return yaml.safe_dump({**yaml.safe_load(SHOP), **yaml.safe_load(part)}, sort_keys=False)
+
+
+@pytest.fixture
+def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's own operator, where every node would find it."""
+    (tmp_path / "shop_operators.py").write_text(OPERATOR, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shop_operators", raising=False)
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def reading() -> ModuleType:
+    module = ModuleType("reading")
+    exec(compile(READING, "README.md", "exec"), module.__dict__)
+    return module
+
+
+def answer(plan: Plan) -> Any:
+    """What ``spe reference`` computes."""
+    return reference_rows(plan, {s: reference_elements(source) for s, source in plan.sources.items()})
+
+
+# -- examples
+
+
+def test_the_complete_configuration_is_a_plan_without_warnings() -> None:
+    assert review(load_plan_text(SHOP)) == []
+
+
+def test_every_numbered_line_is_explained() -> None:
+    numbers = [int(n) for n in re.findall(r"# +(\d+)$", SHOP, re.MULTILINE)]
+    explained = [int(n) for n in re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)]
+
+    assert numbers == explained == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda p: p.splitlines()[1].strip())
+def test_every_other_piece_of_configuration_fits_into_it_without_a_warning(part: str, operators: None) -> None:
+    assert review(load_plan_text(with_part(part))) == []
+
+
+def test_the_faults_are_faults_of_this_cluster() -> None:
+    assert [str(f) for f in load_faults_text(FAULTS, "README.md", load_plan_text(SHOP))] == [
+        "kill n1 for 4s",
+        "cut source:shop_b for 5s",
+    ]
+
+
+def test_the_python_builder_makes_the_plan_of_the_file() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(BUILDER, "README.md", "exec"), names)
+
+    assert names["plan"] == load_plan_text(SHOP)
+    assert load_plan_text(names["text"]) == names["plan"]
+
+
+def test_the_answer_is_the_three_best_of_every_window() -> None:
+    ((ids, rows),) = answer(load_plan_text(SHOP)).values()
+    names = load_plan_text(SHOP).query.schema_of(StreamId("best")).names
+
+    assert len(ids) == 57  # 30 s are in 19 windows of 10 s that begin every 2 s
+    assert [row[names.index("rank")] for row in rows.to_tuples()] == [1, 2, 3] * 19
+
+
+def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
+    (part,) = [p for p in PARTS if "shop_operators" in p]
+    ((_, rows),) = answer(load_plan_text(with_part(part))).values()
+    values = [value for _, value in rows.to_tuples()]
+
+    assert len(values) > 3
+    assert values == sorted(set(values))
+
+
+@asynccontextmanager
+async def running_shop() -> AsyncIterator[SimCluster]:
+    """The shop in virtual time, from now on, with fewer orders; the README's program takes its client's place."""
+    smaller = SHOP.replace("start: 2026-01-01T12:00:00, duration: 30s", "duration: 14s").replace("00, keys", "0, keys")
+    plan = load_plan_text(smaller)
+    plan = with_addresses(plan, {name: f"{name.replace(':', '-')}:1" for name in processes(plan)})
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.kill("client:board")
+            yield cluster
+
+
+def logged_answer(cluster: SimCluster) -> list[tuple[Any, ...]]:
+    """What a run without failures makes of what the sources have logged."""
+    inputs = {
+        s: read_source_log(cluster.env(f"source:{s}").storage, PurePosixPath(s), source.schema)
+        for s, source in cluster.plan.sources.items()
+    }
+    ((_, rows),) = reference_rows(cluster.plan, inputs).values()
+    return rows.to_tuples()
+
+
+async def test_the_client_shows_tentative_tuples_withdraws_them_and_ends_with_the_answer(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def cut_for_longer_than_x() -> None:
+        await trio.sleep(4)
+        cluster.cut("source:shop_b", "*")
+        await trio.sleep(5)
+        cluster.heal()
+
+    async with running_shop() as cluster, trio.open_nursery() as nursery:
+        nursery.start_soon(cut_for_longer_than_x)
+        view = await reading().watch(cluster.env("client:program"), cluster.plan)
+    printed = capsys.readouterr().out.splitlines()
+    rows, tentative = view.rows(StreamId("best"))
+
+    assert any(line.startswith("? ") for line in printed)
+    assert any(line.startswith("< ") for line in printed)
+    assert not tentative.any()
+    assert rows.to_tuples() == logged_answer(cluster)
+
+
+async def test_the_client_that_wants_final_tuples_gets_them(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_shop() as cluster:
+        await reading().final(cluster.env("client:program"), cluster.plan)
+    printed = [row for line in capsys.readouterr().out.splitlines() for row in ast.literal_eval(line)]
+
+    assert printed == logged_answer(cluster)
+    assert printed
+
+
+# -- what the pages name
+
+
+def test_every_command_of_the_command_line_is_shown_and_exists() -> None:
+    shown = set(re.findall(r"^spe (\w+)", "\n".join(blocks("sh")), re.MULTILINE))
+
+    assert shown == {name for name in app if not name.startswith("-")}
+
+
+def test_every_option_that_is_shown_exists() -> None:
+    """Parsed as the command line would, without running it."""
+    for line in "\n".join(blocks("sh")).splitlines():
+        if line.startswith("spe "):
+            words = line.partition("#")[0].split()[1:]
+            app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", page.read_text(encoding="utf-8")):
+        path, anchor = target
+        if path.startswith("http"):
+            continue
+        file = page if not path else (page.parent / path)
+        if not file.exists():
+            broken.append(path)
+        elif anchor and anchor[1:] not in anchors(file):
+            broken.append(path + anchor)
+
+    assert broken == []
+
+
+def anchors(file: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_code_that_is_named_exists(page: Path) -> None:
+    """``path/file.py::Class.method``, and paths of modules."""
+    missing = []
+    text = page.read_text(encoding="utf-8")
+    for path, name in re.findall(r"`((?:spe|operators|consistency|replicas|tests)/[\w/]+\.py)(?:::([\w.]+))?`", text):
+        if not (ROOT / path).exists():
+            missing.append(path)
+        elif name and not _exists(path, name):
+            missing.append(f"{path}::{name}")
+
+    assert missing == []
+
+
+def _exists(path: str, name: str) -> bool:
+    found: Any = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    for part in name.split("."):
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    there = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
+    }
+
+    assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - there == set()
+
+
+def test_every_rule_that_the_code_cites_is_explained() -> None:
+    """In comments rules stand in brackets, ``(U2)``, ``(F3, A1)``; docs/rules.md has a bold entry for each."""
+    rules = set(re.findall(r"^\* \*\*([USBTCRKVFA]\d+)", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE))
+    cited = {
+        rule
+        for package in ("spe", "operators", "consistency", "replicas")
+        for file in (ROOT / package).rglob("*.py")
+        for group in re.findall(r"\(((?:[USBTCRKVFA]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
+        for rule in re.findall(r"[A-Z]\d+", group)
+    }
+
+    assert cited - rules == set()
