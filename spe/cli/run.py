@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -32,6 +32,7 @@ from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
 from spe.deploy import processes, with_addresses
 from spe.errors import ConfigError
+from spe.plan import Plan
 from spe.runtime import production_env
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
@@ -100,6 +101,7 @@ class Supervisor:
         self._faults: FaultRunner | None = None
         self._begun_us: int | None = None
         self._drawn = False
+        self._stopped_as_asked = False
         self._note = "starting"
         self._died: dict[str, str] = {}
         self._everything = trio.CancelScope()
@@ -127,7 +129,9 @@ class Supervisor:
         self._console.print(summary_text(summary))
         if self._signal:
             return INTERRUPTED
-        return 0 if summary["verdict"]["equal"] and not self._died else 1
+        verdict = summary["verdict"]
+        as_asked = verdict["complete"] or self._stopped_as_asked
+        return 0 if verdict["equal"] and as_asked and not self._died else 1
 
     # --- from start to end ---
 
@@ -180,13 +184,13 @@ class Supervisor:
             if self._stop_asked.is_set():
                 return f"interrupted after {seconds(now - begun_us)} s"
             if self._job.duration_us is not None and now - begun_us >= self._job.duration_us:
+                self._stopped_as_asked = True
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
             watch.look({name: self._history.last(name) for name in cluster.processes}, now)
             if watch.complete:
                 return ""
-            essential = [n for n in self._died if n.startswith(("source:", "client:"))]
-            if essential:
-                return f"{essential[0]} ended by itself: {self._died[essential[0]]}"
+            if lost := without_whom(self._job.plan, [n for n in self._died if not cluster.processes[n].alive]):
+                return f"{lost} died: {self._died[lost]}"
             if faults.pending or not watch.sources_quiet(now, QUIET_US):
                 continue
             if not healed and self._state.holds:
@@ -303,9 +307,19 @@ class Supervisor:
                     )
 
 
+def without_whom(plan: Plan, died: Collection[str]) -> str:
+    """A process that died by itself and without which nothing more can come: a source, a client, or the last replica
+    of a partition.  "" where the run can go on."""
+    for name in died:
+        if name.startswith(("source:", "client:")):
+            return name
+    return next((str(nodes[-1]) for nodes in plan.placement.values() if all(n in died for n in nodes)), "")
+
+
 def how_it_died(status: int, said: str) -> str:
     """``killed by SIGSEGV``, or the exit status with the last thing that it said."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    last = said.strip().rpartition("\n")[2]
+    lines = [line.strip(" |+-") for line in said.splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
     return f"exit status {status}{f': {last}' if last else ''}"

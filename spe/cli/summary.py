@@ -236,7 +236,7 @@ def verdict_text(verdict: Mapping[str, Any]) -> Text:
         how = "equals the reference run, tuple for tuple"
         what = f"{verdict['rows']:,} tuples"
         if not verdict["complete"]:
-            return Text(f"stable stream {how}, as far as it came ({what}): {verdict['reason']}", style="bold green")
+            return Text(f"stable stream {how}, as far as it came ({what}): {verdict['reason']}", style="bold yellow")
         return Text(f"stable stream {how} ({what})", style="bold green")
     differences = "\n".join(f"  {d}" for d in verdict["differences"])
     return Text(f"STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")

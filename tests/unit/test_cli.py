@@ -29,7 +29,7 @@ from spe.cli.history import History
 from spe.cli.job import common_origins, local_addresses
 from spe.cli.polling import Seen
 from spe.cli.progress import ProgressWatch
-from spe.cli.run import how_it_died
+from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target, with_default_client
 from spe.cli.summary import figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
@@ -670,11 +670,21 @@ def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
     [
         (-11, "n1: serving", "killed by SIGSEGV"),
         (2, "a\nspe: port in use\n", "exit status 2: spe: port in use"),
+        (1, "    | TypeError: x\n    +-------\n", "exit status 1: TypeError: x"),
         (1, "", "exit status 1"),
     ],
 )
 def test_how_a_process_died_is_told_in_a_line(status: int, said: str, told: str) -> None:
     assert how_it_died(status, said) == told
+
+
+def test_a_run_goes_on_while_each_partition_has_a_replica_that_lives() -> None:
+    plan = plan_of(TWO_UNITS)
+    assert without_whom(plan, {}) == ""
+    assert without_whom(plan, {"n1": ""}) == ""
+    assert without_whom(plan, {"n1": "", "n2": ""}) == "n2"
+    assert without_whom(plan, {"n3": ""}) == "n3"
+    assert without_whom(plan, {"n1": "", "source:shop": ""}) == "source:shop"
 
 
 def test_times_are_written_shortly() -> None:
