@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from operator import lt
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from spe.batch import Batch, BoolArray, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
 from spe.errors import RemoteProtocolError
@@ -26,6 +29,7 @@ from spe.wire.layout import (
     FLOAT64,
     INT,
     INT64,
+    PLAIN_BATCH,
     REC_DONE,
     UINT8,
     UINT32,
@@ -36,6 +40,7 @@ from spe.wire.string_table import ReceiveTable
 
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
+_NO_BOOLEAN: Final = "BATCH: a boolean that is neither 0 nor 1"
 
 #: Rows up to which Python's own lists and bytes check faster than NumPy's reductions.
 _FEW: Final = 64
@@ -86,6 +91,104 @@ class ElementDecoder:
         except struct.error:
             raise RemoteProtocolError(f"{type_.name}: a body of {len(body)} bytes") from None
         raise RemoteProtocolError(f"a {type_.name} frame where a stream element was expected")
+
+    def decode_all(self, frames: Sequence[Frame]) -> Iterator[Element | Frame]:
+        """The elements of what one read brought, in order; CONTROL frames as they are.
+
+        Small stable batches one after the other become one, with the last of the boundaries between them: where a
+        sequence is cut means nothing (protocol.md U3), and a frame on its own costs what hundreds of rows do.
+
+        Raises:
+          RemoteProtocolError: see :meth:`decode`; what came before has been handed out by then.
+        """
+        at, end = 0, len(frames)
+        while at < end:
+            frame = frames[at]
+            if frame.type is FrameType.BATCH and end - at > 1 and (run := self._run(frames, at)) is not None:
+                at, batch, boundary = run
+                yield batch
+                if boundary is not None:
+                    yield boundary
+                continue
+            at += 1
+            if frame.type is FrameType.CONTROL:
+                yield frame
+            elif (element := self.decode(frame)) is not None:
+                yield element
+
+    def _run(self, frames: Sequence[Frame], start: int) -> tuple[int, Batch, Boundary | None] | None:
+        """(next frame, one batch for all, last boundary); None where there is nothing to join.
+
+        Only whole stable batches without nulls whose ids follow each other, and boundaries that stand where they
+        must.  Whatever is different, or wrong, ends the run and is looked at by itself.
+        """
+        layout = self._layout
+        if layout.words != 1:
+            return None
+        bodies: list[Buffer] = []
+        counts: list[int] = []
+        floors: list[int] = []  # the boundary before each batch
+        first = position = 0
+        bound, stop = BEFORE_TIME, start
+        for stop in range(start, len(frames)):
+            type_, body = frames[stop]
+            if type_ is FrameType.BATCH:
+                if len(body) < PLAIN_BATCH.size:
+                    break
+                kind, flags, zero, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
+                if kind or flags or zero or nulls or not 0 < n == upto_id - from_id or len(body) != layout.size(n, 0, 0):
+                    break
+                if not bodies:
+                    first = from_id
+                elif from_id != position:
+                    break
+                bodies.append(body)
+                counts.append(n)
+                floors.append(bound)
+                position = upto_id
+            elif type_ is FrameType.BOUNDARY and len(body) == BOUNDARY.size:
+                kind, time, upto_id = BOUNDARY.unpack(body)
+                if kind or upto_id != position or not bound <= time <= END_OF_TIME:
+                    break
+                bound = time
+            else:
+                break
+        else:
+            stop += 1
+        if len(bodies) < 2 or first < 0:
+            return None
+        rows = self._joined(bodies, counts)
+        if bound > BEFORE_TIME:
+            starts = [0, *accumulate(counts[:-1])]
+            if (np.minimum.reduceat(rows.time, starts) < floors).any():
+                return None  # a tuple below a boundary before it: not ours to judge, so let it be seen
+        batch = Batch(Kind.STABLE, first, position, None, rows)
+        return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)
+
+    def _joined(self, bodies: Sequence[Buffer], counts: Sequence[int]) -> Rows:
+        """The rows of several bodies without flags and masks, one after the other; checked once, all together."""
+        words = [np.frombuffer(body, INT64) for body in bodies]
+        at = [self._layout.header >> 3] * len(bodies)
+        time = np.concatenate([w[a : a + n] for w, a, n in zip(words, at, counts)])
+        _check_times(time)
+        at = [a + n for a, n in zip(at, counts)]
+        columns = []
+        for form, _, _ in self._layout.columns:
+            if form in (INT, FLOAT):
+                values = np.concatenate([w[a : a + n] for w, a, n in zip(words, at, counts)])
+                columns.append(Column(values.view(FLOAT64) if form == FLOAT else values))
+                at = [a + n for a, n in zip(at, counts)]
+            elif form == CODE:
+                codes = np.concatenate([np.frombuffer(b, UINT32, n, 8 * a) for b, a, n in zip(bodies, at, counts)])
+                dictionary = self._table.dictionary()
+                columns.append(Column(self._table.codes(codes), None, dictionary))
+                at = [a + ((n + 1) >> 1) for a, n in zip(at, counts)]
+            else:
+                bits = np.concatenate([np.frombuffer(b, UINT8, n, 8 * a) for b, a, n in zip(bodies, at, counts)])
+                _check_bits(bits)
+                columns.append(Column(bits.view(BOOL)))
+                at = [a + ((n + 7) >> 3) for a, n in zip(at, counts)]
+        return Rows(time, time, tuple(columns))
 
     def _batch(self, body: Buffer) -> Batch:
         layout = self._layout
@@ -144,13 +247,16 @@ class ElementDecoder:
 def _bits(body: Buffer, at: int, n: int) -> BoolArray:
     """Booleans from word ``at`` on; a byte other than 0 and 1 would be neither true nor false to NumPy."""
     start = 8 * at
-    if n <= _FEW:
-        good = not bytes(body[start : start + n]).translate(None, b"\0\1")
-    else:
-        good = bool(np.maximum.reduce(np.frombuffer(body, UINT8, n, start)) <= 1)
-    if not good:
-        raise RemoteProtocolError("BATCH: a boolean that is neither 0 nor 1")
+    if n > _FEW:
+        _check_bits(np.frombuffer(body, UINT8, n, start))
+    elif bytes(body[start : start + n]).translate(None, b"\0\1"):
+        raise RemoteProtocolError(_NO_BOOLEAN)
     return np.frombuffer(body, BOOL, n, start)
+
+
+def _check_bits(bits: npt.NDArray[np.uint8]) -> None:
+    if np.maximum.reduce(bits) > 1:
+        raise RemoteProtocolError(_NO_BOOLEAN)
 
 
 def _check_times(time: Int64Array) -> None:

@@ -28,6 +28,8 @@ FLAG_IDS: Final = 1
 FLAG_T_MAX: Final = 2
 
 BATCH: Final = struct.Struct("<BBHIqq")
+#: With the masks of up to 64 columns.
+PLAIN_BATCH: Final = struct.Struct("<BBHIqqQ")
 BATCH_FRAME: Final = struct.Struct("<HBBIBBHIqq")
 BOUNDARY: Final = struct.Struct("<Bxxxxxxxqq")
 BOUNDARY_FRAME: Final = struct.Struct("<HBBIBxxxxxxxqq")
