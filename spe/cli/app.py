@@ -37,7 +37,7 @@ app = App(
 )
 
 
-@app.command
+@app.command(sort_key=0)
 def check(config: Config, /, *, data: Data = None) -> int:
     """Validate a configuration; print the query, its fragments, partitions, replicas and X of each."""
     from spe.cli.offline import check
@@ -45,7 +45,7 @@ def check(config: Config, /, *, data: Data = None) -> int:
     return check(config, data)
 
 
-@app.command
+@app.command(sort_key=1)
 def reference(
     config: Target,
     /,
@@ -63,7 +63,7 @@ def reference(
     return reference(config, data, run_dir, output, format)
 
 
-@app.command
+@app.command(sort_key=2)
 def run(
     config: Config,
     /,
@@ -82,7 +82,7 @@ def run(
     return run(config, data=data, run_dir=run_dir, faults=faults, seed=seed, duration_us=length, view=view)
 
 
-@app.command
+@app.command(sort_key=3)
 def node(
     config: Target,
     /,
@@ -92,13 +92,13 @@ def node(
     seed: Seed = None,
     link: Link = None,
 ) -> int:
-    """Run one node.  SPE_TOKEN in the environment is the cluster's shared secret."""
+    """Run one node (this and the next two: SPE_TOKEN in the environment is the cluster's shared secret)."""
     from spe.cli.processes import run_node_process
 
     return run_node_process(config, node, storage, seed, link)
 
 
-@app.command
+@app.command(sort_key=4)
 def source(
     config: Target,
     /,
@@ -109,13 +109,13 @@ def source(
     seed: Seed = None,
     link: Link = None,
 ) -> int:
-    """Run one source proxy; its log is in STORAGE/sources.  SPE_TOKEN: as for node."""
+    """Run one source proxy; its log is in STORAGE/sources."""
     from spe.cli.processes import run_source_process
 
     return run_source_process(config, source, data, storage, seed, link)
 
 
-@app.command
+@app.command(sort_key=5)
 def client(
     config: Target,
     /,
@@ -129,13 +129,13 @@ def client(
     ] = "no",
     link: Link = None,
 ) -> int:
-    """Run one client: its sinks are fed, what it receives is recorded.  SPE_TOKEN: as for node."""
+    """Run one client: its sinks are fed, what it receives is recorded."""
     from spe.cli.processes import run_client_process
 
     return run_client_process(config, client, storage, seed, print_, link)
 
 
-@app.command
+@app.command(sort_key=6)
 def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON.")] = False) -> int:
     """Show the states of a running cluster."""
     from spe.cli.control import status
@@ -143,7 +143,7 @@ def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON."
     return status(target, json)
 
 
-@app.command
+@app.command(sort_key=7)
 def inject(
     run_dir: RunDir,
     kind: Annotated[str, Parameter(help="kill, restart, freeze, cut, delay, stall, heal")],
@@ -153,7 +153,7 @@ def inject(
     by: Annotated[str | None, Parameter(help="By how much to delay, such as 200ms.")] = None,
     one_way: Annotated[bool, Parameter(help="Only what the first sends to the second.")] = False,
 ) -> int:
-    """Inject a fault into a run: ``spe inject runs/x cut source:a n1 --for 5s``."""
+    """Make a fault happen in a run: spe inject runs/x cut source:a n1 --for 5s"""
     from spe.cli.control import inject
 
     return inject(run_dir, kind, names, for_, by, one_way)

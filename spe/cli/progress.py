@@ -48,7 +48,7 @@ class ProgressWatch:
         return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in going)
 
     def stuck(self, now_us: int, patience_us: int) -> bool:
-        """No source and no client has moved for 2kX and this long."""
+        """No source and no client has moved for twice the sum of X over the nodes, and this long."""
         x_us = sum(n.x_us for n in self._plan.nodes.values())
         return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
 

@@ -39,7 +39,7 @@ from spe.runtime import production_env
 LEAD_US: Final = 700_000
 #: Sources of replayed input that show no progress for this long will show none without help.
 QUIET_US: Final = 3_000_000
-#: On top of 2kX: clients that show no progress for this long, when nothing is to come, will show none any more.
+#: On top of twice the sum of X over the nodes: when nothing is to come and nothing moves for this long, it never will.
 STUCK_US: Final = 8_000_000
 _LOOK_S: Final = 0.1
 _DRAW_S: Final = 0.2
