@@ -50,6 +50,8 @@ class Cells:
 
     def add(self, slots: IndexArray, born: Int64Array) -> IndexArray:
         """New empty cells for these slots; returns their numbers."""
+        if not len(slots):  # what was restored is read-only until it has grown
+            return np.empty(0, np.intp)
         old, self.count = self.count, self.count + len(slots)
         if self.count > len(self._slots):
             self._slots = grown(self._slots, old, self.count)
@@ -75,9 +77,11 @@ class Cells:
         cells = table.take(slots)
         if len(cells) and cells.min() < 0:
             missing = (cells < 0).nonzero()[0]
-            distinct, first = np.unique(slots[missing], return_index=True)
-            order = first.argsort()
-            new, rows = distinct[order], missing[first[order]]
+            wanted = slots[missing]
+            # Of several rows with one slot the last to be written stays: backwards, that is the first.
+            table[wanted[::-1]] = missing[::-1]
+            rows = missing[table.take(wanted) == missing]
+            new = slots[rows]
             table[new] = self.add(new, rows + sequence if isinstance(sequence, int) else sequence[rows])
             cells = table.take(slots)
         return cells

@@ -8,6 +8,7 @@ from spe.query import AggregateCall, AggregateSpec, JoinKind, JoinSpec, TopKSpec
 from spe.schema import Schema
 from spe.states import StreamId
 from spe.times import END_OF_TIME
+from spe.wire.state import decode_state, encode_state
 from tests.support.operators import Run, lines, make, run, text, tuples
 
 IN, LEFT, RIGHT = StreamId("in"), StreamId("left"), StreamId("right")
@@ -31,6 +32,16 @@ def test_a_window_is_released_by_the_first_tuple_at_its_end_whatever_the_bucket(
         19 10 20 1
     """)
     assert operator.counters() == {"late": 1, "dropped": 1, "without_time": 0}
+
+
+def test_a_count_window_that_travelled_goes_on_where_it_was_open() -> None:
+    """What arrives is read-only: a tuple that opens no window must not write to it."""
+    spec = AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, COUNT)
+    rows = tuples(KEYED, "1 a 1 \n 2 b 1 \n 3 a 1 \n 4 a 1")
+    before, after = make(spec, KEYED), make(spec, KEYED)
+    assert Run(before, [KEYED]).slice([rows], 3) == []
+    after.restore(decode_state(encode_state(before.snapshot())))
+    assert text(Run(after, [KEYED], 3).slice([rows], 9)) == "4 a 3"
 
 
 def test_a_tuple_that_is_late_for_one_of_its_windows_counts_in_the_others() -> None:
