@@ -72,6 +72,10 @@ class _Chunk:
             return self
         if self.max < low:
             return None
+        if self.sorted:
+            start = int(self.rows.time.searchsorted(low))
+            ids = None if self.ids is None else self.ids[start:]
+            return _Chunk(self.rows.slice(start, len(self.rows)), self.first_id + start, ids, self.floor)
         index = np.flatnonzero(self.rows.time >= low)
         ids = index + self.first_id if self.ids is None else self.ids.take(index)
         return _Chunk(self.rows.take(index), self.first_id, ids, self.floor)
@@ -211,10 +215,11 @@ class SUnionInput:
 
     def acknowledged(self, restart: int) -> int:
         """A1: everything up to here is processed into state that survives a restart at ``restart``."""
-        smallest = min(
-            (i for i in (c.smallest_id(restart) for c in self.stable) if i is not None), default=self.position + 1
-        )
-        return smallest - 1
+        for chunk in self.stable:  # ids ascend from chunk to chunk
+            smallest = chunk.smallest_id(restart)
+            if smallest is not None:
+                return smallest - 1
+        return self.position
 
     def trim_tentative(self, limit_bytes: int, released: int) -> int:
         """Forgets the oldest released tentative chunks beyond the limit; returns how many tuples went."""
@@ -309,12 +314,14 @@ class SUnion:
         """Age of the oldest running clock; 0 when none runs."""
         return now - self._clock_starts[0] if self._clock_starts else 0
 
-    def shift_clocks(self, gap_us: int) -> None:
-        """We were not running for ``gap_us``: what lies in the sockets is not late (T1)."""
-        self._clock_starts = [start + gap_us for start in self._clock_starts]
+    def shift_clocks(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us``: what lies in the sockets is not late (T1)."""
+        self._clock_starts = [min(start + gap_us, now) for start in self._clock_starts]
 
     def _forget_clocks(self) -> None:
         low = self.next if self.redo_next is None else min(self.next, self.redo_next)
+        if self.tainted:  # released, but unstable: R1 asks for their age, and they are released once more (R7)
+            low = min(low, self.stable_end)
         if self._clock_buckets and self._clock_buckets[0] < low:
             at = bisect_left(self._clock_buckets, low)
             del self._clock_buckets[:at]
@@ -426,6 +433,11 @@ class SUnion:
         if self.redo_next is not None:
             return self.redo_next
         return self.next if self.restart is None else self.restart
+
+    def needs(self, index: int) -> bool:
+        """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
+        end = self.stable_end
+        return end <= self.restart_point() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
 
     def acknowledged(self) -> list[int]:
         restart = self.restart_point()

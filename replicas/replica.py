@@ -164,14 +164,14 @@ class Replica:
             return []
         return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
 
-    def shift(self, gap_us: int) -> None:
-        """We were frozen for ``gap_us``: nothing that lies in our sockets is late (T1)."""
-        self.sunion.shift_clocks(gap_us)
-        self._started_at += gap_us
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
+        self.sunion.shift_clocks(gap_us, now)
+        self._started_at = min(self._started_at + gap_us, now)
         for one in self.inputs:
             for feed in (one.main, one.corr):
                 if feed is not None:
-                    feed.shift(gap_us)
+                    feed.shift(gap_us, now)
 
     def acks(self) -> list[tuple[Channel, int]]:
         """What upstream may forget, per input (A1); nothing before the install."""

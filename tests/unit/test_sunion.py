@@ -233,12 +233,23 @@ class TestWaiting:
         B(sunion, 0, 100, 10)
         B(sunion, 1, 100, 10)
         sunion.release_stable(100)
-        sunion.shift_clocks(290)
+        sunion.shift_clocks(290, 400)
         assert sunion.waited(400) == 10
         assert due(sunion, 400, True, True) is None
         B(sunion, 0, 400, 20)
         B(sunion, 1, 400, 20)
         assert show(sunion.release_stable(100)) == "| 20"
+
+    def test_what_arrived_after_the_freeze_does_not_wait_for_it_once_more(self) -> None:
+        """The socket may be drained before the tick finds the gap: its clocks start now, not a gap from now."""
+        sunion = make(1)
+        B(sunion, 0, 100, 10)
+        sunion.release_stable(100)
+        S(sunion, 0, 400, 1, (22, "a"))
+        sunion.shift_clocks(290, 400)
+        assert sunion.waited(400) == 10
+        assert due(sunion, 429, False) == 20
+        assert due(sunion, 436, False) == 30
 
 
 class TestCorrecting:
@@ -281,6 +292,20 @@ class TestCorrecting:
         B(sunion, 1, 111, 30)
         assert sunion.stable_end == 30
         assert not sunion.oldest_unstable_is_young(160, WAIT)
+
+    def test_it_stays_old_when_it_went_out_tentatively(self) -> None:
+        """R1, R7: what was released is not forgotten while it is unstable, and is due at once after a redo."""
+        sunion = self.tentative()
+        for time in (40, 50):
+            B(sunion, 0, 100 + time, time)
+            sunion.release_tentative(time)
+        B(sunion, 1, 151, 30)
+        assert sunion.clock(30) == 120
+        assert not sunion.oldest_unstable_is_young(151, WAIT)
+        sunion.begin_redo()
+        sunion.release_redo(100)
+        sunion.finish_redo()
+        assert due(sunion, 151, True, False) == 40
 
     def test_fresh_and_correcting_feed_share_an_input_without_duplicates(self) -> None:
         """Trace 10."""
@@ -377,3 +402,22 @@ def test_releasing_stable_while_tainted_is_a_fault() -> None:
     B(sunion, 0, 0, 10)
     with pytest.raises(AssertionError, match="tainted"):
         sunion.release_stable(1)
+
+
+class TestBackPressure:
+    def test_only_the_input_that_holds_the_others_back_must_be_read(self) -> None:
+        sunion = make()
+        B(sunion, 0, 0, 35)
+        B(sunion, 1, 0, 12)
+        sunion.release_stable(100)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, True]
+        B(sunion, 1, 0, 31)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # there is something to release first
+        sunion.release_stable(100)
+        assert [sunion.needs(0), sunion.needs(1)] == [True, True]  # [30, 40) needs both
+
+    def test_while_tainted_it_is_the_checkpoint_that_the_others_wait_at(self) -> None:
+        sunion = TestCorrecting().tentative()
+        assert [sunion.needs(0), sunion.needs(1)] == [False, True]
+        B(sunion, 1, 0, 20)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # redo makes room
