@@ -195,6 +195,8 @@ class UnitReplica:
             if sunion.stable_end > sunion.next:
                 return True
         if sunion.stable_end > sunion.next:  # held back by a full buffer: stable, only not yet released
+            if self.state is NodeState.RECOVERING and self._inputs.started(now):
+                self._move(Event.CAUGHT_UP)  # only who is served acknowledges, and makes room
             return False
         if self.state is NodeState.RECOVERING:
             self._leave_recovering(now)
@@ -285,6 +287,10 @@ class UnitReplica:
         if self.live_runs:
             self._release_tentative(now, self._node.during_stabilization)
         if self._outputs.full():
+            if self.live_runs:
+                # Corrections are held back while live runs (V4), so only without it can consumers make room.
+                self.live_runs = False
+                self._outputs.announce(self.state, False)
             return False
         released = self.sunion.release_redo(SLICE_ROWS)
         if released is not None:

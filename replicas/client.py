@@ -123,7 +123,7 @@ class Client:
     def delivered(self) -> None:
         self._arrived.wake()
 
-    async def room(self) -> None:
+    async def room(self, index: int) -> None:
         while len(self._waiting) >= WAITING_CHANGES:
             token = self._room.token()
             await token.wait()

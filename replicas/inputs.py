@@ -93,10 +93,6 @@ class Producer:
     retry_us: int = RETRY_US
     quarantined: int = -1
 
-    def newest(self) -> int:
-        """How far its stream reaches, in the kind that it would send."""
-        return max(self.frontier, self.tentative_frontier) if self.state is not NodeState.STABLE else self.frontier
-
 
 @dataclass(slots=True)
 class Feed:
@@ -115,12 +111,16 @@ class Feed:
     #: Since when its producer is known to have more than has arrived; since when another replica is further on.
     ahead_since: int | None = None
     behind_since: int | None = None
+    #: A rec_done will come: it was reconciling at some time since it opened, or took something back (V2).
+    owes: bool = False
+    #: We do not read it for lack of room: its silence is ours.
+    paused: bool = False
 
-    def shift(self, gap_us: int) -> None:
-        """We were not running for ``gap_us``: that was no silence of the producer's (T1)."""
-        self.since += gap_us
-        self.last_arrival += gap_us
-        self.last_stable += gap_us
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us``: that was no silence of the producer's (T1)."""
+        self.since = min(self.since + gap_us, now)
+        self.last_arrival = min(self.last_arrival + gap_us, now)
+        self.last_stable = min(self.last_stable + gap_us, now)
         self.ahead_since = self.behind_since = None
 
 
@@ -180,7 +180,9 @@ class Input:
         """R1: a feed on which something arrived lately."""
         if self.port.frontier >= END_OF_TIME:
             return True
-        return any(f is not None and f.opened and now - f.last_arrival <= self._stall_us for f in self._feeds())
+        return any(
+            f is not None and f.opened and (f.paused or now - f.last_arrival <= self._stall_us) for f in self._feeds()
+        )
 
     def caught_up(self) -> bool:
         """We hold everything stable that any producer has told us of."""
@@ -231,6 +233,7 @@ class Input:
         feed = self.feed(generation)
         if feed is not None:
             feed.opened = True
+            feed.owes = self._state(feed) is NodeState.STABILIZATION
             feed.last_arrival = feed.last_stable = feed.since = now
             self.producers[feed.producer].retry_us = RETRY_US
 
@@ -252,10 +255,18 @@ class Input:
             producer.quarantined = producer.incarnation
             self.closed(generation, now)
 
+    def paused(self, generation: int, paused: bool) -> None:
+        """We stop reading a feed, or go on."""
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.paused = paused
+            feed.ahead_since = feed.behind_since = None
+
     def state_changed(self, generation: int, state: NodeState, fresh: bool) -> None:
         feed = self.feed(generation)
         if feed is not None:
             self.producers[feed.producer].state = state
+            feed.owes |= state is NodeState.STABILIZATION
             self.producers[feed.producer].fresh = fresh
 
     def element(self, generation: int, element: Element, now: int) -> list[Action]:
@@ -279,6 +290,7 @@ class Input:
                     f"{self.channel}: undo to {element.upto_id}, but the feed is at {feed.position}"
                 )
             feed.tentative = False
+            feed.owes = True
             if feed is self.main:
                 self.port.undo()
         elif isinstance(element, RecDone):
@@ -322,6 +334,7 @@ class Input:
         """R never changes data; on CORRECTIONS it moves the feeds (F5)."""
         self.producers[feed.producer].state = element.state
         self.producers[feed.producer].fresh = False
+        feed.owes = False
         if feed is not self.corr:
             self.port.rec_done(element)
             return []
@@ -344,7 +357,9 @@ class Input:
         if corr is not None and self._state(corr) is NodeState.STABLE and main is None:
             return actions + self._promote("the other feed is gone")
         if corr is not None and corr.opened and main is not None and self._state(corr) is NodeState.STABLE:
-            return actions  # its rec_done is on the way
+            if corr.owes:
+                return actions  # its rec_done is on the way
+            return actions + self._promote("it is stable")  # it was so when we subscribed, so none will come
         best = self._best(now)
         if best is not None and (main is None or main.producer != best.name):
             if corr is not None and corr.producer == best.name:
@@ -366,14 +381,23 @@ class Input:
             return "quarantined"
         # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).  The
         # clock runs from when it said so: after a silence of its own its news may overtake its data.
-        sends = feed is self.main and (producer.state is not NodeState.STABILIZATION or producer.fresh)
-        ours = max(self.port.frontier, self.port.t_star() + 1 if self.port.held else BEFORE_TIME)
-        if not (feed.opened and sends and producer.newest() > ours):
+        if not feed.opened or feed.paused or not self._has_more(feed, producer):
             feed.ahead_since = None
             return ""
         if feed.ahead_since is None:
             feed.ahead_since = now
         return "half open" if now - feed.ahead_since > self._stall_us else ""
+
+    def _has_more(self, feed: Feed, producer: Producer) -> bool:
+        """Does its producer say that it has made what this feed should have brought?"""
+        port, fresh = self.port, producer.state is NodeState.STABILIZATION and producer.fresh
+        if feed is self.main and (producer.state is NodeState.UP_FAILURE or fresh):
+            seen = max(port.frontier, port.t_star() + 1 if port.held else BEFORE_TIME)
+            if producer.tentative_frontier > seen:
+                return True
+        if feed is self.main and fresh:
+            return False  # corrections are held back until it has caught up (V4)
+        return producer.frontier > port.frontier and producer.last_id >= port.position
 
     def _state(self, feed: Feed) -> NodeState:
         return self.producers[feed.producer].state
@@ -388,7 +412,7 @@ class Input:
     def _stalled(self, now: int) -> bool:
         """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it."""
         main = self.main
-        if main is None:
+        if main is None or main.paused:
             return False
         if not any(
             p.name != main.producer and p.state is NodeState.STABLE and p.frontier > self.port.frontier

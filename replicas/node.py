@@ -71,12 +71,15 @@ class Hosted:
     def delivered(self) -> None:
         self.work.wake()
 
-    async def room(self) -> None:
-        """Stops reading while the SUnion holds as much as it may; TCP then holds the producer back."""
+    async def room(self, index: int) -> None:
+        """Stops reading while the SUnion holds as much as it may; TCP then holds the producer back.
+
+        The input that all others wait for is read all the same: nothing else could ever make room.
+        """
         limit = self.replica.plan.limits.input_bytes
-        while self.replica.sunion.stable_bytes > limit and self.error is None:
+        sunion = self.replica.sunion
+        while sunion.stable_bytes > limit and not sunion.needs(index) and self.error is None:
             token = self._room.token()
-            self.work.wake()
             await token.wait()
 
     def advanced(self) -> None:
@@ -191,6 +194,8 @@ class NodeProcess:
         old = self._hosted.get(id.of)
         if old is not None:
             self._upstream.remove(old.name)
+            for log in old.replica.logs:
+                log.close()
             for signal in old.outputs.values():
                 signal.wake()
         self._hosted[id.of] = hosted
@@ -238,7 +243,7 @@ class NodeProcess:
             if gap > max(2 * period, 50_000):
                 # We were not running: drain what lies in the sockets before judging any deadline (T1).
                 for hosted in self._hosted.values():
-                    hosted.replica.shift(gap)
+                    hosted.replica.shift(gap, now)
                 await trio.lowlevel.checkpoint()
             for hosted in self._hosted.values():
                 if hosted.replica.full() and (given_up := hosted.make_room(now)):

@@ -170,6 +170,10 @@ class OutputLog:
 
     # --- who reads ---
 
+    def close(self) -> None:
+        """Another log takes this one's place: whoever is subscribed is cut off."""
+        self.installs += 1
+
     def subscribe(
         self,
         mode: Mode,

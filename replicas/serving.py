@@ -46,6 +46,8 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
 PULL_BYTES = 256 << 10
+#: Longest wait for the next part of a snapshot; the first one takes as long as encoding all of it.
+SNAPSHOT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +215,14 @@ async def request(connection: Connection, message: Message) -> Message:
 
 
 async def fetch_snapshot(connection: Connection, message: SnapshotRequest) -> bytes | str:
-    """A partner's snapshot as it was encoded, or why there is none."""
+    """A partner's snapshot as it was encoded, or why there is none.  Raises LinkBroken when it stops coming."""
     await connection.send(message)
     data = bytearray()
     while True:
-        part = await connection.receive_message()
+        with trio.move_on_after(SNAPSHOT_SECONDS) as waiting:
+            part = await connection.receive_message()
+        if waiting.cancelled_caught:
+            raise LinkBroken(f"nothing more of the snapshot within {SNAPSHOT_SECONDS:g} s")
         if isinstance(part, SnapshotRefused):
             return part.reason
         if not isinstance(part, SnapshotPart):

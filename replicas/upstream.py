@@ -13,14 +13,14 @@ from typing import Protocol
 import trio
 
 from replicas.inputs import Action, Close, Input, Open, SetMode
-from replicas.links import Connection, Identity, dial
+from replicas.links import HELLO_SECONDS, Connection, Identity, dial
 from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
 from spe.plan import Channel, Plan
 from spe.states import NodeState
 from spe.strings import StringPool
 from spe.wire.codec import ElementDecoder
-from spe.wire.framing import FrameType
+from spe.wire.framing import Frame
 from spe.wire.messages import (
     Ack,
     Heartbeat,
@@ -61,8 +61,8 @@ class Owner(Protocol):
         """Elements have arrived; called once per read, not per element."""
         ...
 
-    async def room(self) -> None:
-        """Waits until there is room for more: back-pressure."""
+    async def room(self, index: int) -> None:
+        """Waits until there is room for more of an input: back-pressure."""
         ...
 
 
@@ -281,9 +281,11 @@ class Upstream:
             try:
                 address = self._plan.producer_addresses(one.channel)[action.producer]
                 connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
-                connections.append(connection)
                 try:
-                    await self._subscribe(connection, owner, one, action, welcome.incarnation)
+                    with trio.move_on_after(HELLO_SECONDS) as waiting:
+                        await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
+                    if waiting.cancelled_caught:
+                        raise LinkBroken(f"{action.producer} did not answer the subscription")
                     await self._receive(connection, owner, index, generation)
                 finally:
                     with trio.CancelScope(shield=True):
@@ -294,7 +296,8 @@ class Upstream:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
                 one.quarantine(generation, clock.monotonic_us())
-        self._feeds.pop(key, None)
+        if (current := self._feeds.get(key)) is not None and current[0] is scope:
+            del self._feeds[key]
         if not scope.cancelled_caught:
             self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
             one.closed(generation, clock.monotonic_us())
@@ -302,16 +305,25 @@ class Upstream:
                 self._choose_for(owner)
 
     async def _subscribe(
-        self, connection: Connection, owner: Owner, one: Input, action: Open, incarnation: int
+        self,
+        connection: Connection,
+        connections: list[Connection],
+        owner: Owner,
+        one: Input,
+        action: Open,
+        incarnation: int,
     ) -> None:
         channel = one.channel
         index, count = owner.substream(channel)
+        feed = one.feed(action.generation)
+        # From here on a change of mode goes out after this; one that came before is in it (F5).
+        connections.append(connection)
         await connection.send(
             Subscribe(
                 stream=channel.stream,
                 partition=channel.partition,
                 consumer=owner.name,
-                mode=action.mode,
+                mode=action.mode if feed is None else feed.mode,
                 position=action.position,
                 frontier=action.frontier,
                 held=action.held,
@@ -346,19 +358,19 @@ class Upstream:
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
         clock = self._env.clock
         while True:
-            await owner.room()
+            one.paused(generation, True)
+            await owner.room(index)
+            one.paused(generation, False)
             frames = await connection.receive()
             now = clock.monotonic_us()
             moved: list[Action] = []
-            for frame in frames:
-                if frame.type is FrameType.CONTROL:
-                    message = decode_message(frame.body)
+            for element in decoder.decode_all(frames):
+                if isinstance(element, Frame):
+                    message = decode_message(element.body)
                     if not isinstance(message, StateChange):
                         raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
                     one.state_changed(generation, NodeState(message.state), message.fresh)
-                    continue
-                element = decoder.decode(frame)
-                if element is not None:
+                else:
                     moved += one.element(generation, element, now)
             for action in moved:
                 self._perform(owner, index, action)

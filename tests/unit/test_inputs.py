@@ -153,6 +153,27 @@ class TestChoice:
         assert case.choose(20 + STALL) == []
         assert opens(case.choose(21 + 2 * STALL)) == [("r2", MAIN)]
 
+    def test_a_dead_connection_is_found_out_though_tentative_results_had_come_further(self) -> None:
+        """What we hold tentatively beyond it says nothing about the stable tuples that do not come."""
+        case = Case()
+        generation = case.reading("r1", FAILING, now=0)
+        case.input.element(generation, Boundary(Kind.TENTATIVE, END_OF_TIME, 0), 0)
+        case.hear("r1", STABLE, frontier=END_OF_TIME)
+        assert case.choose(10) == []
+        assert opens(case.choose(11 + STALL)) == [("r1", MAIN)]
+
+    def test_a_feed_that_we_do_not_read_for_lack_of_room_is_not_half_open(self) -> None:
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", STABLE, frontier=50)
+        case.hear("r2", STABLE, frontier=50)
+        case.input.paused(generation, True)
+        assert [case.choose(now) for now in (10, 20 + STALL)] == [[], []]
+        assert case.input.arriving(20 + STALL)
+        case.input.paused(generation, False)
+        assert case.choose(30 + STALL) == []
+        assert opens(case.choose(31 + 2 * STALL)) == [("r2", MAIN)]
+
     def test_an_ended_stream_is_never_stalled(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
@@ -217,6 +238,27 @@ class TestCorrections:
         case, _, _ = self.two_feeds()
         case.hear("r1", STABLE)
         assert case.choose() == []
+
+    def test_a_replica_that_was_stable_before_it_was_asked_owes_no_rec_done(self) -> None:
+        """The heartbeat said STABILIZATION, the first frame of its answer says STABLE (F2)."""
+        case = Case()
+        main = case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        assert isinstance(corrections, Open)
+        case.hear("r1", STABLE)
+        case.input.opened(corrections.generation, 0)
+        assert [type(a) for a in case.choose()] == [Close, SetMode]
+        assert case.input.feed(main) is None
+
+    def test_a_dead_connection_for_corrections_is_found_out(self) -> None:
+        case, main, corr = self.two_feeds()
+        case.hear("r1", STABILIZING, frontier=50)
+        assert case.choose(10) == []
+        actions = case.choose(11 + STALL)
+        assert Close(corr, "half open") in actions
+        assert opens(actions) == [("r1", CORRECTIONS)]
+        assert case.input.feed(main) is not None
 
     def test_when_main_dies_the_correcting_feed_takes_over(self) -> None:
         case, _, corr = self.two_feeds()

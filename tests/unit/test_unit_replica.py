@@ -325,8 +325,26 @@ class TestCorrecting:
         assert world.run(190) == "T/52z b60"
         assert world.sunion.restart == 50
 
+    def test_when_the_output_is_full_live_stands_back_so_that_consumers_get_the_corrections(self) -> None:
+        """While live runs corrections are held back (V4): consumers could never acknowledge and make room."""
+        world = healed(World(partners=()))
+        world.blocked = True
+        world.run(150)
+        assert world.states[-2:] == ["STABILIZATION+fresh", "STABILIZATION"]
+        world.blocked = False
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
+        assert world.states[-1] == "STABLE"
+
 
 class TestRecovering:
+    def test_with_a_full_output_it_begins_to_serve_for_nobody_else_can_make_room(self) -> None:
+        world = World()
+        world.blocked = True
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        assert world.run(100) == ""
+        assert world.states[-1] == "STABLE"
+
     def test_a_partner_restores_the_state_and_goes_on_with_the_same_ids(self) -> None:
         """Trace 16: the checkpoint at n* while tainted; the restarted replica makes the same tuples."""
         world = tentative(World())

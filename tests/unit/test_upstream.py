@@ -1,42 +1,52 @@
-"""The connections of a consumer: what becomes of a feed that is given up at once."""
+"""The connections of a consumer: feeds that are given up at once, producers that say nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 
 from replicas.client_view import ClientPort
 from replicas.inputs import MAIN, Action, Close, Input, Open
-from replicas.links import Identity
+from replicas.links import Connection, Identity
+from replicas.serving import fetch_snapshot
 from replicas.upstream import Upstream
 from spe.batch import Element
+from spe.errors import LinkBroken
 from spe.plan import Channel
 from spe.states import NodeId, StreamId
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME
+from spe.wire.messages import PROTOCOL_VERSION, SnapshotPart, SnapshotRequest, Welcome
 from tests.support.cluster import SimCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
 
 
-class Undecided:
-    """An owner that opens a feed and closes it in the same breath."""
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+class Opening:
+    """An owner that opens one feed."""
 
     name = "unit/0@n"
 
     def __init__(self) -> None:
         port = ClientPort(CHANNEL, self._forget)
         self.inputs: Sequence[Input] = [Input(CHANNEL, ["n1a"], port, consumer=self.name, stall_us=1, x_us=1)]
+        self._wanted: list[tuple[int, Action]] = [(0, Open(1, "n1a", MAIN, 0, BEFORE_TIME, False, BEFORE_TIME))]
 
     def _forget(self, channel: Channel, element: Element) -> None:
         raise AssertionError("nothing was ever subscribed to")
 
     def choose(self, now: int) -> list[tuple[int, Action]]:
-        opening = Open(1, "n1a", MAIN, 0, BEFORE_TIME, False, BEFORE_TIME)
-        return [(0, opening), (0, Close(1, "another one is better"))]
+        wanted, self._wanted = self._wanted, []
+        return wanted
 
     def acks(self) -> list[tuple[Channel, int]]:
         return []
@@ -47,8 +57,15 @@ class Undecided:
     def delivered(self) -> None:
         raise AssertionError("nothing was ever subscribed to")
 
-    async def room(self) -> None:
+    async def room(self, index: int) -> None:
         raise AssertionError("nothing was ever subscribed to")
+
+
+class Undecided(Opening):
+    """An owner that opens a feed and closes it in the same breath."""
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        return [*super().choose(now), (0, Close(1, "another one is better"))]
 
 
 async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
@@ -64,3 +81,35 @@ async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> Non
 
     events = [line.split()[2] for line in cluster.log]
     assert [e for e in events if e != "unreachable"] == ["subscribe", "unsubscribe"]
+
+
+async def test_a_producer_that_never_answers_a_subscription_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """A connection may become half open after the hello; heartbeats, on another one, go on."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+
+    async def silent(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, silent)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(Opening())
+        upstream.choose()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert any("feed_lost" in line and "did not answer the subscription" in line for line in cluster.log)
+
+
+async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    await Connection(theirs).send(SnapshotPart(0, False, b"half"))
+    with pytest.raises(LinkBroken, match="nothing more of the snapshot"):
+        await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0))
