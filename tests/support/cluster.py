@@ -5,7 +5,8 @@
         cluster.cut("source:a", "*"); await trio.sleep(5); cluster.heal()
         cluster.kill("n1"); cluster.restart("n1")
 
-Run it under ``trio.testing.MockClock(autojump_threshold=0)``: an hour costs what happens in it.
+Run it under ``trio.testing.MockClock(autojump_threshold=0)``: an hour costs what happens in it.  With
+:func:`seeded_scheduling` a run is its seed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from pathlib import PurePosixPath
 from random import Random
 from types import TracebackType
@@ -23,7 +25,7 @@ import trio.lowlevel
 
 from replicas.client import Client
 from replicas.client_view import Change
-from replicas.node import run_node
+from replicas.node import NodeProcess
 from replicas.signal import Signal
 from replicas.source_process import run_source_process
 from spe.env import Env
@@ -35,6 +37,39 @@ from tests.support.memory_storage import MemoryStorage
 WINDOW_BYTES = 1 << 20
 CONNECT_SECONDS = 0.3
 
+#: Which host a task belongs to.
+HOST: ContextVar[str] = ContextVar("host", default="")
+
+
+@contextmanager
+def seeded_scheduling(seed: int) -> Iterator[None]:
+    """trio's task order as a function of ``seed`` (its own, private, switch for Hypothesis)."""
+    run = trio._core._run
+    before = run._ALLOW_DETERMINISTIC_SCHEDULING
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    run._r.seed(seed)
+    try:
+        yield
+    finally:
+        run._ALLOW_DETERMINISTIC_SCHEDULING = before
+
+
+class _Freezer(trio.abc.Instrument):
+    """SIGSTOP: what becomes runnable on a frozen host waits, with the time going on, until it is thawed."""
+
+    def __init__(self) -> None:
+        self.frozen: dict[str, list[trio.lowlevel.Task]] = {}
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        waiting = self.frozen.get(task.context.get(HOST, ""))
+        if waiting is not None:
+            queue = trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq
+            assert queue.pop() is task
+            waiting.append(task)
+
+    def thaw(self, host: str) -> None:
+        trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self.frozen.pop(host, ()))
+
 
 class _Pipe:
     """Bytes in one direction of one connection."""
@@ -42,10 +77,13 @@ class _Pipe:
     def __init__(self, network: SimNetwork, source: str, target: str) -> None:
         self._network = network
         self.source, self.target = source, target
-        self.chunks: deque[bytes] = deque()
+        #: (when it arrives, bytes), oldest first.
+        self.chunks: deque[tuple[float, bytes]] = deque()
         self.size = 0
         self.ended = False
         self.broken = False
+        #: Half open: nothing arrives any more, not even the end.
+        self.lost = False
         self.changed = Signal()
 
 
@@ -67,7 +105,9 @@ class SimStream(trio.abc.Stream):
             raise trio.ClosedResourceError
         if out.broken or out.ended:
             raise trio.BrokenResourceError("reset by peer")
-        out.chunks.append(bytes(data))
+        delay = self._network.delay(out.source, out.target)
+        last = out.chunks[-1][0] if out.chunks else 0.0
+        out.chunks.append((max(last, trio.current_time() + delay), bytes(data)))
         out.size += len(data)
         out.changed.wake()
 
@@ -81,13 +121,17 @@ class SimStream(trio.abc.Stream):
             if self._closed:
                 raise trio.ClosedResourceError
             token = pipe.changed.token()
-            if not self._network.is_cut(pipe.source, pipe.target):
+            if not (pipe.lost or self._network.is_cut(pipe.source, pipe.target)):
                 if pipe.broken:
                     raise trio.BrokenResourceError("reset by peer")
+                if pipe.chunks and pipe.chunks[0][0] > trio.current_time():
+                    with trio.move_on_at(pipe.chunks[0][0]):
+                        await token.wait()
+                    continue
                 if pipe.chunks:
-                    chunk = pipe.chunks.popleft()
+                    due, chunk = pipe.chunks.popleft()
                     if max_bytes is not None and len(chunk) > max_bytes:
-                        pipe.chunks.appendleft(chunk[max_bytes:])
+                        pipe.chunks.appendleft((due, chunk[max_bytes:]))
                         chunk = chunk[:max_bytes]
                     pipe.size -= len(chunk)
                     pipe.changed.wake()
@@ -113,6 +157,17 @@ class SimNetwork:
         self.listeners: dict[str, tuple[str, Callable[[SimStream], None]]] = {}
         self.pipes: list[_Pipe] = []
         self._cuts: set[tuple[str, str]] = set()
+        #: Seconds that everything between two hosts takes, by (source, target).
+        self.delays: dict[tuple[str, str], float] = {}
+
+    def delay(self, source: str, target: str) -> float:
+        return self.delays.get((source, target), 0.0)
+
+    def lose(self, a: str, b: str) -> None:
+        """Every connection that two hosts have now is half open from here on; new ones are not."""
+        for pipe in self.pipes:
+            if {pipe.source, pipe.target} == {a, b}:
+                pipe.lost = True
 
     def is_cut(self, source: str, target: str) -> bool:
         return any(pair in self._cuts for pair in ((source, target), (source, "*"), ("*", target)))
@@ -169,7 +224,11 @@ class HostNetwork:
         task_status: trio.TaskStatus[str],
     ) -> None:
         async with trio.open_nursery() as nursery:
-            self._network.listeners[address] = (self._host, lambda s: nursery.start_soon(handler, s))
+            context = copy_context()  # whoever connects, the handler is a task of this host
+            self._network.listeners[address] = (
+                self._host,
+                lambda s: context.copy().run(nursery.start_soon, handler, s),
+            )
             task_status.started(address)
             await trio.sleep_forever()
 
@@ -211,6 +270,9 @@ class SimCluster:
         self.log: list[str] = []
         self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
         self.clients: dict[str, Client] = {}
+        #: The node processes that run now.
+        self.nodes: dict[str, NodeProcess] = {}
+        self._freezer = _Freezer()
         self._seed = seed
         self._storages: dict[str, MemoryStorage] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -221,12 +283,16 @@ class SimCluster:
     async def __aenter__(self) -> SimCluster:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
+        trio.lowlevel.add_instrument(self._freezer)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> Any:
         assert self._nursery is not None
+        for host in list(self._freezer.frozen):
+            self._freezer.thaw(host)
+        trio.lowlevel.remove_instrument(self._freezer)
         self._nursery.cancel_scope.cancel()
         return await self._nursery_manager.__aexit__(kind, error, tb)
 
@@ -246,7 +312,7 @@ class SimCluster:
         for stream in self.plan.sources:
             self.launch(f"source:{stream}", lambda s=stream: self._source(s))
         for node in self.plan.nodes:
-            self.launch(node, lambda n=node: run_node(self.env(n), self.plan, n))
+            self.launch(node, lambda n=node: self._node(n))
         for name in self.plan.clients:
             self.launch(f"client:{name}", lambda n=name: self._client(n))
         await trio.lowlevel.checkpoint()
@@ -258,21 +324,42 @@ class SimCluster:
 
     def kill(self, host: str) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes of its disk stay in the page cache."""
+        self._note(f"kill {host}")
         self._scopes[host].cancel()
         self.network.reset(host)
+        self.nodes.pop(host, None)
+        self._freezer.thaw(host)
 
     def restart(self, host: str) -> None:
         assert self._nursery is not None
+        self._note(f"restart {host}")
         self._storages[host] = self._storages[host].restarted()
         self._nursery.start_soon(self._process, host)
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        self.log.append(f"{trio.current_time():9.3f} ------------ cut {a} {b}")
+        self._note(f"cut {a} {'->' if one_way else '--'} {b}")
         self.network.cut(a, b, one_way=one_way)
 
     def heal(self) -> None:
-        self.log.append(f"{trio.current_time():9.3f} ------------ heal")
+        self._note("heal")
         self.network.heal()
+
+    def freeze(self, host: str) -> None:
+        """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
+        self._note(f"freeze {host}")
+        self._freezer.frozen.setdefault(host, [])
+
+    def thaw(self, host: str) -> None:
+        self._note(f"thaw {host}")
+        self._freezer.thaw(host)
+
+    def lose(self, a: str, b: str) -> None:
+        """The connections that two hosts have become half open: nobody hears of it."""
+        self._note(f"half open {a} -- {b}")
+        self.network.lose(a, b)
+
+    def _note(self, text: str) -> None:
+        self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
 
     @contextmanager
     def explain(self) -> Iterator[None]:
@@ -284,9 +371,14 @@ class SimCluster:
             raise
 
     async def _process(self, host: str) -> None:
+        HOST.set(host)
         with trio.CancelScope() as scope:
             self._scopes[host] = scope
             await self._starts[host]()
+
+    async def _node(self, name: NodeId) -> None:
+        self.nodes[name] = process = NodeProcess(self.env(name), self.plan, name)
+        await process.run()
 
     async def _source(self, stream: str) -> None:
         await run_source_process(
