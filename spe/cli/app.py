@@ -159,10 +159,10 @@ def inject(
     return inject(run_dir, kind, names, for_, by, one_way)
 
 
-def run_command(function: Callable[..., Any], arguments: dict[str, Any]) -> int:
+def run_command(command: Callable[[], Any]) -> int:
     """Runs a command; a user's mistake is told in a few words, anything else with its traceback."""
     try:
-        return int(function(**arguments))
+        return int(command())
     except KeyboardInterrupt:
         print("spe: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -190,7 +190,7 @@ def execute(arguments: Sequence[str]) -> int:
     if getattr(command, "__module__", "") != __name__:  # --help and --version do their own printing
         command(*bound.args, **bound.kwargs)
         return DONE
-    return run_command(lambda: command(*bound.args, **bound.kwargs), {})
+    return run_command(lambda: command(*bound.args, **bound.kwargs))
 
 
 def _mistakes(error: BaseException) -> Iterator[str]:
