@@ -26,7 +26,7 @@ from replicas.signal import Signal
 from replicas.source_process import run_source_process
 from replicas.supervised import die_with_parent
 from spe.plan import Plan
-from spe.runtime import production_env, tune_malloc
+from spe.runtime import production_env, tune_gc, tune_malloc
 from spe.states import NodeId, NodeState, StreamId
 from spe.times import BEFORE_TIME
 from spe.wire.messages import (
@@ -113,6 +113,7 @@ def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
     """A node as ``spe node`` runs it; ``profile``: a file for what cProfile saw of it."""
     die_with_parent()
     tune_malloc()
+    tune_gc()
 
     async def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -141,6 +142,7 @@ def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
     """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told."""
     die_with_parent()
     tune_malloc()
+    tune_gc()
 
     async def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -225,6 +227,7 @@ def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...])
     """Serves all sources of the plan.  Told ("load", i) it encodes segment i of each, told ("go",) it sends them."""
     die_with_parent()
     tune_malloc()
+    tune_gc()
 
     async def main() -> None:
         env = production_env(Path(tempfile.gettempdir()), 0)
