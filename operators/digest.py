@@ -10,7 +10,7 @@ import numpy.typing as npt
 from spe.batch import Column, Rows, concat_rows
 from spe.hashing import hash_column
 
-#: Tuples between two marks: the positions at which replicas compare (protocol.md section 8, 4).
+#: Tuples between two marks: the positions at which replicas compare (docs/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000
 #: Rows put by before they are hashed: enough that NumPy's cost per call does not show.
 HASH_ROWS: Final = 8_192

@@ -16,7 +16,7 @@ class SOutput:
     """Numbers the tuples of one output and marks them stable or tentative.
 
     Stable ids are the ordinals 1, 2, 3, … of the stable stream, so every replica gives the same tuple the same id
-    (protocol.md U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
+    (docs/rules.md U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
     stable may follow something tentative until :meth:`restore`: the operators have then seen data that may be undone.
 
     While a redo runs there are two of these, one per instance of the operators, and both feed one OutputLog: the live
@@ -51,7 +51,7 @@ class SOutput:
 
     @property
     def marks(self) -> Mapping[int, int]:
-        """Id -> digest of the stream up to there, each 1,000 tuples; replicas compare them (section 8, 4)."""
+        """Id -> digest of the stream up to there, each 1,000 tuples; replicas can be compared by them (invariant 4)."""
         return self._digest.marks()
 
     def stable(self, rows: Rows | None, boundary: int) -> list[Element]:
@@ -125,7 +125,7 @@ class SOutput:
         self._tentative_boundary = BEFORE_TIME
 
     def _check(self, rows: Rows | None, boundary: int, last: int) -> None:
-        """Invariant 2 of section 8: a run is sorted, and lies in [last boundary, boundary)."""
+        """Invariant 2: a run is sorted, and lies in [last boundary, boundary)."""
         if boundary < last:
             raise LocalProtocolError(
                 f"{self._stream}: boundary {format_timestamp(boundary)} after {format_timestamp(last)}"

@@ -1,6 +1,6 @@
 """SUnion: merges a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
 
-Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/protocol.md are here;
+Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/rules.md are here;
 *whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due`,
 :meth:`SUnion.correctable` and then calls one of the ``release`` methods.
 
@@ -89,7 +89,7 @@ class _Chunk:
 
 
 class SUnionInput:
-    """One input of the SUnion: a stream of one upstream partition (protocol.md section 4, the table).
+    """One input of the SUnion: a stream of one upstream partition.
 
     Attributes:
       position: p; all stable tuples of this (sub)stream with id ≤ p are here.

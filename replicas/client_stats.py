@@ -1,6 +1,6 @@
 """What a client experienced, per channel: counts, delay of new tuples, gaps.  Pure; fed with every change.
 
-*Delay_new* is the paper's: of each tuple that is new, the wall time from its creation to its first receipt.  New is
+*Delay_new* is DPC's: of each tuple that is new, the wall time from its creation to its first receipt.  New is
 what lies, in tuple time, beyond everything received before in either kind, boundaries included.  So corrections do not
 count, nor do the tuples of a failed stream that come late into a time that was already answered for.
 """
@@ -42,7 +42,7 @@ class ChannelStats:
     Args:
       epoch: relates tuple time to wall time; None: it cannot be said (a replay at full speed), delays stay None.
       skip_us: delays and gaps are not counted until this long after the first arrival: a starting cluster is late
-        without having failed (the paper discards its first seconds).
+        without having failed (as in the evaluation of DPC).
 
     Attributes:
       stable_count, tentative_count: tuples received of each kind.

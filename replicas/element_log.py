@@ -13,7 +13,7 @@ from spe.batch import Batch, BoolArray, Int64Array, concat_rows
 from spe.hashing import partition_of
 from spe.times import BEFORE_TIME
 
-#: Rows after which small batches are not joined any more when a backlog is read (performance.md: 1,000 and up).
+#: Rows after which small batches are not joined any more when a backlog is read; from 1,000 on more gains little.
 COALESCE_ROWS: Final = 4_096
 
 #: What an entry takes beside its arrays' contents: the objects, and per column an array's header.

@@ -1,7 +1,7 @@
 """The consumer's side of one input: which replicas to read, in which mode, and what to make of what they send.
 
 Pure: heartbeat answers, connection events and elements come in, :class:`Open` / :class:`Close` / :class:`SetMode`
-come out.  Rules F1-F7, U10 and B7 of docs/protocol.md.  What is received goes into a :class:`Port`: an input of an
+come out.  Rules F1-F7, U10 and B7 of docs/rules.md.  What is received goes into a :class:`Port`: an input of an
 SUnion, or a client's view.
 """
 

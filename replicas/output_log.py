@@ -1,6 +1,6 @@
 """An output channel of a replica: what consumers may still ask for, and what they have acknowledged.  Pure.
 
-One *stable log*, append-only, truncated from the front by acknowledgements (protocol.md A2); and one *tentative
+One *stable log*, append-only, truncated from the front by acknowledgements (docs/rules.md A2); and one *tentative
 suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
 """
 
@@ -124,7 +124,7 @@ class OutputLog:
         """State of the unit replica from here on.
 
         Raises:
-          LocalProtocolError: STABLE with a tentative suffix (invariant 3 of section 8).
+          LocalProtocolError: STABLE with a tentative suffix (invariant 3).
         """
         if state is NodeState.STABLE and not self.suffix.untouched:
             raise LocalProtocolError(f"{self.channel}: STABLE with a tentative suffix")

@@ -2,7 +2,7 @@
 
 Until a handler knows who is there (it sets ``stream.peer_name``) a connection lives on borrowed time: it has
 ``hello_s`` seconds, and when there are too many such connections the oldest goes.  A peer says hello within
-milliseconds, so a flood of slow strangers cannot keep it out (reliability.md F17).
+milliseconds, so a flood of slow strangers cannot keep it out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The physical plan: units, partitions, replicas, channels.  Plain data; ``spe.deploy`` derives it.
 
-A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (protocol.md U1).  It has
+A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (docs/rules.md U1).  It has
 one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
 of a unit (or a source) makes of one stream; ids count per channel.
 """
@@ -57,7 +57,7 @@ class ReplicaId(NamedTuple):
 
 
 class Policy(enum.StrEnum):
-    """What to do with new tuples while inputs are not stable (DPC, sections 4.2 and 4.3.3)."""
+    """What to do with new tuples while inputs are not stable (docs/rules.md T4, R5)."""
 
     SUSPEND = "suspend"
     DELAY = "delay"
@@ -126,7 +126,7 @@ class Node:
 
     @property
     def hard_us(self) -> int:
-        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (protocol.md T3)."""
+        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (docs/rules.md T3)."""
         return round((1 + self.alpha) / 2 * self.x_us)
 
 
@@ -277,7 +277,7 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What must be equal on both sides of a connection for ids to mean the same (protocol.md U11)."""
+        """What must be equal on both sides of a connection for ids to mean the same (docs/rules.md U11)."""
         what = {
             "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
             "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in self.query.operators],

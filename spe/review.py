@@ -128,7 +128,7 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:
-    """Sources of one unit whose tuple times drift apart keep it tentative (protocol.md S5)."""
+    """Sources of one unit whose tuple times drift apart keep it tentative (docs/rules.md S5)."""
     for unit in plan.units:
         sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
         speeds = {speed_of(plan.sources[s]) for s in sources}
@@ -143,7 +143,7 @@ def _pace(plan: Plan) -> Iterator[Finding]:
 
 
 def _order(plan: Plan) -> Iterator[Finding]:
-    """Results that depend on ties in time between upstream partitions (protocol.md U11)."""
+    """Results that depend on ties in time between upstream partitions (docs/rules.md U11)."""
     for unit in plan.units:
         if all(i.producers == 1 for i in unit.inputs):
             continue

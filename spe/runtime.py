@@ -119,7 +119,7 @@ def production_env(storage_root: Path, seed: int | None = None, trace: Path | Tr
 
 def tune_malloc() -> bool:
     """Makes glibc keep freed memory instead of giving it back page by page, which costs more than most kernels here
-    (performance.md 6: concatenation 11 to 25 times faster).  Call once at start.  False where there is no glibc.
+    (concatenation was measured 11 to 25 times faster).  Call once at start.  False where there is no glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

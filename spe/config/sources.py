@@ -17,7 +17,7 @@ from spe.schema import Attribute, AttributeType, Schema
 from spe.states import StreamId
 from spe.times import MILLISECOND, SECOND
 
-#: A live source refuses event times further ahead of its clock than this, unless told otherwise (protocol.md S5).
+#: A live source refuses event times further ahead of its clock than this, unless told otherwise (docs/rules.md S5).
 AHEAD_US: Final = 3_600 * SECOND
 ANY_ADDRESS: Final = "127.0.0.1:0"
 

@@ -15,7 +15,7 @@ from spe.errors import LocalProtocolError, RemoteProtocolError
 #: What a body is: ``bytes``, or a read-only view of what was received.
 Buffer = Union[bytes, memoryview]  # noqa: UP007 - used at run time by type aliases elsewhere
 
-#: Before authentication nobody may make us keep more than this (reliability.md 5.5: 5 MiB of objects at worst).
+#: Before authentication nobody may make us keep more than this (as nested msgpack: 5 MiB of objects).
 UNAUTHENTICATED_BYTES: Final = 64 << 10
 #: A control message is a small flat msgpack value; what unpacking it costs is some 70 times its size.
 CONTROL_BYTES: Final = 256 << 10

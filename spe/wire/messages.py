@@ -47,7 +47,7 @@ M = TypeVar("M", bound="Message")
 
 
 class Ack(NamedTuple):
-    """``consumer`` needs nothing with an id ≤ ``id`` of a channel any more (protocol.md A1)."""
+    """``consumer`` needs nothing with an id ≤ ``id`` of a channel any more (docs/rules.md A1)."""
 
     stream: str
     partition: int
@@ -56,7 +56,7 @@ class Ack(NamedTuple):
 
 
 class OutputStatus(NamedTuple):
-    """One output channel of a replica, as its heartbeat answer announces it (protocol.md F3).
+    """One output channel of a replica, as its heartbeat answer announces it (docs/rules.md F3).
 
     Attributes:
       fresh: while STABILIZATION, new tentative data goes on as well.
@@ -105,7 +105,7 @@ class Hello(Message):
     Attributes:
       name: node id, ``source:NAME``, ``client:NAME``; free for role control.
       incarnation: grows with each start of the process.
-      fingerprint: of the plan (protocol.md U11); "" is allowed for role control.
+      fingerprint: of the plan (docs/rules.md U11); "" is allowed for role control.
       token: shared secret of the cluster; "" when there is none.
     """
 
@@ -139,7 +139,7 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the one subscription of this connection (protocol.md F1, section 6).
+    """Opens the one subscription of this connection (docs/rules.md F1, and the table under V).
 
     Attributes:
       consumer: name that acknowledgements will carry.
@@ -170,7 +170,7 @@ class Subscribe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Message):
-    """First answer to a subscribe: the producer's state at this moment (protocol.md F2)."""
+    """First answer to a subscribe: the producer's state at this moment (docs/rules.md F2)."""
 
     TAG: ClassVar[int] = 5
     state: State
@@ -208,7 +208,7 @@ class StateChange(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetMode(Message):
-    """The consumer turns its corrections feed into its main feed, or back (protocol.md F5)."""
+    """The consumer turns its corrections feed into its main feed, or back (docs/rules.md F5)."""
 
     TAG: ClassVar[int] = 9
     mode: Mode
@@ -216,7 +216,7 @@ class SetMode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """A consumer asks for states and acknowledges (protocol.md F3, A1)."""
+    """A consumer asks for states and acknowledges (docs/rules.md F3, A1)."""
 
     TAG: ClassVar[int] = 10
     number: Id
@@ -239,7 +239,7 @@ class HeartbeatAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest(Message):
-    """May I reconcile now? (protocol.md K1)"""
+    """May I reconcile now? (docs/rules.md K1)"""
 
     TAG: ClassVar[int] = 12
     unit: Name
@@ -261,7 +261,7 @@ class PartnerAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(Message):
-    """A restarting replica asks a partner for state and stable log (protocol.md A3)."""
+    """A restarting replica asks a partner for state and stable log (docs/rules.md A3)."""
 
     TAG: ClassVar[int] = 14
     unit: Name

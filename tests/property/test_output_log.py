@@ -1,4 +1,4 @@
-"""Two diverging producers of one stream, consumers that switch between them, any interleaving: protocol.md section 8.
+"""Two diverging producers of one stream, consumers that switch, any interleaving: the invariants of docs/rules.md.
 
 Both producers make the same stable stream, each at its own pace and with its own failures and its own tentative
 versions.  Whatever happens in between, every consumer receives the stable stream, once and in order, and holds
@@ -144,7 +144,7 @@ class Feed:
 
 @dataclass
 class Consumer:
-    """A consumer as in section 4 (with a correcting feed) or F7 (a client, MAIN only)."""
+    """A consumer that is a unit (with a correcting feed) or F7 (a client, MAIN only)."""
 
     name: str
     share: Substream | None

@@ -1,4 +1,4 @@
-"""Bad bytes (fault model F17): elements, "not yet", or RemoteProtocolError; never anything else, never much memory."""
+"""Bad bytes: elements, "not yet", or RemoteProtocolError; never anything else, never much memory."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_random_bytes_are_refused() -> None:
     ],
 )
 def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
-    """At most what reliability.md 5.5 measured for 64 KiB of nested msgpack, 5 MiB."""
+    """At most what 64 KiB of nested msgpack were measured to become, 5 MiB."""
     data = frame(FrameType.CONTROL, bomb[: UNAUTHENTICATED_BYTES - 8])
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Delay, gaps and counts of a client; Delay_new as the paper defines it (section 1.1 of its evaluation)."""
+"""Delay, gaps and counts of a client; Delay_new as DPC defines it (under "Design goals")."""
 
 from __future__ import annotations
 

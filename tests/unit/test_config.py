@@ -596,7 +596,7 @@ def test_deployment_mistakes_say_what_was_expected(section: str, message: str) -
     assert [p for p in problems_of(text) if message in p], problems_of(text)
 
 
-# -- X against the sources (protocol.md T7)
+# -- X against the sources (docs/rules.md T7)
 
 
 def timed(x: str, disorder: str = "0s", replay: str = "{speed: 1}", alpha: float = 1.0) -> str:

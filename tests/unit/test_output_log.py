@@ -1,4 +1,4 @@
-"""The producing side of a stream: protocol.md section 6 (V1-V6 and the table), section 7 (A1-A3), and its traces."""
+"""The producing side of a stream: docs/rules.md V1-V6 with the table, A1-A3, and docs/traces.md."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_changes_of_state_travel_in_band() -> None:
     assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False)
 
 
-# --- traces (protocol.md section 10) ---
+# --- traces (docs/traces.md) ---
 
 
 def after_trace_4() -> TextProducer:

@@ -1,4 +1,4 @@
-"""SOutput: ids, kinds, and what a redo may repeat (protocol.md U8, U9, C1, R8, section 8)."""
+"""SOutput: ids, kinds, and what a redo may repeat (docs/rules.md U8, U9, C1, R8, invariants 2 and 4)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_as_many_tuples_are_made_again_as_were_released(text: str) -> None:
         out.stable(rows(text), 30)
 
 
-# --- digests (section 8, 4) ---
+# --- digests (invariant 4) ---
 
 
 def test_digests_of_replicas_agree_however_the_stream_was_cut_and_coded() -> None:

@@ -1,4 +1,4 @@
-"""SUnion: one order for all replicas, clocks, what may wait and what may not (protocol.md sections 2, 4, 10)."""
+"""SUnion: one order for all replicas, clocks, what may wait (docs/rules.md U2, B, T; docs/traces.md)."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class TestWaiting:
         assert due(sunion, 149, True, True) is None  # the clock of [30, 40) runs from B30 at τ120
 
     def test_the_clock_starts_at_a_boundary_at_the_start_of_the_bucket(self) -> None:
-        """M2, trace 18: V's clock of [10, 20) runs from B10, so it fires with its upstream, not αX later."""
+        """Trace 18: V's clock of [10, 20) runs from B10, so it fires with its upstream, not αX later."""
         sunion = make(1)
         B(sunion, 0, 101, 10)
         sunion.release_stable(100)
