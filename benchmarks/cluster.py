@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import trio
 
 from replicas.links import Connection, Identity
@@ -25,10 +26,13 @@ from replicas.serving import Opened, Server
 from replicas.signal import Signal
 from replicas.source_process import run_source_process
 from replicas.supervised import die_with_parent
+from spe.batch import Batch, Boundary, Column, Element, Rows
+from spe.env import Env
 from spe.plan import Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
-from spe.states import NodeId, NodeState, StreamId
+from spe.states import Kind, NodeId, NodeState, StreamId
 from spe.times import BEFORE_TIME
+from spe.wire.codec import ElementEncoder
 from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
@@ -166,11 +170,16 @@ def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
 
 
 class _Feed:
-    """What one subscription is to be sent; a replicas.producer_subscription.Subscription that is never pulled."""
+    """What subscriptions are to be sent; a replicas.producer_subscription.Subscription that is never pulled.
 
-    def __init__(self) -> None:
-        self.segments: list[Sequence[bytes]] = []
+    Attributes:
+      segments: in order.  Those that were sent to the one subscription are dropped, unless several are expected.
+    """
+
+    def __init__(self, several: bool) -> None:
+        self.segments: list[Segment] = []
         self.signal = Signal()
+        self.several = several
 
     def pull(self, max_bytes: int) -> list[Any]:
         return []
@@ -182,23 +191,28 @@ class _Feed:
         """Nothing is held."""
 
 
-class _Feeder(Server):
+class Feeder(Server):
     """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
 
-    def __init__(self, env: Any, plan: Plan, stream: StreamId) -> None:
+    def __init__(self, env: Env, plan: Plan, stream: StreamId, *, several: bool = False) -> None:
         super().__init__(env, plan, Identity("source", f"source:{stream}", 1), self)
         self.stream = stream
-        self.feed = _Feed()
+        self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
 
     async def _feed(self, connection: Connection, opened: Opened) -> None:
-        feed = self.feed
+        feed, at = self.feed, 0
         while True:
             token = feed.signal.token()
-            while feed.segments:
-                for piece in feed.segments.pop(0):
+            while at < len(feed.segments):
+                for piece in feed.segments[at] if feed.several else feed.segments.pop(at):
                     await connection.send_bytes(piece)
+                at += feed.several
             await token.wait()
+
+    def send(self, segment: Segment) -> None:
+        self.feed.segments.append(segment)
+        self.feed.signal.wake()
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | NotReady:
         greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1)
@@ -231,7 +245,7 @@ def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...])
 
     async def main() -> None:
         env = production_env(Path(tempfile.gettempdir()), 0)
-        feeders = [_Feeder(env, plan, stream) for stream in plan.sources]
+        feeders = [Feeder(env, plan, stream) for stream in plan.sources]
         loaded: list[Segment] = [()] * len(feeders)
         async with trio.open_nursery() as nursery:
             for feeder in feeders:
@@ -245,9 +259,57 @@ def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...])
                         loaded[at] = await trio.to_thread.run_sync(lambda: make(plan, at, number, *arguments))  # noqa: B023
                 else:
                     for feeder, pieces in zip(feeders, loaded, strict=True):
-                        feeder.feed.segments.append(pieces)
-                        feeder.feed.signal.wake()
+                        feeder.send(pieces)
                 pipe.send("done")
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def live_main(pipe: Pipe, plan: Plan, tuples: int, every_us: int, staggered: bool) -> None:
+    """Serves all sources of the plan as live ones: every ``every_us`` a batch with the tuples of that time.
+
+    Args:
+      tuples: per batch and stream; their times are spread evenly over the interval that has just passed.  0: boundaries
+        only.
+      staggered: the streams send one after the other, a third of the interval apart if there are three; otherwise all
+        at once, at the end of a bucket.
+    """
+    die_with_parent()
+    tune_malloc()
+    tune_gc()
+
+    async def main() -> None:
+        env = production_env(Path(tempfile.gettempdir()), 0)
+        feeders = [Feeder(env, plan, stream, several=True) for stream in plan.sources]
+        async with trio.open_nursery() as nursery:
+            for feeder in feeders:
+                await nursery.start(env.network.serve, plan.sources[feeder.stream].address, feeder.handle)
+            pipe.send("ready")
+            await _hear(pipe)
+            start = (env.clock.wall_us() // every_us + 10) * every_us
+            for at, feeder in enumerate(feeders):
+                shift = at * every_us // len(feeders) if staggered else 0
+                nursery.start_soon(_live, env, feeder, start + shift, tuples, every_us)
+            pipe.send("done")
+            await _hear(pipe)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+async def _live(env: Env, feeder: Feeder, start_us: int, tuples: int, every_us: int) -> None:
+    encoder = ElementEncoder(feeder.schema)
+    last_id, end = 0, start_us
+    while True:
+        end += every_us
+        time = end - every_us + np.arange(tuples, dtype=np.int64) * every_us // max(tuples, 1)
+        ids = np.arange(last_id, last_id + tuples)
+        await trio.sleep(max(0.0, (end - env.clock.wall_us()) / 1e6))
+        out: list[Element] = []
+        if tuples:
+            rows = Rows(time, time, (Column(ids), Column(ids / 8)))
+            out.append(Batch(Kind.STABLE, last_id, last_id + tuples, None, rows))
+            last_id += tuples
+        out.append(Boundary(Kind.STABLE, end, last_id))
+        feeder.send([encoder.encode_many(out)])

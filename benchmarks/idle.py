@@ -1,0 +1,83 @@
+"""CPU of a node process whose replicas have nothing to do."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import trio
+
+from benchmarks.cluster import Process, free_address, live_main, node_main, running
+from benchmarks.cpu import cpu_of
+from benchmarks.tables import CHECKED, demand, show
+from replicas.client import open_client
+from spe.api import Environment, stdin, tumbling
+from spe.plan import Plan
+from spe.runtime import production_env
+from spe.states import NodeState
+
+REPLICAS = (1, 10)
+EVERY_US = 100_000
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Those of delay."""
+
+
+def make_plan(replicas: int) -> Plan:
+    """Three sources, read by each of ``replicas`` units on one node."""
+    env = Environment("bench", bucket="100ms", x="5s")
+    schema = {"n": "int64!", "value": "float64!"}
+    sources = [
+        env.source(s, stdin(format="jsonl"), schema, boundary="100ms", address=free_address()) for s in ("a", "b", "c")
+    ]
+    outputs = []
+    for number in range(replicas):
+        merged = sources[0].union(*sources[1:], name=f"merged_{number}")
+        outputs.append(merged.key_by("n").window(tumbling("1s")).aggregate(f"out_{number}", total="sum(value)"))
+        env.fragment(f"f{number}", [merged, outputs[-1]], replicas=1)
+    env.outputs(*outputs).node("n", free_address()).client("bench", outputs)
+    return env.plan()
+
+
+async def measure(replicas: int, seconds: float) -> float:
+    """Share of one CPU."""
+    plan = make_plan(replicas)
+    feeder = Process(live_main, plan, 0, EVERY_US, False)
+    node = Process(node_main, plan, "n", None)
+    with running(node, feeder):
+        async with open_client(production_env(Path("."), 0), plan, "bench") as client, trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                async for _ in client.changes():
+                    pass
+
+            nursery.start_soon(read)
+            await trio.to_thread.run_sync(feeder.ask, "go")
+            await trio.sleep(3.0)
+            first = [i.port.frontier for i in client.inputs]
+            begin = cpu_of(node.pid)
+            await trio.sleep(seconds)
+            share = (cpu_of(node.pid) - begin) / seconds
+            moved = [i.port.frontier - f for i, f in zip(client.inputs, first, strict=True)]
+            states = {p.state for i in client.inputs for p in i.producers.values()}
+            demand(min(moved) > (seconds - 1) * 1e6, "boundaries did not come through")
+            demand(states == {NodeState.STABLE}, f"replicas are not stable: {states}")
+            nursery.cancel_scope.cancel()
+    return share
+
+
+def run(arguments: argparse.Namespace) -> None:
+    rows = []
+    for replicas in REPLICAS:
+        share = trio.run(measure, replicas, arguments.seconds)
+        rows.append([replicas, f"{100 * share:.2f} %", f"{100 * share / replicas:.2f} %", CHECKED])
+    show(
+        "Idle node",
+        ["replicas", "node CPU, share of one core", "per replica", "check"],
+        rows,
+        [
+            "Each replica reads three silent streams (a boundary every 100 ms), merges and aggregates; ticks of 10 ms,",
+            "heartbeats of 100 ms to each of the three sources; one client reads every replica's output.",
+        ],
+    )

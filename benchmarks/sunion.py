@@ -1,0 +1,107 @@
+"""The SUnion alone: buffering, boundaries and release, against concatenate, stable argsort and take of the same rows."""
+
+from __future__ import annotations
+
+import argparse
+from statistics import median
+
+import numpy as np
+
+from benchmarks.cpu import cpu_for
+from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
+from benchmarks.node_cpu import cut
+from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from operators.sunion import Slice, SUnion
+from spe.batch import Batch, Boundary, Element
+from spe.runtime import tune_gc, tune_malloc
+from spe.strings import StringDictionary
+
+#: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
+SHAPES = ((10, 4_000, None), (100, 2_000, None), (1_000, 400, 1.3), (10_000, 60, 1.3), (100_000, 8, 1.3))
+ROUNDS = 9
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Those of node-cpu."""
+
+
+def bare(parts: list[Plain]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
+    time = np.concatenate([p.time for p in parts])
+    order = time.argsort(kind="stable")
+    return (
+        time.take(order),
+        np.concatenate([p.key for p in parts]).take(order),
+        np.concatenate([p.value for p in parts]).take(order),
+        np.concatenate([p.flag for p in parts]).take(order),
+        np.concatenate([p.name for p in parts]).take(order),
+    )
+
+
+def measure(shape: Shape) -> tuple[list[float], list[float]]:
+    """CPU seconds per tuple of SUnion and kernels, round by round."""
+    dictionary = StringDictionary(NAMES)
+    ours, theirs = [], []
+    sunion = SUnion(inputs=[(0, True)] * len(STREAMS), streams=1, bucket_us=shape.bucket_us)
+    for number in range(ROUNDS + 1):
+        made = [elements(shape, number, s, dictionary) for s in range(len(STREAMS))]
+        slices = [[m[at : at + 2] for m in made] for at in range(0, 2 * shape.batches, 2)]
+        parts = [list(p) for p in zip(*[cut(plain(shape, number, s), shape) for s in range(len(STREAMS))], strict=True)]
+        released: list[Slice] = []
+        expected: list[tuple[np.ndarray, ...]] = []  # type: ignore[type-arg]
+        keep = number == 0  # what is kept is not freed, and that costs: only the round that does not count keeps it
+
+        def merge(slices: list[list[list[Element]]] = slices, released: list[Slice] = released, keep: bool = keep) -> None:
+            for streams in slices:
+                for one, pair in zip(sunion.inputs, streams, strict=True):
+                    batch, boundary = pair
+                    assert isinstance(batch, Batch)
+                    assert isinstance(boundary, Boundary)
+                    one.add_stable(batch, 0)
+                    one.add_boundary(boundary, 0)
+                piece = sunion.release_stable(1 << 30)
+                assert piece is not None
+                if keep:
+                    released.append(piece)
+
+        def kernels(
+            parts: list[list[Plain]] = parts,
+            expected: list[tuple[np.ndarray, ...]] = expected,  # type: ignore[type-arg]
+            keep: bool = keep,
+        ) -> None:
+            for bucket in parts:
+                result = bare(bucket)
+                if keep:
+                    expected.append(result)
+
+        tuples = shape.tuples * len(STREAMS)
+        for function, into in [(merge, ours), (kernels, theirs)][:: 1 if number % 2 else -1]:
+            into.append(cpu_for(function) / tuples)
+        demand(len(released) == len(expected), "a slice is missing")
+        for piece, arrays in zip(released, expected, strict=True):
+            rows = piece.streams[0]
+            assert rows is not None
+            for mine, wanted in zip([rows.time, *[c.values for c in rows.columns]], arrays, strict=True):
+                demand(bool(np.array_equal(mine, wanted)), "SUnion and kernels disagree")
+    return ours[1:], theirs[1:]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    tune_malloc()
+    tune_gc()
+    rows = []
+    for batch, batches, limit in SHAPES:
+        if arguments.sizes and batch not in arguments.sizes:
+            continue
+        ours, theirs = measure(Shape(batch, batches))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        bare_ns, own_ns = (spread([1e9 * v for v in values], ".1f") for values in (theirs, ours))
+        rows.append([f"{batch:,}", bare_ns, own_ns, spread(ratios), verdict(median(ratios), limit), CHECKED])
+    show(
+        "SUnion alone",
+        ["tuples/stream and slice", "NumPy, CPU ns/tuple", "SUnion, CPU ns/tuple", "ratio", "target", "check"],
+        rows,
+        [
+            "Three inputs of one stream, one bucket a slice: three batches and boundaries in, one sorted run out; against",
+            f"concatenate, stable argsort and take of the same five columns.  In process, {ROUNDS} paired rounds: median (min-max).",
+        ],
+    )
