@@ -457,7 +457,7 @@ class Input:
         if self._corrections and main is not None:
             state = self._state(main)
             if state is NodeState.UP_FAILURE:
-                if corr is not None and self._state(corr) is not NodeState.RECOVERING:
+                if corr is not None and self._corrects(corr):
                     wanted = corr.producer
                 else:
                     stabilising = (
@@ -476,6 +476,13 @@ class Input:
             self.corr = self._new_feed(wanted, CORRECTIONS, now)
             actions.append(self._open(self.corr))
         return actions
+
+    def _corrects(self, corr: Feed) -> bool:
+        """Are corrections, or their rec_done, still to be expected of it?"""
+        state = self._state(corr)
+        return state is NodeState.STABILIZATION or (
+            state is not NodeState.RECOVERING and (corr.owes or not corr.opened)
+        )
 
     def _promote(self, reason: str) -> list[Action]:
         """CORRECTIONS becomes MAIN on its connection; the old MAIN closes."""

@@ -251,6 +251,16 @@ class TestCorrections:
         assert [type(a) for a in case.choose()] == [Close, SetMode]
         assert case.input.feed(main) is None
 
+    def test_a_replica_that_failed_again_before_it_was_asked_gives_way_to_one_that_corrects(self) -> None:
+        case = Case()
+        case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        assert isinstance(corrections, Open)
+        case.hear("r1", FAILING)
+        case.input.opened(corrections.generation, 0)
+        assert case.choose() == [Close(corrections.generation, "no more corrections to be had")]
+
     def test_a_dead_connection_for_corrections_is_found_out(self) -> None:
         case, main, corr = self.two_feeds()
         case.hear("r1", STABILIZING, frontier=50)
