@@ -1,0 +1,199 @@
+"""Tuples per second from Parquet files through real sources and a node: a merged aggregate, and a windowed join."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import trio
+
+from benchmarks.cluster import Process, free_address, node_main, running, source_main
+from benchmarks.cpu import cpu_of
+from benchmarks.tables import CHECKED, demand, show
+from replicas.client import open_client
+from spe.api import Environment, parquet, tumbling
+from spe.batch import Batch, Rows
+from spe.plan import Plan
+from spe.runtime import production_env, tune_gc, tune_malloc
+
+START_US = 1_700_000_000_000_000
+#: Relative difference of a float sum that another order of addition explains.
+TOLERANCE = 1e-9
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("throughput", "Parquet files with ts (timestamp), key (int64), value (float64)")
+    group.add_argument("--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; generated if not given")
+    group.add_argument("--left", metavar="FILE", help="of the join; generated if not given")
+    group.add_argument("--right", metavar="FILE", help="of the join; generated if not given")
+    group.add_argument("--columns", nargs=3, default=["ts", "key", "value"], metavar=("TS", "KEY", "VALUE"))
+    group.add_argument("--disorder", default="0s", help="how far rows of the files may be out of order")
+    group.add_argument("--rows", type=int, default=1_000_000, help="per generated file; a join's have half as many")
+
+
+def generate(path: Path, *, rows: int, keys: int, rate: int, seed: int) -> None:
+    """A file of rows in time order, ``rate`` a second."""
+    random = np.random.default_rng(seed)
+    steps = random.integers(0, 2 * 1_000_000 // rate + 1, rows)
+    table = pa.table(
+        {
+            "ts": pa.array(START_US + np.cumsum(steps), pa.timestamp("us", "UTC")),
+            "key": random.integers(0, keys, rows),
+            "value": random.normal(100.0, 25.0, rows),
+        }
+    )
+    pq.write_table(table, path)
+
+
+def sources(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Any]:
+    names = dict(zip(("ts", "key", "value"), arguments.columns, strict=True))
+    schema = {"ts": "timestamp!", "key": "int64!", "value": "float64!"}
+    return [
+        env.source(
+            f"s{at}",
+            parquet(str(Path(file).resolve()), columns=names),
+            schema,
+            time="ts",
+            disorder=arguments.disorder,
+            boundary="100ms",
+            replay={"max": True},
+            address=free_address(),
+        )
+        for at, file in enumerate(files)
+    ]
+
+
+def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
+    env = Environment("bench", bucket="100ms", x="60s")
+    streams = sources(env, files, arguments)
+    merged = streams[0].union(*streams[1:], name="merged")
+    out = merged.key_by("key").window(tumbling("1s")).aggregate(
+        "per_key", n="count(*)", total="sum(value)", mean="avg(value)"
+    )
+    env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
+    return env.plan()
+
+
+def join_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
+    env = Environment("bench", bucket="100ms", x="60s")
+    left, right = sources(env, files, arguments)
+    out = left.join(right, ["key"], window=tumbling("1s"), name="joined")
+    env.outputs(out).node("n", free_address()).fragment("f", [out], replicas=1).client("bench", [out])
+    return env.plan()
+
+
+def read(file: str, arguments: argparse.Namespace) -> pa.Table:
+    """Columns window, key, value; the window by the timestamp's second."""
+    ts, key, value = (pq.read_table(file, columns=arguments.columns).column(c) for c in arguments.columns)
+    micros = pc.cast(pc.cast(ts, pa.timestamp("us", "UTC")), pa.int64())
+    start = pc.multiply(pc.divide(micros, 1_000_000), 1_000_000)
+    return pa.table({"window": start, "key": pc.cast(key, pa.int64()), "value": pc.cast(value, pa.float64())})
+
+
+def columns_of(rows: list[Rows], plan: Plan) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    names = plan.query.schema_of(plan.query.outputs[0]).names
+    return {n: np.concatenate([r.columns[i].values for r in rows]) for i, n in enumerate(names)}
+
+
+def check_merge(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: argparse.Namespace) -> None:
+    table = pa.concat_tables([read(f, arguments) for f in files])
+    wanted = table.group_by(["window", "key"]).aggregate([("value", "count"), ("value", "sum"), ("value", "mean")])
+    wanted = wanted.sort_by([("window", "ascending"), ("key", "ascending")])
+    got = columns_of(rows, plan)
+    order = np.lexsort((got["key"], got["window_start"]))
+    demand(len(order) == wanted.num_rows, f"{len(order)} results instead of {wanted.num_rows}")
+    for mine, theirs in (("window_start", "window"), ("key", "key"), ("n", "value_count")):
+        demand(bool(np.array_equal(got[mine][order], wanted.column(theirs).to_numpy())), f"{mine} differs")
+    for mine, theirs in (("total", "value_sum"), ("mean", "value_mean")):
+        close = np.allclose(got[mine][order], wanted.column(theirs).to_numpy(), rtol=TOLERANCE, atol=0)
+        demand(bool(close), f"{mine} differs")
+
+
+def check_join(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: argparse.Namespace) -> None:
+    left, right = (read(f, arguments) for f in files)
+    wanted = left.join(right.rename_columns(["window", "key", "other"]), ["window", "key"], join_type="inner")
+    got = columns_of(rows, plan)
+    demand(len(got["l_key"]) == wanted.num_rows, f"{len(got['l_key'])} pairs instead of {wanted.num_rows}")
+    mine = [got["window_start"], got["l_key"], got["l_value"], got["r_value"]]
+    theirs = [wanted.column(c).to_numpy() for c in ("window", "key", "value", "other")]
+    orders = [np.lexsort(columns[::-1]) for columns in (mine, theirs)]
+    for a, b in zip(mine, theirs, strict=True):
+        demand(bool(np.array_equal(a[orders[0]], b[orders[1]])), "the pairs differ")
+    demand(bool(np.array_equal(got["l_key"], got["r_key"])), "a pair of two keys")
+
+
+async def measure(plan: Plan) -> tuple[list[Rows], float, float]:
+    """Result rows, wall seconds from the start of the sources to the end of the output, CPU seconds of the node."""
+    processes = [Process(source_main, plan, s) for s in plan.sources]
+    node = Process(node_main, plan, "n", None)
+    rows: list[Rows] = []
+    with running(node, *processes):
+        async with open_client(production_env(Path("."), 0), plan, "bench") as client:
+            cpu, wall = cpu_of(node.pid), time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for process in processes:
+                    nursery.start_soon(trio.to_thread.run_sync, process.ask, "begin")
+                with trio.fail_after(600):
+                    async for change in client.changes():
+                        if isinstance(change.element, Batch):
+                            rows.append(change.element.rows)
+            return rows, time.perf_counter() - wall, cpu_of(node.pid) - cpu
+
+
+def run(arguments: argparse.Namespace) -> None:
+    tune_malloc()
+    tune_gc()
+    with tempfile.TemporaryDirectory() as folder:
+        merge, join = arguments.merge, [arguments.left, arguments.right]
+        if not merge:
+            merge = [str(Path(folder, f"merge-{i}.parquet")) for i in range(3)]
+            for at, file in enumerate(merge):
+                generate(Path(file), rows=arguments.rows, keys=1_000, rate=50_000, seed=at)
+        for at, name in enumerate(("left", "right")):
+            if join[at] is None:
+                join[at] = str(Path(folder, f"{name}.parquet"))
+                generate(Path(join[at]), rows=arguments.rows // 2, keys=10_000, rate=10_000, seed=10 + at)
+        jobs: list[tuple[str, list[str], Callable[..., Plan], Callable[..., None]]] = [
+            (f"{len(merge)} streams merged, count, sum, avg per s and key", merge, merge_plan, check_merge),
+            ("join of two in windows of 1 s", join, join_plan, check_join),
+        ]
+        table = []
+        for title, files, make, check in jobs:
+            plan = make(files, arguments)
+            rows, wall, cpu = trio.run(measure, plan)
+            check(rows, plan, files, arguments)
+            tuples = sum(pq.read_metadata(f).num_rows for f in files)
+            results = sum(len(r) for r in rows)
+            keys = len(np.unique(columns_of(rows, plan)["key" if "key" in columns_of(rows, plan) else "l_key"]))
+            table.append(
+                [
+                    title,
+                    f"{tuples:,}",
+                    f"{keys:,}",
+                    f"{results:,}",
+                    f"{wall:.2f}",
+                    f"{tuples / wall / 1e6:.2f}",
+                    f"{tuples / cpu / 1e6:.2f}",
+                    f"{1e9 * cpu / tuples:.0f}",
+                    CHECKED,
+                ]
+            )
+    show(
+        "Throughput from Parquet files",
+        ["query", "tuples", "keys", "results", "wall s", "M tuples/s", "node's own limit, M/s", "node CPU ns/tuple", "check"],
+        table,
+        [
+            "Each source is a process that reads a file as fast as it can, logs and syncs it before it sends; then a node and",
+            "a client.  Wall time from the start of the sources to the end of the output at the client, connecting included.",
+            "The node's own limit is tuples per second of its CPU time.  Results compared with pyarrow's: counts and pairs",
+            f"exactly, sums and means within {TOLERANCE:g}.",
+        ],
+    )
