@@ -286,7 +286,7 @@ class UnitReplica:
                 self._outputs.announce(self.state, True)
         if self.live_runs:
             self._release_tentative(now, self._node.during_stabilization)
-        if self._outputs.full():
+        if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
                 self.live_runs = False

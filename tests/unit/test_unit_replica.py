@@ -336,6 +336,16 @@ class TestCorrecting:
         assert world.states[-1] == "STABLE"
 
 
+    def test_a_full_output_does_not_keep_it_from_ending_a_redo_that_has_nothing_more_to_give(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        assert world.replica.advance(151)[0]
+        world.blocked = True
+        world.run(151)
+        assert world.states[-1] == "STABLE"
+
+
 class TestRecovering:
     def test_with_a_full_output_it_begins_to_serve_for_nobody_else_can_make_room(self) -> None:
         world = World()
