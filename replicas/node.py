@@ -196,6 +196,7 @@ class NodeProcess:
             self._upstream.remove(old.name)
             for log in old.replica.logs:
                 log.close()
+            old.work.wake()  # its worker turns to the new one
             for signal in old.outputs.values():
                 signal.wake()
         self._hosted[id.of] = hosted

@@ -21,7 +21,7 @@ from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
 from spe.batch import Batch, Boundary, Undo
 from spe.generators import generator_schema
-from spe.plan import Plan, Policy
+from spe.plan import Limits, Plan, Policy
 from spe.query import OperatorSpec
 from spe.schema import Schema
 from spe.source_log import read_source_log
@@ -243,6 +243,24 @@ async def test_a_kill_in_the_middle_of_a_chain_is_masked(autojump_clock: MockClo
             outcome = await run(cluster, SECONDS + 5)
             outcome.assert_complete()
             assert outcome.tentative == 0
+
+
+async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(autojump_clock: MockClock) -> None:
+    """A2, A3: upstream's buffer is full, its place goes to the sibling; later it alone carries the stream on."""
+    plan = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000))
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            for upstream in ("n1a", "n1b"):
+                cluster.cut(upstream, "n2b")
+            await trio.sleep(4)
+            cluster.heal()
+            await trio.sleep(1.5)
+            assert any("n2b" in line and "reinstall" in line for line in cluster.log)
+            cluster.kill("n2a")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
 
 
 @pytest.mark.parametrize("failure", list(Policy))
