@@ -11,13 +11,13 @@ Tuples are held per input in chunks, as they came.  A slice is everything of [ne
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Batch, Boundary, RecDone, Rows, concat_rows, is_sorted
+from spe.batch import Batch, Boundary, RecDone, Rows, concat_rows
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
@@ -46,14 +46,11 @@ class _Chunk:
     __slots__ = ("first_id", "floor", "ids", "max", "min", "rows", "sorted")
 
     def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int) -> None:
-        time = rows.time
         self.rows = rows
         self.first_id = first_id
         self.ids = ids
         self.floor = floor
-        self.sorted = is_sorted(time)
-        self.min = int(time[0] if self.sorted else time.min())
-        self.max = int(time[-1] if self.sorted else time.max())
+        self.sorted, self.min, self.max = rows.span()
 
     def select(self, low: int, high: int) -> Rows | None:
         """Rows with low ≤ time < high."""
@@ -487,12 +484,21 @@ class SUnion:
         return Slice([_serialise(p) for p in parts], end, Kind.STABLE)
 
 
-def _serialise(parts: Iterable[Rows]) -> Rows | None:
+def _serialise(parts: list[Rows]) -> Rows | None:
     """Parts in (input, id) order become one sequence in (time, input, id) order."""
-    present = list(parts)
-    if not present:
+    if not parts:
         return None
-    rows = concat_rows(present)
-    if is_sorted(rows.time):
+    rows = concat_rows(parts)
+    if _in_order(parts):
         return rows
     return rows.take(rows.time.argsort(kind="stable"))
+
+
+def _in_order(parts: list[Rows]) -> bool:
+    end = BEFORE_TIME
+    for rows in parts:
+        in_order, low, high = rows.span()
+        if low < end or not in_order:
+            return False
+        end = high
+    return True

@@ -307,7 +307,7 @@ class Input:
             raise RemoteProtocolError(f"{self.channel}: stable tuples after tentative ones without an undo")
         if batch.from_id != feed.position:
             raise RemoteProtocolError(f"{self.channel}: batch from {batch.from_id}, but the feed is at {feed.position}")
-        if len(batch) and int(batch.rows.time.min()) < feed.frontier:
+        if len(batch) and batch.rows.span()[1] < feed.frontier:
             raise RemoteProtocolError(f"{self.channel}: a tuple below the boundary {feed.frontier} that came before it")
         feed.position = batch.upto_id
         feed.last_stable = now

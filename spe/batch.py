@@ -120,7 +120,9 @@ class Rows:
       columns: one Column of length n per attribute of the stream's schema.
     """
 
-    __slots__ = ("columns", "t_max", "time")
+    __slots__ = ("_span", "columns", "t_max", "time")
+
+    _span: tuple[bool, int, int]
 
     def __init__(self, time: Int64Array, t_max: Int64Array, columns: tuple[Column, ...]) -> None:
         self.time = time
@@ -144,6 +146,19 @@ class Rows:
         time = self.time[start:stop]
         t_max = time if self.t_max is self.time else self.t_max[start:stop]
         return Rows(time, t_max, tuple([c.slice(start, stop) for c in self.columns]))
+
+    def span(self) -> tuple[bool, int, int]:
+        """(sorted by time?, smallest time, largest); at least one row.  Looked at once: several rooms ask."""
+        try:
+            return self._span
+        except AttributeError:
+            time = self.time
+            if is_sorted(time):
+                span = (True, int(time[0]), int(time[-1]))
+            else:
+                span = (False, int(np.minimum.reduce(time)), int(np.maximum.reduce(time)))
+            self._span = span
+            return span
 
     def with_columns(self, columns: tuple[Column, ...]) -> Rows:
         return Rows(self.time, self.t_max, columns)
@@ -204,20 +219,22 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     if dictionary is not None:
         columns = [c.in_dictionary(dictionary) for c in columns]
     values = np.concatenate([c.values for c in columns])
-    valid = None
-    if any(c.valid is not None for c in columns):
-        valid = np.concatenate([np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns])
-    return Column(values, valid, dictionary)
+    for column in columns:
+        if column.valid is not None:
+            masks = [np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns]
+            return Column(values, np.concatenate(masks), dictionary)
+    return Column(values, None, dictionary)
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
     """One after the other, in the order given; at least one part."""
     if len(parts) == 1:
         return parts[0]
-    time = np.concatenate([p.time for p in parts])
-    t_max = time
-    if any(p.t_max is not p.time for p in parts):
-        t_max = np.concatenate([p.t_max for p in parts])
+    t_max = time = np.concatenate([p.time for p in parts])
+    for part in parts:
+        if part.t_max is not part.time:
+            t_max = np.concatenate([p.t_max for p in parts])
+            break
     columns = tuple([concat_columns(cs) for cs in zip(*[p.columns for p in parts])])
     return Rows(time, t_max, columns)
 
@@ -234,7 +251,7 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def is_sorted(time: Int64Array) -> bool:
-    return len(time) < 2 or bool((time[1:] >= time[:-1]).all())
+    return len(time) < 2 or not np.count_nonzero(time[1:] < time[:-1])
 
 
 @dataclass(slots=True, eq=False)

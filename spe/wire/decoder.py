@@ -40,6 +40,8 @@ from spe.wire.string_table import ReceiveTable
 
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
+#: Rows after which batches are not joined any more: what comes of it should fit a processor's cache.
+_RUN_ROWS: Final = 8_192
 _NO_BOOLEAN: Final = "BATCH: a boolean that is neither 0 nor 1"
 
 #: Rows up to which Python's own lists and bytes check faster than NumPy's reductions.
@@ -128,7 +130,7 @@ class ElementDecoder:
         bodies: list[Buffer] = []
         counts: list[int] = []
         floors: list[int] = []  # the boundary before each batch
-        first = position = 0
+        first = position = total = 0
         bound, stop = BEFORE_TIME, start
         for stop in range(start, len(frames)):
             type_, body = frames[stop]
@@ -136,16 +138,24 @@ class ElementDecoder:
                 if len(body) < PLAIN_BATCH.size:
                     break
                 kind, flags, zero, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
-                if kind or flags or zero or nulls or not 0 < n == upto_id - from_id or len(body) != layout.size(n, 0, 0):
+                if (
+                    kind
+                    or flags
+                    or zero
+                    or nulls
+                    or not 0 < n == upto_id - from_id
+                    or len(body) != layout.size(n, 0, 0)
+                ):
                     break
                 if not bodies:
                     first = from_id
-                elif from_id != position:
+                elif from_id != position or total + n > _RUN_ROWS:
                     break
                 bodies.append(body)
                 counts.append(n)
                 floors.append(bound)
                 position = upto_id
+                total += n
             elif type_ is FrameType.BOUNDARY and len(body) == BOUNDARY.size:
                 kind, time, upto_id = BOUNDARY.unpack(body)
                 if kind or upto_id != position or not bound <= time <= END_OF_TIME:
@@ -170,7 +180,6 @@ class ElementDecoder:
         words = [np.frombuffer(body, INT64) for body in bodies]
         at = [self._layout.header >> 3] * len(bodies)
         time = np.concatenate([w[a : a + n] for w, a, n in zip(words, at, counts)])
-        _check_times(time)
         at = [a + n for a, n in zip(at, counts)]
         columns = []
         for form, _, _ in self._layout.columns:
@@ -188,7 +197,9 @@ class ElementDecoder:
                 _check_bits(bits)
                 columns.append(Column(bits.view(BOOL)))
                 at = [a + ((n + 7) >> 3) for a, n in zip(at, counts)]
-        return Rows(time, time, tuple(columns))
+        rows = Rows(time, time, tuple(columns))
+        _check_span(rows)
+        return rows
 
     def _batch(self, body: Buffer) -> Batch:
         layout = self._layout
@@ -207,7 +218,6 @@ class ElementDecoder:
         words = np.frombuffer(body, INT64)
         at = layout.header // 8
         time = t_max = words[at : at + n]
-        _check_times(time)
         at += n
         if flags & FLAG_T_MAX:
             t_max = words[at : at + n]
@@ -241,7 +251,9 @@ class ElementDecoder:
             else:
                 columns.append(Column(_bits(body, at, n), valid))
                 at += (n + 7) >> 3
-        return Batch(_KINDS[kind], from_id, upto_id, ids, Rows(time, t_max, tuple(columns)))
+        rows = Rows(time, t_max, tuple(columns))
+        _check_span(rows)
+        return Batch(_KINDS[kind], from_id, upto_id, ids, rows)
 
 
 def _bits(body: Buffer, at: int, n: int) -> BoolArray:
@@ -259,8 +271,16 @@ def _check_bits(bits: npt.NDArray[np.uint8]) -> None:
         raise RemoteProtocolError(_NO_BOOLEAN)
 
 
-def _check_times(time: Int64Array) -> None:
+def _check_span(rows: Rows) -> None:
     """Times stay within the ends of time, so that adding a window to them cannot overflow."""
+    if len(rows.time):
+        _, low, high = rows.span()
+        if low < BEFORE_TIME or high > END_OF_TIME:
+            raise RemoteProtocolError(f"BATCH: a time outside the ends of time: {low} … {high}")
+
+
+def _check_times(time: Int64Array) -> None:
+    """The same of other times than the rows' own."""
     if len(time) == 0:
         return
     if len(time) <= _FEW:

@@ -34,15 +34,21 @@ _STRINGS: Final = struct.Struct("<IIII")
 class _Translation:
     """Codes of one table -> codes in ``target``, adding to it what is used and missing."""
 
-    __slots__ = ("_codes", "_target")
+    __slots__ = ("_codes", "_target", "_whole")
 
     def __init__(self, target: StringDictionary) -> None:
         self._target = target
+        #: The first entries, all of which have been used: nothing taken from it can be missing.
+        self._whole: Int32Array = np.empty(0, np.int32)
         #: shape (≥ entries seen,); -1 where an entry has not been used yet, or does not exist.
         self._codes: Int32Array = np.empty(0, np.int32)
 
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
         """Raises IndexError when a code is outside ``strings``."""
+        try:
+            return self._whole.take(codes)
+        except IndexError:
+            pass
         try:
             out = self._codes.take(codes)
         except IndexError:
@@ -54,6 +60,10 @@ class _Translation:
             missing = np.unique(codes[out < 0])
             self._codes[missing] = self._target.encode([strings[c] for c in missing.tolist()])
             out = self._codes.take(codes)
+            if self._codes[0] < 0 and not strings[0]:  # in every table, whether or not it is used
+                self._codes[0] = self._target.find("")
+            gaps = (self._codes[: len(strings)] < 0).nonzero()[0]
+            self._whole = self._codes[: gaps[0] if len(gaps) else len(strings)]
         return out
 
 

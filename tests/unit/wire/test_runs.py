@@ -73,7 +73,9 @@ def test_what_arrives_alone_is_left_alone() -> None:
 
 
 def test_new_strings_in_the_middle_are_known_where_they_are_used() -> None:
-    made = decode(batch(0, [1], names="a"), batch(1, [2], names="b"), batch(2, [3], names="ab"), batch(3, [4], names="b"))
+    made = decode(
+        batch(0, [1], names="a"), batch(1, [2], names="b"), batch(2, [3], names="ab"), batch(3, [4], names="b")
+    )
     assert [row[2][3] for row in facts(made)[0]] == ["aaa", "bbb", "aaa", "bbb"]  # type: ignore[index]
 
 
