@@ -20,8 +20,8 @@ from spe.wire.messages import (
     decode_message,
 )
 
-#: Largest read: enough that many small frames are handled in one go.
-RECEIVE_BYTES = 256 << 10
+#: Largest read: enough that many small frames are handled in one go, and a large one does not come in pieces.
+RECEIVE_BYTES = 512 << 10
 #: Longest time for a whole first frame: a peer that dribbles is no peer.
 HELLO_SECONDS = 2.0
 
