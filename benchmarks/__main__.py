@@ -13,7 +13,15 @@ import numpy as np
 from benchmarks import checkpoint, codec, delay, idle, node_cpu, sunion, throughput
 from benchmarks.tables import WrongResult
 
-BENCHMARKS = {"node-cpu": node_cpu, "sunion": sunion, "codec": codec, "checkpoint": checkpoint, "delay": delay, "throughput": throughput, "idle": idle}
+BENCHMARKS = {
+    "node-cpu": node_cpu,
+    "sunion": sunion,
+    "codec": codec,
+    "checkpoint": checkpoint,
+    "delay": delay,
+    "throughput": throughput,
+    "idle": idle,
+}
 
 
 def main() -> int:

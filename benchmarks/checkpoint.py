@@ -12,7 +12,7 @@ from benchmarks.tables import CHECKED, demand, show
 from operators.fragment import Fragment
 from operators.sunion import Slice
 from spe.api import Environment, stdin, tumbling
-from spe.batch import Column, Rows
+from spe.batch import AnyArray, Column, Rows
 from spe.runtime import tune_gc, tune_malloc
 from spe.states import Kind
 
@@ -31,13 +31,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 def make_fragment() -> Fragment:
     env = Environment("bench")
     rows = env.source("rows", stdin(format="jsonl"), {"key": "int64!", "value": "float64!"})
-    out = rows.key_by("key").window(tumbling("1h")).aggregate(
-        "out", n="count(*)", total="sum(value)", mean="avg(value)", low="min(value)", high="max(value)"
+    out = (
+        rows.key_by("key")
+        .window(tumbling("1h"))
+        .aggregate("out", n="count(*)", total="sum(value)", mean="avg(value)", low="min(value)", high="max(value)")
     )
     return Fragment(env.outputs(out).node("n").fragment("f", [out], replicas=1).plan().units[0])
 
 
-def piece(at: int, key: np.ndarray, value: np.ndarray) -> Slice:  # type: ignore[type-arg]
+def piece(at: int, key: AnyArray, value: AnyArray) -> Slice:
     stamps = np.full(len(key), at, np.int64)
     return Slice([Rows(stamps, stamps, (Column(key), Column(value)))], at + 1, Kind.STABLE)
 
@@ -75,7 +77,9 @@ def measure(keys: int) -> tuple[float, float, float, float]:
     restored.restore(saved[0])  # type: ignore[arg-type]
     for one, wanted in ((restored, saved[1]), (fragment, total)):
         rows = one.step(Slice([None], 7_200_000_000, Kind.STABLE))[0]
-        demand(rows is not None and int(rows.columns[3].values.sum()) == wanted, "a snapshot changed after it was taken")
+        demand(
+            rows is not None and int(rows.columns[3].values.sum()) == wanted, "a snapshot changed after it was taken"
+        )
     return median(took[0]), median(took[1]), median(took[2]), median(took[3])
 
 
@@ -89,10 +93,20 @@ def run(arguments: argparse.Namespace) -> None:
         rows.append([f"{keys:,}", f"{pause:.1f}", f"{before:.0f}", f"{first:.0f}", f"{after:.0f}", verdict, CHECKED])
     show(
         "Checkpoint",
-        ["keys", "snapshot us", f"step of {WRITTEN:,} rows us", "first step after a snapshot us", "next us", "target", "check"],
+        [
+            "keys",
+            "snapshot us",
+            f"step of {WRITTEN:,} rows us",
+            "first step after a snapshot us",
+            "next us",
+            "target",
+            "check",
+        ],
         rows,
         [
-            "A fragment with count, sum, avg, min and max per key in one open window.  A snapshot refers to the arrays; the",
-            f"first write after it copies them.  Wall time, median of {ROUNDS}.  Restoring the snapshot gives what was there then.",
+            "A fragment with count, sum, avg, min and max per key in one open window.  A",
+            "snapshot refers to the arrays; the",
+            f"first write after it copies them.  Wall time, median of {ROUNDS}.  Restoring",
+            "the snapshot gives what was there then.",
         ],
     )

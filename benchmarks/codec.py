@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import socket
 from collections.abc import Callable
 from statistics import median
@@ -13,7 +14,7 @@ from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, SCHEMA, Shape, as_rows, plain
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
 from replicas.links import RECEIVE_BYTES
-from spe.batch import Batch, Rows
+from spe.batch import AnyArray, Batch, Rows
 from spe.runtime import tune_gc, tune_malloc
 from spe.states import Kind
 from spe.strings import StringDictionary, StringPool
@@ -44,10 +45,8 @@ class Pair:
         view, sent, received = memoryview(data), 0, 0
         while received < len(data):
             if sent < len(data):
-                try:
+                with contextlib.suppress(BlockingIOError):
                     sent += self._sender.send(view[sent:])
-                except BlockingIOError:
-                    pass
             piece = self._receiver.recv(RECEIVE_BYTES)
             received += len(piece)
             take(piece)
@@ -57,7 +56,7 @@ class Pair:
         self._receiver.close()
 
 
-def arrays_of(rows: Rows) -> list[np.ndarray]:  # type: ignore[type-arg]
+def arrays_of(rows: Rows) -> list[AnyArray]:
     return [rows.time, *[c.values for c in rows.columns]]
 
 
@@ -81,7 +80,7 @@ def measure(n: int, repeat: int) -> tuple[list[float], list[float]]:
         pair.move(encoder.encode_many([Batch(Kind.STABLE, first, first + n, None, rows)]), take)
 
     # The baseline: the columns copied into one piece, sent, received, and copied out into one piece.
-    columns = [memoryview(np.ascontiguousarray(a)).cast("B") for a in arrays_of(rows)]
+    columns = [a.tobytes() for a in arrays_of(rows)]
     out = bytearray(sum(len(c) for c in columns))
 
     def raw() -> None:
@@ -94,7 +93,8 @@ def measure(n: int, repeat: int) -> tuple[list[float], list[float]]:
 
         pair.move(b"".join(columns), copy)
 
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     for number in range(ROUNDS + 1):
         for function, into in [(with_codec, ours), (raw, theirs)][:: 1 if number % 2 else -1]:
             into.append(cpu_for(function, repeat))
@@ -123,9 +123,12 @@ def run(arguments: argparse.Namespace) -> None:
         ["rows/batch", "raw bytes, CPU us/batch", "codec, CPU us/batch", "ratio", "target", "check"],
         table,
         [
-            "Codec: encode a batch of five columns (29 bytes a row; one of strings whose table is known), send, receive in",
-            f"reads of at most {RECEIVE_BYTES >> 10} KiB, cut into frames, decode and check.  Raw: join the same columns' bytes, send, receive with",
-            "the same reads, copy out into one buffer; no header, no checks, no strings.  One thread does both ends of a",
+            "Codec: encode a batch of five columns (29 bytes a row; one of strings whose",
+            "table is known), send, receive in",
+            f"reads of at most {RECEIVE_BYTES >> 10} KiB, cut into frames, decode and check. ",
+            "Raw: join the same columns' bytes, send, receive with",
+            "the same reads, copy out into one buffer; no header, no checks, no strings. ",
+            "One thread does both ends of a",
             f"loopback TCP connection.  {ROUNDS} paired rounds: median (min-max).",
         ],
     )

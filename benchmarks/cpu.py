@@ -11,7 +11,7 @@ def cpu_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid makes of a pid
 
 
-def cpu_for(function: Callable[[], object], repeat: int = 1) -> float:
+def cpu_for(function: Callable[..., object], repeat: int = 1) -> float:
     """CPU seconds of this process per call."""
     begin = time.process_time()
     for _ in range(repeat):

@@ -1,4 +1,4 @@
-"""The rows of the measurements: five columns, 29 bytes a tuple, 1,000 keys; made from seeds, so that any process can."""
+"""The rows of the measurements: five columns, 29 bytes a tuple, 1,000 keys; any process makes the same from a seed."""
 
 from __future__ import annotations
 

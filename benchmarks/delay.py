@@ -11,9 +11,10 @@ import trio
 from benchmarks.cluster import Process, free_address, live_main, node_main, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
-from replicas.client import Change, open_client
+from replicas.client import open_client
+from replicas.client_view import Change
 from spe.api import Environment, stdin
-from spe.batch import Batch
+from spe.batch import AnyArray, Batch
 from spe.plan import Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
 
@@ -31,15 +32,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 def make_plan() -> Plan:
     env = Environment("bench", bucket="10ms", x="5s")
     schema = {"n": "int64!", "value": "float64!"}
-    sources = [
-        env.source(s, stdin(format="jsonl"), schema, boundary="10ms", address=free_address()) for s in STREAMS
-    ]
+    sources = [env.source(s, stdin(format="jsonl"), schema, boundary="10ms", address=free_address()) for s in STREAMS]
     merged = sources[0].union(*sources[1:], name="merged")
     env.outputs(merged).node("n", free_address()).fragment("f", [merged], replicas=1).client("bench", [merged])
     return env.plan()
 
 
-def ages_of(changes: list[Change], tuples: int) -> np.ndarray:  # type: ignore[type-arg]
+def ages_of(changes: list[Change], tuples: int) -> AnyArray:
     """Microseconds per tuple.  Raises WrongResult unless each stream's tuples are there, once and in order."""
     batches = [(c.element, c.arrived_us) for c in changes if isinstance(c.element, Batch)]
     time = np.concatenate([b.rows.time for b, _ in batches])
@@ -50,10 +49,11 @@ def ages_of(changes: list[Change], tuples: int) -> np.ndarray:  # type: ignore[t
     whole = counts[: len(counts) - 2 * tuples]  # the last batches of some streams may still have been on their way
     demand(bool((whole == len(STREAMS)).all()), "a tuple is missing, or came twice")
     demand(len(time) > 0, "nothing arrived")
-    return (arrived - time)[time >= time[0] + int(1e6 * WARM_UP_S)]
+    ages: AnyArray = (arrived - time)[time >= time[0] + int(1e6 * WARM_UP_S)]
+    return ages
 
 
-async def measure(seconds: float, staggered: bool) -> tuple[np.ndarray, float]:  # type: ignore[type-arg]
+async def measure(seconds: float, staggered: bool) -> tuple[AnyArray, float]:
     plan = make_plan()
     tuples = round(RATE * EVERY_US / 1e6 / len(STREAMS))
     feeder = Process(live_main, plan, tuples, EVERY_US, staggered)
@@ -102,9 +102,12 @@ def run(arguments: argparse.Namespace) -> None:
         ["streams send", "tuples", "p50 ms", "target", "p99 ms", "target", "max ms", "node CPU", "check"],
         rows,
         [
-            f"{RATE:,} tuples/s in three streams, a batch each every 10 ms, buckets of 10 ms; feeder, node and client are three",
-            "processes on loopback.  Age: arrival at the client minus the tuple's time, which lies in the 10 ms before its",
-            "batch was sent; so half a batch (5 ms) of it is waiting for the batch.  Sent one after the other, a bucket is",
+            f"{RATE:,} tuples/s in three streams, a batch each every 10 ms, buckets of 10 ms;",
+            "feeder, node and client are three",
+            "processes on loopback.  Age: arrival at the client minus the tuple's time,",
+            "which lies in the 10 ms before its",
+            "batch was sent; so half a batch (5 ms) of it is waiting for the batch.  Sent",
+            "one after the other, a bucket is",
             "complete up to 6.7 ms after its end.",
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, p
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
 from replicas.client import Client, open_client
 from spe.api import Environment, stdin, tumbling
-from spe.batch import Batch, Boundary, Int64Array, Rows
+from spe.batch import AnyArray, Batch, Boundary, Int64Array, Rows
 from spe.plan import Plan
 from spe.runtime import production_env, tune_malloc
 from spe.strings import StringDictionary
@@ -57,8 +58,9 @@ def make_plan(bucket_us: int) -> Plan:
 
 def make_segment(plan: Plan, stream: int, segment: int, shape: Shape, single: bool) -> Segment:
     """Encoded elements, in pieces as a source would send them."""
-    encoder = make_segment.__dict__.setdefault("encoders", {}).setdefault(stream, _Encoder(plan, stream))
-    return encoder.segment(shape, segment, single)
+    if stream not in _ENCODERS:
+        _ENCODERS[stream] = _Encoder(plan, stream)
+    return _ENCODERS[stream].segment(shape, segment, single)
 
 
 class _Encoder:
@@ -80,6 +82,10 @@ class _Encoder:
                 waiting = []
         pieces.append(b"".join(waiting))
         return [p for p in pieces if p]
+
+
+#: Of this process, which is a feeder: by stream.
+_ENCODERS: dict[int, _Encoder] = {}
 
 
 class Kernels:
@@ -110,10 +116,10 @@ class Kernels:
             self._add(first, key, value)
             return
         cuts = [0, *((np.diff(time // SECOND_US)).nonzero()[0] + 1).tolist(), len(time)]
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             self._add(int(time[low]) // SECOND_US, key[low:high], value[low:high])
 
-    def _add(self, window: int, key: Int64Array, value: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    def _add(self, window: int, key: Int64Array, value: AnyArray) -> None:
         if window != self._window:
             self.finish()
             self._window = window
@@ -133,7 +139,9 @@ class Kernels:
 def cut(data: Plain, shape: Shape) -> Iterator[Plain]:
     for low in range(0, shape.tuples, shape.batch):
         high = low + shape.batch
-        yield Plain(data.time[low:high], data.key[low:high], data.value[low:high], data.flag[low:high], data.name[low:high])
+        yield Plain(
+            data.time[low:high], data.key[low:high], data.value[low:high], data.flag[low:high], data.name[low:high]
+        )
 
 
 class Reader:
@@ -229,10 +237,16 @@ def run(arguments: argparse.Namespace) -> None:
         ["batch/stream", "NumPy kernels, CPU ns/tuple", "node, CPU ns/tuple", "ratio", "target", "check"],
         rows,
         [
-            "A node process reads three streams over loopback TCP (29 bytes a tuple; per bucket a batch and a boundary of",
-            "each), merges them, and counts, sums, averages and takes min and max per second over 1,000 keys.  Against:",
+            "A node process reads three streams over loopback TCP (29 bytes a tuple; per",
+            "bucket a batch and a boundary of",
+            "each), merges them, and counts, sums, averages and takes min and max per second",
+            "over 1,000 keys.  Against:",
             "concatenate, stable argsort, take, ufunc.at on the same buckets in memory.  CPU time of the whole process",
             f"(kernel included), {arguments.rounds} paired rounds after one of warm-up: median (min-max)."
-            + ("  Sent bucket by bucket." if arguments.single else "  Sent in pieces of 256 KiB, as a source that catches up does."),
+            + (
+                "  Sent bucket by bucket."
+                if arguments.single
+                else "  Sent in pieces of 256 KiB, as a source that catches up does."
+            ),
         ],
     )

@@ -1,8 +1,9 @@
-"""The SUnion alone: buffering, boundaries and release, against concatenate, stable argsort and take of the same rows."""
+"""The SUnion alone: buffering, boundaries, release; against concatenate, stable argsort and take of the same rows."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from statistics import median
 
 import numpy as np
@@ -12,7 +13,7 @@ from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
 from benchmarks.node_cpu import cut
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
 from operators.sunion import Slice, SUnion
-from spe.batch import Batch, Boundary, Element
+from spe.batch import AnyArray, Batch, Boundary, Element
 from spe.runtime import tune_gc, tune_malloc
 from spe.strings import StringDictionary
 
@@ -25,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Those of node-cpu."""
 
 
-def bare(parts: list[Plain]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
+def bare(parts: list[Plain]) -> tuple[AnyArray, ...]:
     time = np.concatenate([p.time for p in parts])
     order = time.argsort(kind="stable")
     return (
@@ -40,17 +41,20 @@ def bare(parts: list[Plain]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg
 def measure(shape: Shape) -> tuple[list[float], list[float]]:
     """CPU seconds per tuple of SUnion and kernels, round by round."""
     dictionary = StringDictionary(NAMES)
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     sunion = SUnion(inputs=[(0, True)] * len(STREAMS), streams=1, bucket_us=shape.bucket_us)
     for number in range(ROUNDS + 1):
         made = [elements(shape, number, s, dictionary) for s in range(len(STREAMS))]
         slices = [[m[at : at + 2] for m in made] for at in range(0, 2 * shape.batches, 2)]
         parts = [list(p) for p in zip(*[cut(plain(shape, number, s), shape) for s in range(len(STREAMS))], strict=True)]
         released: list[Slice] = []
-        expected: list[tuple[np.ndarray, ...]] = []  # type: ignore[type-arg]
+        expected: list[tuple[AnyArray, ...]] = []
         keep = number == 0  # what is kept is not freed, and that costs: only the round that does not count keeps it
 
-        def merge(slices: list[list[list[Element]]] = slices, released: list[Slice] = released, keep: bool = keep) -> None:
+        def merge(
+            slices: list[list[list[Element]]] = slices, released: list[Slice] = released, keep: bool = keep
+        ) -> None:
             for streams in slices:
                 for one, pair in zip(sunion.inputs, streams, strict=True):
                     batch, boundary = pair
@@ -65,7 +69,7 @@ def measure(shape: Shape) -> tuple[list[float], list[float]]:
 
         def kernels(
             parts: list[list[Plain]] = parts,
-            expected: list[tuple[np.ndarray, ...]] = expected,  # type: ignore[type-arg]
+            expected: list[tuple[AnyArray, ...]] = expected,
             keep: bool = keep,
         ) -> None:
             for bucket in parts:
@@ -74,7 +78,8 @@ def measure(shape: Shape) -> tuple[list[float], list[float]]:
                     expected.append(result)
 
         tuples = shape.tuples * len(STREAMS)
-        for function, into in [(merge, ours), (kernels, theirs)][:: 1 if number % 2 else -1]:
+        jobs: list[tuple[Callable[..., object], list[float]]] = [(merge, ours), (kernels, theirs)]
+        for function, into in jobs[:: 1 if number % 2 else -1]:  # whoever comes first finds a colder cache
             into.append(cpu_for(function) / tuples)
         demand(len(released) == len(expected), "a slice is missing")
         for piece, arrays in zip(released, expected, strict=True):
@@ -101,7 +106,9 @@ def run(arguments: argparse.Namespace) -> None:
         ["tuples/stream and slice", "NumPy, CPU ns/tuple", "SUnion, CPU ns/tuple", "ratio", "target", "check"],
         rows,
         [
-            "Three inputs of one stream, one bucket a slice: three batches and boundaries in, one sorted run out; against",
-            f"concatenate, stable argsort and take of the same five columns.  In process, {ROUNDS} paired rounds: median (min-max).",
+            "Three inputs of one stream, one bucket a slice: three batches and boundaries",
+            "in, one sorted run out; against",
+            "concatenate, stable argsort and take of the same five columns.  In process,",
+            f"{ROUNDS} paired rounds: median (min-max).",
         ],
     )

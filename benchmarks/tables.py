@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from statistics import median
 
@@ -41,6 +42,5 @@ def show(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], note
         if at == 0:
             print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
     print()
-    for note in notes:
-        print(note)
+    print(textwrap.fill(" ".join(notes), 116))
     print(flush=True)

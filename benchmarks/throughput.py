@@ -20,7 +20,7 @@ from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show
 from replicas.client import open_client
 from spe.api import Environment, parquet, tumbling
-from spe.batch import Batch, Rows
+from spe.batch import AnyArray, Batch, Rows
 from spe.plan import Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
 
@@ -31,7 +31,9 @@ TOLERANCE = 1e-9
 
 def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("throughput", "Parquet files with ts (timestamp), key (int64), value (float64)")
-    group.add_argument("--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; generated if not given")
+    group.add_argument(
+        "--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; generated if not given"
+    )
     group.add_argument("--left", metavar="FILE", help="of the join; generated if not given")
     group.add_argument("--right", metavar="FILE", help="of the join; generated if not given")
     group.add_argument("--columns", nargs=3, default=["ts", "key", "value"], metavar=("TS", "KEY", "VALUE"))
@@ -75,8 +77,10 @@ def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
     env = Environment("bench", bucket="100ms", x="60s")
     streams = sources(env, files, arguments)
     merged = streams[0].union(*streams[1:], name="merged")
-    out = merged.key_by("key").window(tumbling("1s")).aggregate(
-        "per_key", n="count(*)", total="sum(value)", mean="avg(value)"
+    out = (
+        merged.key_by("key")
+        .window(tumbling("1s"))
+        .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)")
     )
     env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
     return env.plan()
@@ -98,7 +102,7 @@ def read(file: str, arguments: argparse.Namespace) -> pa.Table:
     return pa.table({"window": start, "key": pc.cast(key, pa.int64()), "value": pc.cast(value, pa.float64())})
 
 
-def columns_of(rows: list[Rows], plan: Plan) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def columns_of(rows: list[Rows], plan: Plan) -> dict[str, AnyArray]:
     names = plan.query.schema_of(plan.query.outputs[0]).names
     return {n: np.concatenate([r.columns[i].values for r in rows]) for i, n in enumerate(names)}
 
@@ -188,12 +192,25 @@ def run(arguments: argparse.Namespace) -> None:
             )
     show(
         "Throughput from Parquet files",
-        ["query", "tuples", "keys", "results", "wall s", "M tuples/s", "node's own limit, M/s", "node CPU ns/tuple", "check"],
+        [
+            "query",
+            "tuples",
+            "keys",
+            "results",
+            "wall s",
+            "M tuples/s",
+            "node's own limit, M/s",
+            "node CPU ns/tuple",
+            "check",
+        ],
         table,
         [
-            "Each source is a process that reads a file as fast as it can, logs and syncs it before it sends; then a node and",
-            "a client.  Wall time from the start of the sources to the end of the output at the client, connecting included.",
-            "The node's own limit is tuples per second of its CPU time.  Results compared with pyarrow's: counts and pairs",
+            "Each source is a process that reads a file as fast as it can, logs and syncs it",
+            "before it sends; then a node and",
+            "a client.  Wall time from the start of the sources to the end of the output at",
+            "the client, connecting included.",
+            "The node's own limit is tuples per second of its CPU time.  Results compared",
+            "with pyarrow's: counts and pairs",
             f"exactly, sums and means within {TOLERANCE:g}.",
         ],
     )
