@@ -122,12 +122,13 @@ class Rows:
 
     __slots__ = ("_span", "columns", "t_max", "time")
 
-    _span: tuple[bool, int, int]
+    _span: tuple[bool, int, int] | None
 
     def __init__(self, time: Int64Array, t_max: Int64Array, columns: tuple[Column, ...]) -> None:
         self.time = time
         self.t_max = t_max
         self.columns = columns
+        self._span = None
 
     def __len__(self) -> int:
         return len(self.time)
@@ -149,16 +150,16 @@ class Rows:
 
     def span(self) -> tuple[bool, int, int]:
         """(sorted by time?, smallest time, largest); at least one row.  Looked at once: several rooms ask."""
-        try:
-            return self._span
-        except AttributeError:
+        span = self._span
+        if span is None:
             time = self.time
-            if is_sorted(time):
-                span = (True, int(time[0]), int(time[-1]))
+            first, last = time[0].item(), time[-1].item()
+            if len(time) < 2 or not np.count_nonzero(time[1:] < time[:-1]):
+                span = (True, first, last)
             else:
                 span = (False, int(np.minimum.reduce(time)), int(np.maximum.reduce(time)))
             self._span = span
-            return span
+        return span
 
     def with_columns(self, columns: tuple[Column, ...]) -> Rows:
         return Rows(self.time, self.t_max, columns)

@@ -45,10 +45,11 @@ class _Translation:
 
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
         """Raises IndexError when a code is outside ``strings``."""
-        try:
-            return self._whole.take(codes)
-        except IndexError:
-            pass
+        if len(self._whole):
+            try:  # noqa: SIM105 - suppress() costs as much as the rest
+                return self._whole.take(codes)
+            except IndexError:
+                pass
         try:
             out = self._codes.take(codes)
         except IndexError:
