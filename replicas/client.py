@@ -97,9 +97,14 @@ class Client:
                 yield change
                 self._done(change)
             self._room.wake()
-            if len(self._ended) == len(self.channels):
+            if self.finished:
                 return
             await token.wait()
+
+    @property
+    def finished(self) -> bool:
+        """All streams have ended, and the application has taken everything."""
+        return len(self._ended) == len(self.channels)
 
     async def stable(self, stream: str) -> AsyncIterator[Rows]:
         """Final tuples of one stream, merged over its partitions in time order."""

@@ -174,6 +174,10 @@ class NodeProcess:
 
     # --- replicas ---
 
+    def replicas(self) -> dict[str, Replica]:
+        """What runs here, by name."""
+        return {hosted.name: hosted.replica for hosted in self._hosted.values()}
+
     def _host(self, id: ReplicaId) -> None:
         """Makes a replica, empty and RECOVERING, in place of the one that may be there."""
         trace = self._env.trace.event

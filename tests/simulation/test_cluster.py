@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePosixPath
-from random import Random
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from tests.support.plans import chain, pass_on, source, union_of
 
 SCHEMA = generator_schema("sequence")
 X_US = 1_000_000
-SECONDS = 10
+SECONDS = 8
 
 
 @pytest.fixture
@@ -40,19 +39,19 @@ def autojump_clock() -> MockClock:
     return MockClock(autojump_threshold=0)
 
 
-def make_plan(depth: int = 1, *, rate: float = 200.0, **options: Any) -> Plan:
+def make_plan(depth: int = 1, *, rate: float = 100.0, **options: Any) -> Plan:
     """Three sources, merged by the first of ``depth`` units in a row."""
+    reader = {"kind": "generator", "generator": "sequence"}
     sources = [
-        source(
-            name,
-            reader={"kind": "generator", "generator": "sequence", "rate": rate, "seed": at, "duration": f"{SECONDS}s"},
-            schema=SCHEMA,
+        replace(
+            source(name, reader=reader | {"rate": rate, "seed": at, "duration": f"{SECONDS}s"}, schema=SCHEMA),
+            boundary_us=40_000,
         )
         for at, name in enumerate("abc")
     ]
     stages: list[tuple[str, OperatorSpec, Schema]] = [("s1", union_of("a", "b", "c"), SCHEMA)]
     stages += [(f"s{at}", pass_on(f"s{at - 1}"), SCHEMA) for at in range(2, depth + 1)]
-    return chain(sources, stages, x_us=X_US, **options)
+    return chain(sources, stages, x_us=X_US, bucket_us=40_000, **options)
 
 
 class Outcome:
@@ -263,8 +262,10 @@ async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(aut
             outcome.assert_complete()
 
 
-@pytest.mark.parametrize("failure", list(Policy))
-@pytest.mark.parametrize("stabilization", list(Policy))
+@pytest.mark.parametrize(
+    ("failure", "stabilization"),
+    [(f, s) for f in (Policy.PROCESS, Policy.DELAY) for s in Policy] + [(Policy.SUSPEND, Policy.PROCESS)],
+)
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_every_policy_ends_complete(
     autojump_clock: MockClock, failure: Policy, stabilization: Policy, replicas: int
@@ -280,41 +281,3 @@ async def test_every_policy_ends_complete(
             outcome = await run(cluster, SECONDS + 10)
             outcome.assert_complete()
             assert (outcome.tentative == 0) == (failure is Policy.SUSPEND)
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_random_schedules_end_complete(autojump_clock: MockClock, seed: int) -> None:
-    """Cuts, one-way cuts and kills with restart, anywhere and overlapping; at the end everything heals."""
-    random = Random(seed)
-    depth = random.choice([1, 2, 2, 3])
-    plan = make_plan(depth, rate=50.0, failure=random.choice([Policy.PROCESS, Policy.DELAY]))
-    hosts = [*plan.nodes, *(f"source:{s}" for s in plan.sources)]
-    async with SimCluster(plan, seed=seed) as cluster:
-        with cluster.explain():
-            await cluster.start()
-            await trio.sleep(1)
-            down: set[str] = set()
-            for _ in range(random.randint(2, 6)):
-                await trio.sleep(random.choice([0.05, 0.2, 0.5, 0.9, 1.0, 1.5]))
-                match random.choice(["cut", "one-way", "kill", "restart", "heal"]):
-                    case "cut":
-                        cluster.cut(random.choice(hosts), random.choice(["*", *hosts]))
-                    case "one-way":
-                        cluster.cut(random.choice(hosts), random.choice(hosts), one_way=True)
-                    case "kill":
-                        host = random.choice(hosts)
-                        siblings = [n for n in plan.nodes if n[:-1] == host[:-1] and n != host and n not in down]
-                        if host not in down and (host.startswith("source:") or siblings):
-                            cluster.kill(host)
-                            down.add(host)
-                    case "restart":
-                        for host in sorted(down):
-                            cluster.restart(host)
-                        down.clear()
-                    case "heal":
-                        cluster.heal()
-            cluster.heal()
-            for host in sorted(down):
-                cluster.restart(host)
-            outcome = await run(cluster, 40)
-            outcome.assert_complete()

@@ -169,6 +169,12 @@ class SimNetwork:
             if {pipe.source, pipe.target} == {a, b}:
                 pipe.lost = True
 
+    def lose_one(self, random: Random) -> None:
+        """One direction of one connection becomes half open."""
+        alive = [p for p in self.pipes if not (p.ended or p.broken or p.lost)]
+        if alive:
+            random.choice(alive).lost = True
+
     def is_cut(self, source: str, target: str) -> bool:
         return any(pair in self._cuts for pair in ((source, target), (source, "*"), ("*", target)))
 

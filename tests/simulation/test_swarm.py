@@ -1,0 +1,45 @@
+"""Random plans under random faults, a seed each; a seed that finds a bug becomes a test of its own elsewhere.
+
+More seeds by hand: ``SWARM=1000:2000 pytest tests/simulation/test_swarm.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.simulation.test_cluster import Outcome
+from tests.support.cluster import SimCluster, seeded_scheduling
+from tests.support.swarm import SECONDS, Faults, random_plan, unrest
+
+FIRST, LAST = (int(n) for n in os.environ.get("SWARM", "0:25").split(":"))
+
+#: Seconds of virtual time in which everything must be corrected and quiet again, however long the failures were.
+GRACE = 12
+
+
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
+def test_whatever_happens_it_ends_complete_and_quiet(seed: int) -> None:
+    """P2, P3 and P4 hold, and nothing is left of the failures: no state, no memory, no feed (section 8)."""
+    with seeded_scheduling(seed):
+        trio.run(scenario, seed, clock=MockClock(autojump_threshold=0))
+
+
+async def scenario(seed: int) -> None:
+    random = Random(seed)
+    plan = random_plan(random)
+    async with SimCluster(plan, seed=seed) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(random.choice([0.05, 1, 2]))
+            await Faults(cluster, random).run()
+            deadline = max(trio.current_time(), SECONDS) + GRACE
+            (client,) = cluster.clients.values()
+            while trio.current_time() < deadline and (not client.finished or unrest(cluster)):  # noqa: ASYNC110
+                await trio.sleep(0.25)
+            Outcome(cluster, *plan.clients).assert_complete()
+            assert unrest(cluster) == []
