@@ -109,6 +109,7 @@ class SUnionInput:
         "stable",
         "stream",
         "tentative",
+        "tentative_bytes",
         "tentative_frontier",
     )
 
@@ -125,6 +126,7 @@ class SUnionInput:
         self.skip_below = BEFORE_TIME
         self.stable: list[_Chunk] = []
         self.tentative: list[_Chunk] = []
+        self.tentative_bytes = 0
 
     @property
     def tentative_from(self) -> int:
@@ -176,6 +178,9 @@ class SUnionInput:
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)
+            self.tentative_bytes += chunk.rows.nbytes
+            if len(self.tentative) > 1:  # under suspend nothing is ever released
+                owner.tentative_dropped += self.trim_tentative(owner.tentative_limit, END_OF_TIME)
 
     def add_boundary(self, boundary: Boundary, now: int) -> None:
         """Advances the frontier of the boundary's kind; a stable one also covers ids (U10)."""
@@ -196,6 +201,7 @@ class SUnionInput:
     def undo(self) -> None:
         """The producer withdraws its tentative suffix (B5)."""
         self.tentative.clear()
+        self.tentative_bytes = 0
         self.tentative_frontier = self.frontier
         self.cut_time = BEFORE_TIME
         self.held = False
@@ -219,19 +225,20 @@ class SUnionInput:
         return self.position
 
     def trim_tentative(self, limit_bytes: int, released: int) -> int:
-        """Forgets the oldest released tentative chunks beyond the limit; returns how many tuples went."""
-        excess = sum(c.rows.nbytes for c in self.tentative) - limit_bytes
-        gone = 0
-        while excess > 0 and self.tentative and self.tentative[0].max < released:
-            oldest = self.tentative.pop(0)
-            excess -= oldest.rows.nbytes
-            gone += len(oldest.rows)
+        """Forgets the oldest tentative chunks before ``released`` beyond the limit; returns how many tuples went."""
+        gone = at = 0
+        while self.tentative_bytes > limit_bytes and at < len(self.tentative) and self.tentative[at].max < released:
+            self.tentative_bytes -= self.tentative[at].rows.nbytes
+            gone += len(self.tentative[at].rows)
+            at += 1
+        del self.tentative[:at]
         return gone
 
     def _drop_tentative(self) -> None:
         low = self.tentative_from
         if self.tentative[0].min < low:
             self.tentative = [c for c in (c.from_time(low) for c in self.tentative) if c is not None]
+            self.tentative_bytes = sum(c.rows.nbytes for c in self.tentative)
 
 
 class SUnion:
@@ -242,8 +249,8 @@ class SUnion:
       streams: how many input streams; inputs of the same stream are merged into one sequence.
       bucket_us: width d of a bucket, microseconds of tuple time.  Wider buckets mean fewer, larger slices and
         more latency while all is well.
-      tentative_bytes: per input, how much of the tentative tuples already released is kept for a second release
-        after a forced rec_done (B6); beyond it the oldest go, counted.
+      tentative_bytes: per input, how many tentative tuples are held, also those already released, for a second
+        release after a forced rec_done (B6); beyond it the oldest go, counted.
 
     Attributes:
       next: start of the next bucket of the live instance.
@@ -260,7 +267,7 @@ class SUnion:
         tentative_bytes: int = 64 << 20,
     ) -> None:
         self._bucket_us = bucket_us
-        self._tentative_bytes = tentative_bytes
+        self.tentative_limit = tentative_bytes
         self._streams = streams
         self.inputs = [SUnionInput(self, stream, sorted_by_time=in_order) for stream, in_order in inputs]
         self.next = BEFORE_TIME
@@ -384,7 +391,7 @@ class SUnion:
                         break
                     if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
                         into.append(rows)
-            self.tentative_dropped += one.trim_tentative(self._tentative_bytes, end)
+            self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
         self._forget_clocks()
         return Slice([_serialise(p) for p in parts], end, Kind.TENTATIVE)

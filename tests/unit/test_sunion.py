@@ -421,3 +421,15 @@ class TestBackPressure:
         assert [sunion.needs(0), sunion.needs(1)] == [False, True]
         B(sunion, 1, 0, 20)
         assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # redo makes room
+
+    def test_tentative_tuples_that_nobody_releases_are_bounded_too(self) -> None:
+        """Under suspend they wait for their stable versions; the oldest go, counted."""
+        sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10, tentative_bytes=100)
+        for time in range(1, 40):
+            T(sunion, 0, 0, (time, "x"))
+        one = sunion.inputs[0]
+        assert one.tentative_bytes == sum(c.rows.nbytes for c in one.tentative) <= 100
+        assert sunion.tentative_dropped == 39 - len(one.tentative)
+        assert one.tentative[-1].max == 39
+        one.undo()
+        assert one.tentative_bytes == 0
