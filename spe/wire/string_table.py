@@ -46,7 +46,7 @@ class _Translation:
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
         """Raises IndexError when a code is outside ``strings``."""
         if len(self._whole):
-            try:  # noqa: SIM105 - suppress() costs as much as the rest
+            try:
                 return self._whole.take(codes)
             except IndexError:
                 pass
