@@ -213,7 +213,16 @@ def chunk_of(
         return chunk
     good = np.ones(len(lines), np.bool_)
     good[list(bad)] = False
-    return chunk.select(good)
+    chunk = chunk.select(good)
+    # The nulls may have gone with the bad rows, and an attribute that is never null must have no mask at all.
+    chunk.columns = tuple(_without_idle_mask(column) for column in chunk.columns)
+    return chunk
+
+
+def _without_idle_mask(column: Column) -> Column:
+    if column.valid is None or not column.valid.all():
+        return column
+    return Column(column.values, None, column.dictionary)
 
 
 def printable(text: str) -> str:

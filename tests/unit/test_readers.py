@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from replicas.readers import KINDS, Chunk, Live, Malformed, Replay, open_reader
 from replicas.readers.live import LineSplitter, StandardInput, TcpListener
-from spe.batch import Rows
+from spe.batch import Batch, Rows
 from spe.errors import SpeError
 from spe.generators import GENERATORS, generator_schema
 from spe.plan import Source
 from spe.schema import Schema
-from spe.states import StreamId
+from spe.states import Kind, StreamId
 from spe.times import SECOND, parse_timestamp
+from spe.wire.codec import ElementEncoder
 from tests.support.source_env import source_env
 
 TRADES = Schema.of(ts="timestamp!", key="string", price="float64", qty="int64", sold="bool")
@@ -143,6 +144,20 @@ def test_a_null_event_time_is_malformed_even_where_the_attribute_is_nullable(tmp
     chunks = list(replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="timestamp")).chunks(0))
     assert tuples(chunks) == [(1,), (3,)]
     assert malformed(chunks) == [(3, "no event time")]
+
+
+@pytest.mark.parametrize("bad", ["garbage", '{"ts": null, "v": 1}', '{"ts": 3, "v": null}', '{"v": 2}'])
+def test_a_row_that_is_left_out_leaves_no_trace_in_columns_that_are_never_null(tmp_path: Path, bad: str) -> None:
+    """Otherwise the batch could not be sent: the wire refuses a mask for an attribute that is not nullable."""
+    schema = Schema.of(ts="timestamp!", v="int64!", s="string!")
+    lines = ['{"ts": 1, "v": 1, "s": "a"}', bad, '{"ts": 2, "v": 2, "s": "b"}']
+    path = written(tmp_path, "\n".join(lines) + "\n", "in.jsonl")
+    (chunk,) = replay({"kind": "jsonl", "path": path, "timestamps": "us"}, schema).chunks(0)
+    assert [m.line for m in chunk.malformed] == [2]
+    assert all(column.valid is None for column in chunk.columns)
+    time = np.zeros(len(chunk), np.int64)
+    sent = ElementEncoder(schema).encode_many([Batch(Kind.STABLE, 0, 2, None, Rows(time, time, chunk.columns))])
+    assert sent
 
 
 def test_how_much_of_the_input_is_consumed_counts_malformed_rows(tmp_path: Path) -> None:
