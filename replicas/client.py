@@ -26,6 +26,7 @@ from replicas.signal import Signal
 from replicas.upstream import Upstream
 from spe.batch import Batch, Boundary, Element, Rows
 from spe.env import Env
+from spe.errors import SpeError
 from spe.plan import Channel, Plan
 from spe.plan import Client as ClientPlan
 from spe.review import stall_us
@@ -89,9 +90,13 @@ class Client:
         """Every change of every stream read, as it comes; ends when all streams have ended.
 
         A change is acknowledged when the next one is asked for.
+
+        Raises:
+          SpeError: the nodes have forgotten what comes next for us, because a client of our name acknowledged it.
         """
         while True:
             token = self._arrived.token()
+            self._check_not_forgotten()
             while self._waiting:
                 change = self._waiting.popleft()
                 yield change
@@ -100,6 +105,15 @@ class Client:
             if self.finished:
                 return
             await token.wait()
+
+    def _check_not_forgotten(self) -> None:
+        for one in self.inputs:
+            if one.main is None and one.truncated():
+                first = min(p.first for p in one.producers.values() if p.alive)
+                raise SpeError(
+                    f"{self.name} has acknowledged {one.channel} up to id {first - 1} before, and the nodes have "
+                    f"forgotten it; we stand at id {one.port.position}: start from what was kept, or use another name"
+                )
 
     @property
     def finished(self) -> bool:
@@ -116,6 +130,8 @@ class Client:
     # --- an owner of inputs (replicas.upstream) ---
 
     def choose(self, now: int) -> list[tuple[int, Action]]:
+        if any(one.main is None and one.truncated() for one in self.inputs):
+            self._arrived.wake()  # whoever waits for changes has to be told
         return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
 
     def acks(self) -> list[tuple[Channel, int]]:

@@ -15,10 +15,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicas.client import Client
 from replicas.comparison import compare
 from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
 from spe.batch import Batch, Boundary, Undo
+from spe.errors import SpeError
 from spe.generators import generator_schema
 from spe.plan import Limits, Plan, Policy
 from spe.query import OperatorSpec
@@ -281,3 +283,19 @@ async def test_every_policy_ends_complete(
             outcome = await run(cluster, SECONDS + 10)
             outcome.assert_complete()
             assert (outcome.tentative == 0) == (failure is Policy.SUSPEND)
+
+
+async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    """What was acknowledged under a name is gone for it; silence would look like a slow query."""
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await run(cluster, SECONDS + 2)
+            again = Client(cluster.env("again"), cluster.plan, "c")
+            async with trio.open_nursery() as nursery:
+                await nursery.start(again.run)
+                with pytest.raises(SpeError, match="has acknowledged s1/0 up to id"):
+                    await anext(again.changes())
+                nursery.cancel_scope.cancel()
