@@ -17,7 +17,7 @@ from spe.config import load_plan, missing_files
 from spe.env import Env
 from spe.errors import ConfigError
 from spe.plan import Plan
-from spe.runtime import production_env, tune_malloc
+from spe.runtime import production_env, tune_gc, tune_malloc
 from spe.states import NodeId, StreamId
 
 
@@ -184,6 +184,7 @@ async def _main(
 
             nursery.start_soon(end_on_signal)
             address = await nursery.start(serve_it)
+            tune_gc()
             await here.ready()
             _say(f"{name}: {f'serving on {address}' if address else 'running'}, plan {target.plan.fingerprint}")
             await trio.sleep_forever()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from spe.runtime import FileTrace, production_env, tune_malloc
+from spe.runtime import FileTrace, production_env, tune_gc, tune_malloc
 
 
 class FixedClock:
@@ -90,3 +91,16 @@ def test_a_trace_may_be_given_as_a_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_malloc_is_tuned_where_there_is_glibc() -> None:
     assert tune_malloc()
+
+
+def test_the_cycle_collector_leaves_small_reads_alone() -> None:
+    """One read of small frames makes thousands of objects; that must not start a walk over everything that waits."""
+    before = gc.get_threshold()
+    try:
+        tune_gc()
+        assert gc.isenabled()  # cycles are still found, only later
+        assert gc.get_threshold()[0] >= 10_000
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
