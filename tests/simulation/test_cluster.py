@@ -7,6 +7,7 @@ tuple for tuple, with nothing tentative left (P3); the client itself refuses a s
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,7 +20,7 @@ from replicas.client import Client
 from replicas.comparison import compare
 from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
-from spe.batch import Batch, Boundary, Undo
+from spe.batch import Batch, Boundary, Element, Rows, Undo
 from spe.errors import SpeError
 from spe.generators import generator_schema
 from spe.plan import Limits, Plan, Policy
@@ -54,6 +55,10 @@ def make_plan(depth: int = 1, *, rate: float = 100.0, **options: Any) -> Plan:
     stages: list[tuple[str, OperatorSpec, Schema]] = [("s1", union_of("a", "b", "c"), SCHEMA)]
     stages += [(f"s{at}", pass_on(f"s{at - 1}"), SCHEMA) for at in range(2, depth + 1)]
     return chain(sources, stages, x_us=X_US, bucket_us=40_000, **options)
+
+
+def _keys(rows: Rows) -> list[Any]:
+    return list(zip(rows.time.tolist(), map(str, rows.to_tuples()), strict=True))
 
 
 class Outcome:
@@ -103,6 +108,21 @@ class Outcome:
                 elif isinstance(element, Undo):
                     live = False
             assert not live, f"{channel}: tentative tuples are left"
+            self._assert_nothing_is_live_twice(own, reference[channel][1])
+
+    def _assert_nothing_is_live_twice(self, elements: list[Element], reference: Rows) -> None:
+        """P2: a result that is right is never there more often than in the reference, not even tentatively."""
+        allowed = Counter(_keys(reference))
+        stable: Counter[Any] = Counter()
+        live: Counter[Any] = Counter()
+        for element in elements:
+            if isinstance(element, Undo):
+                live.clear()
+            elif isinstance(element, Batch):
+                keys = _keys(element.rows)
+                (stable if element.kind is Kind.STABLE else live).update(keys)
+                for key in keys:
+                    assert key not in allowed or stable[key] + live[key] <= allowed[key], f"{key} is there twice"
 
     def longest_wait_us(self) -> int:
         """Delay_new: over tuples that are newer than everything before, arrival minus tuple time (here creation)."""

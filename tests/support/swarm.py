@@ -56,7 +56,7 @@ def random_plan(random: Random) -> Plan:
             "policy": {"failure": random.choice(policies), "stabilization": random.choice(policies)},
         },
         "nodes": nodes,
-        "sources": {name: _source(name, random.choice([20, 50])) for name in names},
+        "sources": {name: _source(name, random.choice([20, 50]), random.choice(["0ms", "60ms"])) for name in names},
         "query": query,
         "outputs": [last],
         "fragments": fragments,
@@ -70,9 +70,9 @@ def random_plan(random: Random) -> Plan:
     )
 
 
-def _source(name: str, rate: int) -> dict[str, Any]:
+def _source(name: str, rate: int, disorder: str) -> dict[str, Any]:
     orders = {"name": "orders", "rate": rate, "keys": 6, "seed": ord(name), "duration": f"{SECONDS}s"}
-    return {"boundary": "40ms", "disorder": "0ms", "from": {"generator": orders}}
+    return {"boundary": "40ms", "disorder": disorder, "from": {"generator": orders | {"disorder": disorder}}}
 
 
 def _first(random: Random, names: str) -> tuple[dict[str, Any], str]:
