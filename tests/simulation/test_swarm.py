@@ -24,7 +24,7 @@ GRACE = 12
 
 @pytest.mark.parametrize("seed", range(FIRST, LAST))
 def test_whatever_happens_it_ends_complete_and_quiet(seed: int) -> None:
-    """P2, P3 and P4 hold, and nothing is left of the failures: no state, no memory, no feed (section 8)."""
+    """P2, P3 and P4 hold, and nothing is left of the failures: no state, no memory, no feed."""
     with seeded_scheduling(seed):
         trio.run(scenario, seed, clock=MockClock(autojump_threshold=0))
 
