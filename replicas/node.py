@@ -219,7 +219,7 @@ class NodeProcess:
                 try:
                     more, ask = hosted.replica.advance(clock.monotonic_us())
                 except OperatorFailed as error:
-                    self._fail(hosted, str(error))
+                    self._fail(hosted, str(error), error.where())
                 else:
                     hosted.advanced()
                     if ask is not None:
@@ -229,13 +229,13 @@ class NodeProcess:
             else:
                 await token.wait()
 
-    def _fail(self, hosted: Hosted, why: str) -> None:
+    def _fail(self, hosted: Hosted, why: str, where: str) -> None:
         """A user's operator raised.  Every replica would do the same: this one stops, the others of the node go on."""
         hosted.error = why
         hosted.replica.announce(NodeState.RECOVERING, False)
         self._upstream.remove(hosted.name)
         self._env.trace.event("replica_stopped", replica=hosted.name, why=why)
-        print(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on", file=sys.stderr)
+        print(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on\n{where}", file=sys.stderr)
 
     async def _tick(self) -> None:
         clock, period = self._env.clock, self._plan.timing.tick_us

@@ -116,6 +116,7 @@ class SourceProxy:
             "malformed": self._admission.malformed_count,
             "refused_ahead": self._admission.refused_count,
             "late": self._writer.late_count,
+            "late_by_us": self._writer.late_by_us,
         }
 
     def read_from(self, after_id: int, after_us: int = BEFORE_TIME, limit_bytes: int = 256 << 10) -> list[Element]:

@@ -6,6 +6,7 @@ from id 1 on, and it never sends anything tentative.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -122,8 +123,17 @@ class SourceProcess:
                 task_status.started(address)
                 await proxy.run(lambda _: self._signal.wake())
                 self._signal.wake()
+                if proxy.fault is not None:
+                    self._say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
         finally:
             proxy.close()
+
+    def _fault(self, proxy: SourceProxy) -> str | None:
+        """Why taking in has stopped; our name stands before it anyhow."""
+        return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
         proxy = self._proxy
@@ -170,7 +180,7 @@ class SourceProcess:
                 "last_id": proxy.last_id,
                 "frontier": proxy.frontier,
                 "ended": proxy.ended,
-                "fault": None if proxy.fault is None else str(proxy.fault),
+                "fault": self._fault(proxy),
                 **proxy.counters(),
             }
         return facts

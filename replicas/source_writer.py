@@ -83,6 +83,11 @@ class SourceWriter:
         """Tuples that were stamped later than their event time, since this process began."""
         return self._stamper.late_count
 
+    @property
+    def late_by_us(self) -> int:
+        """The disorder that would have been enough for all of them; 0 where none was late."""
+        return self._stamper.late_by_us
+
     def next_boundary_us(self) -> int | None:
         """Event time that the replay must reach for the next boundary that is implied already; None: there is none."""
         frontier_us = self.history.frontier_us

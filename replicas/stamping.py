@@ -37,6 +37,7 @@ class Stamper:
       last_id: id of the last tuple stamped.
       max_event_us: largest raw event time so far.
       lease_us: promised in the log, besides what the tuples imply.
+      late_by_us: the disorder that all tuples so far would have needed, where it is more than ours; else 0.
       late_count: tuples whose event time lay before W or the lease, since this object was made.
     """
 
@@ -55,6 +56,7 @@ class Stamper:
         self.max_event_us = max_event_us
         self.lease_us = lease_us
         self.late_count = 0
+        self.late_by_us = 0
 
     def stamp(self, events: Int64Array, columns: tuple[Column, ...]) -> Batch:
         """The next tuples of the stream, in order of arrival; ``time`` need not be sorted.
@@ -70,7 +72,9 @@ class Stamper:
         np.maximum(peaks[:-1], self.max_event_us, out=before[1:])
         floor = np.maximum(before - self._disorder_us, self.lease_us)
         time = np.maximum(events, floor)
-        self.late_count += int((events < floor).sum())
+        if late := int((events < floor).sum()):
+            self.late_count += late
+            self.late_by_us = max(self.late_by_us, int((floor - events).max()) + self._disorder_us)
         self.max_event_us = max(self.max_event_us, int(peaks[-1]))
         first = self.last_id
         self.last_id += len(events)

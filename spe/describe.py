@@ -31,6 +31,12 @@ def show_duration(us: int) -> str:
     return format_duration(us)
 
 
+def show_lateness(count: int, by_us: int, disorder_us: int) -> str:
+    """How many tuples of a source were late, and what disorder would have made none of them late."""
+    by = f" by up to {show_duration(-(-by_us // 1000) * 1000)}" if by_us else ""
+    return f"{count:,} late{by} (disorder {show_duration(disorder_us)})"
+
+
 def operator_kind(spec: OperatorSpec) -> str:
     """The word that the configuration uses for it."""
     return type(spec).__name__.removesuffix("Spec").lower()

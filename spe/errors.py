@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class SpeError(Exception):
     """Base of every error that this software raises on purpose."""
@@ -100,3 +103,11 @@ class OperatorFailed(SpeError):
         super().__init__(f"operator {operator!r} raised on {slice_text}: {type(cause).__name__}: {cause}")
         self.operator = operator
         self.slice_text = slice_text
+
+    def where(self) -> str:
+        """The user's own frames, outermost first, a line each: ``FILE:LINE in step: code``.  "" where none is known."""
+        ours = Path(__file__).resolve().parents[1]
+        folders = tuple(str(ours / name) for name in ("spe", "operators", "replicas", "consistency"))
+        frames = [] if self.__cause__ is None else traceback.extract_tb(self.__cause__.__traceback__)
+        theirs = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)] or frames[-1:]
+        return "\n".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from spe import __version__
-from spe.errors import ConfigError, SpeError
+from spe.errors import ConfigError, OperatorFailed, SpeError
 from spe.times import parse_duration
 
 DONE: Final = 0
@@ -203,6 +203,8 @@ def _mistakes(error: BaseException) -> Iterator[str]:
         yield "\n  ".join(
             ["the configuration has mistakes:", *error.problems] if len(error.problems) > 1 else error.problems
         )
+    elif isinstance(error, OperatorFailed):
+        yield f"{error}\n{error.where()}".rstrip()
     elif isinstance(error, SpeError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         yield str(error)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spe.states import NodeState
+
 #: State of a replica as it was heard: name of the replica, before, after.
 StateChange = tuple[str, str, str]
 
@@ -22,10 +24,14 @@ class History:
 
     def heard(self, name: str, data: Mapping[str, Any]) -> list[StateChange]:
         """Takes a status; returns the changes of replica states that it shows."""
-        self._last.setdefault(name, {})[int(data.get("incarnation", 0))] = data
+        known, incarnation = self._last.setdefault(name, {}), int(data.get("incarnation", 0))
+        again = bool(known) and incarnation not in known
+        known[incarnation] = data
         changes = []
         for one in data.get("replicas", ()):
             replica, after = f"{one['unit']}/{one['partition']}@{name}", str(one["state"])
+            if again:  # every replica begins so, whether it was asked in that moment or not
+                self._states[replica] = NodeState.RECOVERING.name
             before = self._states.get(replica, "")
             if after != before:
                 self._states[replica] = after

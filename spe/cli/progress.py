@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from replicas.readers import LIVE_KINDS
-from spe.plan import Plan
+from spe.plan import PartitionId, Plan
 
 
 class ProgressWatch:
@@ -21,6 +21,7 @@ class ProgressWatch:
         #: Wall time of the last change of each process's figures.
         self._moved_us: dict[str, int] = {}
         self._figures: dict[str, Any] = {}
+        self._hopeless_us: int | None = None
         self.complete = False
 
     def look(self, last: Mapping[str, Mapping[str, Any]], now_us: int) -> None:
@@ -52,6 +53,34 @@ class ProgressWatch:
         x_us = sum(n.x_us for n in self._plan.nodes.values())
         return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
 
+    def hopeless(self, now_us: int, grace_us: int, gone: Collection[str] = ()) -> str:
+        """Why nothing more can come: a source has failed, or all replicas of a partition have stopped.
+
+        Args:
+          grace_us: so long what is still under way may arrive.
+          gone: processes that do not run.
+
+        Returns:
+          "" while more may come.
+        """
+        why = self._lost(gone)
+        if not why:
+            self._hopeless_us = None
+        elif self._hopeless_us is None:
+            self._hopeless_us = now_us
+        return why if self._hopeless_us is not None and now_us - self._hopeless_us >= grace_us else ""
+
+    def _lost(self, gone: Collection[str]) -> str:
+        for name in self._sources:
+            if fault := self._last.get(name, {}).get("fault"):
+                return f"{name}: {fault}"
+        for partition, nodes in self._plan.placement.items():
+            stopped = {n: _error(self._last.get(n, {}), partition) for n in nodes}
+            errors = [e for e in stopped.values() if e]
+            if errors and all(e or n in gone for n, e in stopped.items()):
+                return f"{partition}: every replica has stopped"
+        return ""
+
     def restart(self, now_us: int) -> None:
         """Something was done: everybody gets new time."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
@@ -69,6 +98,13 @@ def _progress(data: Mapping[str, Any]) -> Any:
         data.get("frontier"),
         [(c["position"], c["frontier"], c["tentative"]) for c in channels],
     )
+
+
+def _error(data: Mapping[str, Any], partition: PartitionId) -> str:
+    for one in data.get("replicas", ()):
+        if (one["unit"], one["partition"]) == (partition.unit, partition.partition):
+            return str(one.get("error") or "")
+    return ""
 
 
 def _open_channels(data: Mapping[str, Any]) -> list[str]:

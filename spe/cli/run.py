@@ -25,7 +25,8 @@ from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, with_default_client, with_origins
-from spe.cli.summary import figures, summary_text
+from spe.cli.story import Story
+from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
@@ -41,6 +42,8 @@ LEAD_US: Final = 700_000
 QUIET_US: Final = 3_000_000
 #: On top of twice the sum of X over the nodes: when nothing is to come and nothing moves for this long, it never will.
 STUCK_US: Final = 8_000_000
+#: After a failure that ends the run, what is still under way may arrive for so long.
+GRACE_US: Final = 1_500_000
 _LOOK_S: Final = 0.1
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
@@ -96,6 +99,7 @@ class Supervisor:
         self._job = job
         self._console = make_console()
         self._history = History()
+        self._story = Story()
         self._state = FaultState(processes_of(job.plan))
         self._cluster: Cluster | None = None
         self._faults: FaultRunner | None = None
@@ -131,7 +135,8 @@ class Supervisor:
             return INTERRUPTED
         verdict = summary["verdict"]
         as_asked = verdict["complete"] or self._stopped_as_asked
-        return 0 if verdict["equal"] and as_asked and not self._died else 1
+        failed = self._died or failures(summary)
+        return 0 if verdict["equal"] and as_asked and not failed else 1
 
     # --- from start to end ---
 
@@ -191,6 +196,9 @@ class Supervisor:
                 return ""
             if lost := without_whom(self._job.plan, [n for n in self._died if not cluster.processes[n].alive]):
                 return f"{lost} died: {self._died[lost]}"
+            gone = [n for n, p in cluster.processes.items() if not p.alive]
+            if not faults.pending and (why := watch.hopeless(now, GRACE_US, gone)):
+                return why
             if faults.pending or not watch.sources_quiet(now, QUIET_US):
                 continue
             if not healed and self._state.holds:
@@ -237,6 +245,8 @@ class Supervisor:
         if event == "died":
             self._died[name] = how_it_died(facts["status"], facts["said"])
             self._say(f"{name} died: {self._died[name]}")
+        elif event == "started" and facts["start"] > 1:
+            self._say(f"{name} is started again")
 
     def _heard(self, name: str, data: Mapping[str, Any]) -> None:
         """A process, of itself."""
@@ -244,6 +254,9 @@ class Supervisor:
             self._env.trace.event("state", replica=replica, before=before, after=after)
             if before:
                 self._say(f"{replica} {before} → {after}")
+        for line in self._story.heard(name, data):
+            self._env.trace.event("told", text=line)
+            self._say(line)
 
     def _fault_told(self, event: str, happening: Happening) -> None:
         self._env.trace.event(f"fault_{event}", **happening.fault.to_data(), errors=happening.errors)

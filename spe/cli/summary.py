@@ -13,8 +13,8 @@ from replicas.fault_runner import Happening
 from spe.cli.delays import delay_bound_us, longest_path
 from spe.cli.history import History
 from spe.cli.view import count, seconds
-from spe.describe import show_duration
-from spe.plan import Channel, Plan
+from spe.describe import show_duration, show_lateness
+from spe.plan import Channel, Plan, Source
 
 
 def figures(
@@ -46,7 +46,7 @@ def figures(
         "replicas": [
             _replica(history, node, id.unit, id.partition) for node in plan.nodes for id in plan.replicas_on(node)
         ],
-        "sources": [_source(history, stream) for stream in plan.sources],
+        "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
 
@@ -88,19 +88,21 @@ def _replica(history: History, node: str, unit: str, partition: int) -> dict[str
     }
 
 
-def _source(history: History, stream: str) -> dict[str, Any]:
-    name = f"source:{stream}"
+def _source(history: History, source: Source) -> dict[str, Any]:
+    name = f"source:{source.stream}"
     last = history.last(name)
     totals = {
         key: sum(int(data.get(key, 0)) for data in history.over(name)) for key in ("late", "malformed", "refused_ahead")
     }
     return {
-        "source": stream,
+        "source": str(source.stream),
         "tuples": last.get("last_id", 0),
         "ended": bool(last.get("ended")),
         "fault": last.get("fault"),
         "starts": history.starts(name),
         **totals,
+        "late_by_us": max((int(data.get("late_by_us", 0)) for data in history.over(name)), default=0),
+        "disorder_us": source.disorder_us,
     }
 
 
@@ -116,6 +118,12 @@ def _fault(one: Happening, begun_us: int) -> dict[str, Any]:
     }
 
 
+def failures(summary: Mapping[str, Any]) -> list[str]:
+    """Who failed or stopped by itself, and why: a run with any is not as it should be."""
+    sources = [f"source:{s['source']}: {s['fault']}" for s in summary["sources"] if s["fault"]]
+    return sources + [f"{r['replica']}: {r['error']}" for r in summary["replicas"] if r["error"]]
+
+
 # -- as text -------------------------------------------------------------------------------------------------------
 
 
@@ -125,8 +133,13 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
     parts += [_channels_table(summary), Text(""), _headline(summary)]
     if summary["switches"]:
         parts += [Text(""), _switches(summary)]
-    parts += [Text(""), _processes(summary), Text(""), verdict_text(summary["verdict"])]
+    parts += [Text(""), _processes(summary), Text(""), verdict_text(summary["verdict"], failures(summary))]
     parts += [Text(f"{name}: {text}", style="bold red") for name, text in summary.get("died", {}).items()]
+    parts += [
+        Text(f"{s['source']}: {show_lateness(s['late'], s['late_by_us'], s['disorder_us'])}", style="yellow")
+        for s in summary["sources"]
+        if s["late"]
+    ]
     parts.append(Text(f"recorded in {summary['run_dir']}", style="dim"))
     return Group(*parts)
 
@@ -211,32 +224,40 @@ def _processes(summary: Mapping[str, Any]) -> Group:
     for one in summary["replicas"]:
         replicas.add_row(
             one["replica"],
-            one["state"] or "never heard",
+            Text("STOPPED", "bold red") if one["error"] else one["state"] or "never heard",
             str(one["starts"]),
             count(one["tentative"]),
             count(one["reconciliations"]),
-            Text(
-                one["error"] or ", ".join(f"{k} {v:,}" for k, v in one["counters"].items()),
-                "red" if one["error"] else "dim",
-            ),
+            Text(", ".join(f"{k} {v:,}" for k, v in one["counters"].items()), "dim"),
         )
     sources = _table(("source", "l"), ("tuples", "r"), ("late", "r"), ("malformed", "r"), ("refused", "r"), ("", "l"))
     for one in summary["sources"]:
-        state = one["fault"] or ("" if one["ended"] else "not ended")
+        state = "failed" if one["fault"] else "" if one["ended"] else "not ended"
         numbers = [count(one[k]) for k in ("late", "malformed", "refused_ahead")]
         sources.add_row(one["source"], f"{one['tuples']:,}", *numbers, Text(state, "red" if one["fault"] else "dim"))
     return Group(replicas, Text(""), sources)
 
 
-def verdict_text(verdict: Mapping[str, Any]) -> Text:
-    """The last word: is the stable stream what it should be?"""
+def verdict_text(verdict: Mapping[str, Any], failed: Sequence[str] = ()) -> Text:
+    """The last word: is the stable stream what it should be?  What failed comes first."""
+    reasons = [*failed, *([verdict["reason"]] if verdict["reason"] else [])]
+    reasons = [r for r in reasons if not any(r != other and r in other for other in reasons)]
+    why = "\n  ".join(dict.fromkeys(reasons))
+    if verdict.get("reference"):
+        told = f"NOT COMPLETE: {why}\n" if why else ""
+        where = f"\n{verdict['where']}" if verdict["where"] else ""
+        return Text(f"{told}the reference run fails too: {verdict['reference']}{where}", style="bold red")
     if verdict["equal"] is None:
-        return Text(f"not compared with the reference: {verdict['reason']}", style="bold yellow")
-    if verdict["equal"]:
-        how = "equals the reference run, tuple for tuple"
-        what = f"{verdict['rows']:,} tuples"
-        if not verdict["complete"]:
-            return Text(f"stable stream {how}, as far as it came ({what}): {verdict['reason']}", style="bold yellow")
-        return Text(f"stable stream {how} ({what})", style="bold green")
-    differences = "\n".join(f"  {d}" for d in verdict["differences"])
-    return Text(f"STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")
+        return Text(f"not compared with the reference: {why}", style="bold red" if failed else "bold yellow")
+    if not verdict["equal"]:
+        differences = "\n".join(f"  {d}" for d in verdict["differences"])
+        told = f"{why}\n" if failed else ""
+        return Text(f"{told}STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")
+    rows = verdict["rows"]
+    if not verdict["complete"]:
+        so_far = f"the {rows:,} tuples so far agree with the reference" if rows else "no stable tuple has come"
+        return Text(f"NOT COMPLETE: {why}; {so_far}", style="bold red" if failed else "bold yellow")
+    equal = f"stable stream equals the reference run, tuple for tuple ({rows:,} tuples)"
+    if failed:
+        return Text(f"FAILED ON THE WAY: {why}\n{equal}", style="bold red")
+    return Text(equal, style="bold green")

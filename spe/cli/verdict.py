@@ -9,6 +9,7 @@ from replicas.comparison import compare
 from replicas.recorder import client_folder, recorded_stable
 from replicas.reference import reference_rows
 from spe.cli.offline import logged_inputs
+from spe.errors import OperatorFailed
 from spe.plan import Channel, Plan
 from spe.storage import DiskStorage
 
@@ -21,12 +22,19 @@ def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str,
       reason: why it was broken off.
 
     Returns:
-      ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text}``.
+      ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text}``;
+      where an operator fails in the reference as well, ``equal`` is None and ``reference`` and ``where`` tell of it.
 
     Raises:
       LogError: a log or a recording is damaged.
     """
-    reference = reference_rows(plan, logged_inputs(plan, folder))
+    try:
+        reference = reference_rows(plan, logged_inputs(plan, folder))
+    except OperatorFailed as error:
+        return {
+            **{"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": reason},
+            **{"reference": str(error), "where": error.where()},
+        }
     storage = DiskStorage(folder)
     differences: list[str] = []
     rows = 0

@@ -16,6 +16,7 @@ from replicas.fault_runner import Happening
 from replicas.managed_process import Phase
 from spe.cli.delays import delay_bound_us, longest_path
 from spe.cli.polling import Seen
+from spe.cli.story import failures_of
 from spe.describe import show_duration
 from spe.plan import Plan
 from spe.states import NodeState, StreamId
@@ -24,7 +25,7 @@ from spe.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 #: A status older than this says nothing about now.
 STALE_US: Final = 1_500_000
 _BAR_CELLS: Final = 8
-_ELSEWHERE_COLUMNS: Final = 120
+_ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
 
 STATE_STYLES: Final[Mapping[str, str]] = {
@@ -78,7 +79,9 @@ def render(plan: Plan, sight: Sight) -> RenderableType:
     if clients.row_count:
         parts.append(clients)
     if sight.happenings:
-        parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim"))
+        parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
+    for name, seen in sight.seen.items():
+        parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(name, seen.data)]
     if sight.note:
         parts.append(Text(sight.note, style="dim"))
     return Group(*parts)
@@ -133,7 +136,7 @@ def _sources(plan: Plan, sight: Sight) -> Table:
 
 def _source_state(data: Mapping[str, Any]) -> Text:
     if data.get("fault"):
-        return Text(str(data["fault"]), style="bold red")
+        return Text("failed", style="bold red")
     return Text("ended", style="dim") if data.get("ended") else Text("running", style="green")
 
 

@@ -31,6 +31,7 @@ from spe.cli.polling import Seen
 from spe.cli.progress import ProgressWatch
 from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target, with_default_client
+from spe.cli.story import Story
 from spe.cli.summary import figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text
@@ -461,6 +462,28 @@ def test_a_run_is_stuck_when_nobody_moves_for_longer_than_failures_take() -> Non
     assert not watch.stuck(18 * SECOND, SECOND)
 
 
+def test_a_run_is_hopeless_when_a_source_has_failed_and_the_rest_has_arrived() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look(statuses(), 0)
+    assert watch.hopeless(0, SECOND) == ""
+    watch.look(statuses(fault="the disk is full"), SECOND)
+    assert watch.hopeless(SECOND, SECOND) == ""
+    assert watch.hopeless(2 * SECOND, SECOND) == "source:shop: the disk is full"
+
+
+@pytest.mark.parametrize(("n2", "gone", "hopeless"), [("x", [], True), ("", [], False), ("", ["n2"], True)])
+def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
+    n2: str, gone: list[str], hopeless: bool
+) -> None:
+    watch = ProgressWatch(plan_of())
+    replicas = {
+        "n1": {"replicas": [replica_status(error="operator 'hot' raised")]},
+        "n2": {"replicas": [replica_status(error=n2 or None)]},
+    }
+    watch.look({**statuses(), **replicas}, 0)
+    assert bool(watch.hopeless(0, 0, gone)) is hopeless
+
+
 # -- history and summary ---------------------------------------------------------------------------------------------
 
 
@@ -552,7 +575,22 @@ def test_the_summary_says_what_was_promised_and_what_was_kept() -> None:
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        ({"complete": False, "reason": "stopped after 5 s"}, "as far as it came (12 tuples): stopped after 5 s"),
+        (
+            {"complete": False, "reason": "stopped after 5 s"},
+            "NOT COMPLETE: stopped after 5 s; the 12 tuples so far agree with the reference",
+        ),
+        (
+            {"complete": False, "reason": "source:shop: line 7: no number", "rows": 0},
+            "NOT COMPLETE: source:shop: line 7: no number; no stable tuple has come",
+        ),
+        (
+            {
+                "equal": None,
+                "reference": "operator 'hot' raised on a slice: ValueError: x",
+                "where": "  hot.py:3 in step",
+            },
+            "the reference run fails too: operator 'hot' raised on a slice: ValueError: x hot.py:3 in step",
+        ),
         ({"equal": None, "reason": "interrupted"}, "not compared with the reference: interrupted"),
         (
             {"equal": False, "differences": ["client c: out/0: 1 missing; first id 7 is missing"]},
@@ -562,6 +600,53 @@ def test_the_summary_says_what_was_promised_and_what_was_kept() -> None:
 )
 def test_the_verdict_says_why(verdict: dict[str, Any], said: str) -> None:
     assert said in " ".join(shown(summary_text(a_summary(**verdict))).split())
+
+
+def test_what_failed_is_said_before_what_is_equal() -> None:
+    summary = a_summary()
+    summary["replicas"][1]["error"] = "operator 'hot' raised"
+    text = shown(summary_text(summary), 120)
+    assert "FAILED ON THE WAY: main/0@n2: operator 'hot' raised\nstable stream equals" in text
+    assert line_of(text, "main/0@n2")[1] == "STOPPED"
+
+
+def test_late_tuples_are_warned_of_with_the_disorder() -> None:
+    summary = a_summary()
+    summary["sources"][0] |= {"late_by_us": 1_980_000}
+    assert "shop: 3 late by up to 1.98s (disorder 0s)" in shown(summary_text(summary))
+
+
+def test_a_failure_is_told_once() -> None:
+    story = Story()
+    failed = {"incarnation": 1, "fault": "line 7: no number"}
+    assert story.heard("source:shop", failed) == ["source:shop FAILED: line 7: no number"]
+    assert story.heard("source:shop", failed) == []
+    stopped = {"incarnation": 1, "replicas": [replica_status(error="operator 'hot' raised")]}
+    assert story.heard("n1", stopped) == ["main/0@n1 STOPPED: operator 'hot' raised"]
+
+
+def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
+    story = Story()
+    switch = {"channel": "per_second/0", "before": "n1", "after": "n2", "silence_us": 90_000, "at_us": 6 * SECOND}
+
+    def told(tentative: int, undone: int, *switches: Any) -> list[str]:
+        channel = channel_status(tentative=tentative, undone=undone)
+        return story.heard("client:client", {"incarnation": 1, "channels": [channel], "switches": list(switches)})
+
+    assert told(0, 0) == []
+    assert told(0, 0, switch) == ["client:client reads per_second/0 from n2, before from n1"]
+    assert told(20, 0, switch) == ["client:client: tentative tuples on per_second/0"]
+    assert told(24, 0, switch) == []
+    assert told(24, 24, switch) == ["client:client: undo of 24 tentative tuples on per_second/0, stable again"]
+    assert told(30, 24, switch) == ["client:client: tentative tuples on per_second/0"]
+
+
+def test_a_restarted_replica_recovers_even_where_nobody_looked_in_between() -> None:
+    history = History()
+    history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]})
+    assert history.heard("n1", {"incarnation": 2, "replicas": [replica_status()]}) == [
+        ("main/0@n1", "RECOVERING", "STABLE")
+    ]
 
 
 # -- what is drawn ---------------------------------------------------------------------------------------------------

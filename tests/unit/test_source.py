@@ -135,7 +135,7 @@ async def test_a_file_becomes_a_stable_stream_with_an_end(tmp_path: Path) -> Non
     proxy, published = await run_to_end(source_env(), of)
     assert show(published).replace(" B20(5)", "") == "1/10n1 2/20n2 3/16n3 4/17n4 5/30n5 BEND(5)"
     assert (proxy.last_id, proxy.frontier, proxy.ended, proxy.fault) == (5, END_OF_TIME, True, None)
-    assert proxy.counters() == {"malformed": 0, "refused_ahead": 0, "late": 1}
+    assert proxy.counters() == {"malformed": 0, "refused_ahead": 0, "late": 1, "late_by_us": 8}
     assert show(list(reference_elements(of))) == "1/10n1 2/20n2 3/16n3 4/17n4 5/30n5 B20(5) BEND(5)"
 
 
