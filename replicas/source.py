@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -311,8 +312,43 @@ async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None
         raise SpeError(f"{folder}: the log holds {found}; the configuration says {wanted}")
 
 
-def reference_elements(source: Source) -> Iterator[Element]:
+@dataclass
+class Intake:
+    """What became of the rows of an input.
+
+    Attributes:
+      rows: read, malformed and refused ones included.
+      first_malformed: ``line N: reason``; "" where there is none.
+      late_by_us: as :class:`Stamper` has it.
+    """
+
+    rows: int = 0
+    malformed: int = 0
+    first_malformed: str = ""
+    refused: int = 0
+    late: int = 0
+    late_by_us: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """There were rows, and none was taken."""
+        return 0 < self.rows == self.malformed + self.refused
+
+    def took(self, chunk: Chunk, refused: int, stamper: Stamper) -> None:
+        """Counts a chunk as it came from the reader."""
+        self.rows += len(chunk) + len(chunk.malformed)
+        self.malformed += len(chunk.malformed)
+        if chunk.malformed and not self.first_malformed:
+            self.first_malformed = f"line {chunk.malformed[0].line}: {chunk.malformed[0].reason}"
+        self.refused += refused
+        self.late, self.late_by_us = stamper.late_count, stamper.late_by_us
+
+
+def reference_elements(source: Source, intake: Intake | None = None) -> Iterator[Element]:
     """The stream of a replayed source at full speed, without log, network or clock: the same stamps as a live run.
+
+    Args:
+      intake: where to count.
 
     Raises:
       SpeError: the source is live, or its stamps depend on the clock: then only its log can tell (read_source_log).
@@ -335,4 +371,6 @@ def reference_elements(source: Source) -> Iterator[Element]:
             if stamper.bound_us > bound:
                 bound = stamper.bound_us
                 yield Boundary(Kind.STABLE, bound, stamper.last_id)
+        if intake is not None:
+            intake.took(chunk, len(chunk) - len(taken), stamper)
     yield Boundary(Kind.STABLE, END_OF_TIME, stamper.last_id)

@@ -12,7 +12,7 @@ import trio
 
 from replicas.faults import LINKS, one_fault
 from spe.cli.polling import Poller
-from spe.cli.run_dir import SUPERVISOR, Target, load_target
+from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
 from spe.runtime import production_env
@@ -24,6 +24,8 @@ INJECT_S: Final = 20.0
 def status(path: Path, as_json: bool) -> int:
     """Shows the states of all processes once; 1 where one does not answer."""
     target = load_target(path)
+    require_addresses(path, target)
+    over = target.folder is not None and not _alive(target.supervisor_pid)
     poller = trio.run(_ask_all, target)
     silent = sorted(poller.errors)
     if as_json:
@@ -34,6 +36,9 @@ def status(path: Path, as_json: bool) -> int:
         sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
         console = make_console()
         console.print(render(target.plan, sight))
+        if over and len(silent) == len(poller.errors) and not poller.seen:
+            console.print(f"the run in {path} is over; its figures are in {path / 'summary.json'}", style="bold")
+            return 1
         for name in silent:
             console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
     return 1 if silent else 0

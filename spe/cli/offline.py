@@ -10,15 +10,15 @@ from replicas.client_view import Change
 from replicas.faults import configured_faults
 from replicas.reference import run_reference
 from replicas.sinks import STABLE, Cursor, open_sink
-from replicas.source import reference_elements
+from replicas.source import Intake, reference_elements
 from spe.batch import Element
 from spe.cli.json_lines import change_lines
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
-from spe.describe import show_duration
+from spe.describe import show_duration, show_lateness
 from spe.draw import check_text
 from spe.errors import ConfigError, SpeError
-from spe.plan import Channel, Plan
+from spe.plan import Channel, Plan, Source
 from spe.source_log import read_source_log, source_folder
 from spe.states import StreamId
 from spe.storage import DiskStorage
@@ -39,6 +39,7 @@ def check(config: Path, data: Path | None) -> int:
 
 def reference(config: Path, data: Path | None, run_dir: Path | None, output: Path | None, format_: str) -> int:
     """Prints or writes the stable rows of every output."""
+    intakes: Mapping[StreamId, Intake] = {}
     folder = run_dir if run_dir is not None else config if config.is_dir() else None
     if folder is not None:
         plan = load_target(folder).plan
@@ -47,13 +48,31 @@ def reference(config: Path, data: Path | None, run_dir: Path | None, output: Pat
         inputs: Mapping[StreamId, Iterable[Element]] = logged_inputs(plan, folder)
     else:
         plan = load_plan(config, data)
-        inputs = file_inputs(plan)
+        intakes = {s: Intake() for s in plan.sources}
+        inputs = file_inputs(plan, intakes)
     results = run_reference(plan, inputs)
     if output is None or output.suffix == ".jsonl":
         _write_lines(plan, results, output)
     else:
         _write_folder(plan, results, output, format_)
-    return 0
+    for stream, intake in intakes.items():
+        if text := intake_text(plan.sources[stream], intake):
+            print(text, file=sys.stderr)
+    return 1 if any(i.lost for i in intakes.values()) else 0
+
+
+def intake_text(source: Source, intake: Intake) -> str:
+    """What a source did not take as it came, in a line; "" where all is well."""
+    said = []
+    if intake.malformed:
+        said.append(f"{intake.malformed:,} malformed (first: {intake.first_malformed})")
+    if intake.refused:
+        said.append(f"{intake.refused:,} refused (event times near the ends of time)")
+    if intake.late:
+        said.append(show_lateness(intake.late, intake.late_by_us, source.disorder_us))
+    if not said and intake.rows:
+        return ""
+    return ", ".join([f"{source.stream}: {intake.rows:,} rows", *said])
 
 
 def logged_inputs(plan: Plan, folder: Path) -> dict[StreamId, Iterable[Element]]:
@@ -62,8 +81,8 @@ def logged_inputs(plan: Plan, folder: Path) -> dict[StreamId, Iterable[Element]]
     return {s: read_source_log(storage, source_folder(s), source.schema) for s, source in plan.sources.items()}
 
 
-def file_inputs(plan: Plan) -> dict[StreamId, Iterable[Element]]:
-    """What each source reads, at full speed.
+def file_inputs(plan: Plan, intakes: Mapping[StreamId, Intake]) -> dict[StreamId, Iterable[Element]]:
+    """What each source reads, at full speed; it is counted in ``intakes``.
 
     Raises:
       ConfigError: files that do not exist.  SpeError: a source is live: only its log can tell.
@@ -71,7 +90,7 @@ def file_inputs(plan: Plan) -> dict[StreamId, Iterable[Element]]:
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
-    return {s: reference_elements(source) for s, source in plan.sources.items()}
+    return {s: reference_elements(source, intakes[s]) for s, source in plan.sources.items()}
 
 
 def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from replicas.injection import FaultInjector
 from replicas.supervised import Supervision, die_with_parent
-from spe.cli.run_dir import RunDirectory, Target, load_target, pick
+from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_addresses
 from spe.config import load_plan, missing_files
 from spe.env import Env
 from spe.errors import ConfigError
@@ -62,6 +62,7 @@ Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
     target = load_target(path)
     pick("node", node, target.plan.nodes)
+    require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
         from replicas.node import run_node
@@ -104,6 +105,7 @@ def run_client_process(
 ) -> int:
     target = load_target(path)
     pick("client", client, target.plan.clients)
+    require_addresses(path, target, target.plan.nodes)
     name = f"client:{client}"
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:

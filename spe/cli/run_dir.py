@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -77,6 +77,19 @@ def load_target(path: Path) -> Target:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise SpeError(f"{file} is damaged: {error!r}") from error
+
+
+def require_addresses(path: Path, target: Target, names: Iterable[str] | None = None) -> None:
+    """Raises ConfigError where a configuration leaves addresses open: only ``spe run`` finds free ones."""
+    wanted = target.addresses if names is None else names
+    without = [n for n in wanted if target.addresses[n].endswith(":0")]
+    if target.folder is None and without:
+        raise ConfigError(
+            [
+                f"{path} gives no address for {', '.join(without)}; give each an `address: HOST:PORT` to run it on "
+                "several machines, or use spe run, which finds free ones, and the directory of the run"
+            ]
+        )
 
 
 def with_default_client(plan: Plan) -> Plan:

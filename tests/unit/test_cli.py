@@ -160,6 +160,14 @@ def test_a_process_that_the_plan_does_not_have_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["status"], ["node", "--node", "n1"]])
+def test_a_configuration_without_addresses_is_not_asked_or_served(
+    words: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([words[0], str(config), *words[1:]]) == 2
+    assert "small.yaml gives no address for n1, n2, source:shop" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "reference"])
 def test_a_data_file_that_does_not_exist_is_named(
     command: str, config: Path, capsys: pytest.CaptureFixture[str]
@@ -190,6 +198,41 @@ def test_reference_prints_one_line_per_tuple(config: Path, capsys: pytest.Captur
     assert {r["_stream"] for r in rows} == {"per_second"}
     assert sum(r["n"] for r in rows) == 400
     assert rows[0]["window_start"] == "2024-01-01T00:00:00Z"
+
+
+READINGS = CONFIG.replace(
+    "{from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}",
+    "{schema: {ts: timestamp!, key: int64!}, time: ts, from: {csv: shop.csv}}",
+)
+
+
+def test_reference_tells_what_a_source_did_not_take_as_it_came(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(READINGS)
+    rows = ["ts,key", "2024-01-01T00:00:03,1", "2024-01-01T00:00:01.5,2", "2024-01-01T00:00:04,x"]
+    (config.parent / "shop.csv").write_text("\n".join(rows) + "\n")
+    assert execute(["reference", str(config)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("shop: 3 rows, 1 malformed (first: line 4: key: expected int64, got 'x'), ")
+    assert told.endswith("1 late by up to 1.5s (disorder 0s)\n")
+
+
+def test_a_source_that_lost_all_its_rows_gives_no_reference(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text("ts,key\nyesterday,1\n")
+    assert execute(["reference", str(config)]) == 1
+    assert capsys.readouterr().err.startswith("shop: 1 rows, 1 malformed (first: line 2: ts: ")
+
+
+def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of()
+    directory = RunDirectory.create(config.parent / "run", config)
+    directory.write_cluster(plan, data=str(config.parent), addresses=local_addresses(plan), origins={}, token="")
+    cluster = json.loads((directory.path / "cluster.json").read_text())
+    directory.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
+    assert execute(["status", str(directory.path)]) == 1
+    assert "is over; its figures are in" in capsys.readouterr().out
 
 
 def test_reference_writes_what_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
