@@ -335,7 +335,6 @@ class TestCorrecting:
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
         assert world.states[-1] == "STABLE"
 
-
     def test_a_full_output_does_not_keep_it_from_ending_a_redo_that_has_nothing_more_to_give(self) -> None:
         world = healed(World())
         world.run(150)
