@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from replicas.fault_state import Action, FaultState
-from replicas.faults import Fault, FaultKind
+from replicas.faults import READS, Fault, FaultKind
 from spe.env import Clock
 
 #: Does one thing to a process; "" or why it could not be done.
@@ -45,6 +45,7 @@ class FaultRunner:
     Args:
       state: which hold.
       perform: does things to processes.
+      reads: the node that a client reads now, for targets such as ``reads:screen``; None: nobody.
       told: called when a fault begins, ends, or could not be done: "began", "ended", "failed".
 
     Attributes:
@@ -58,11 +59,13 @@ class FaultRunner:
         perform: Perform,
         *,
         told: Callable[[str, Happening], None] = lambda event, happening: None,
+        reads: Callable[[str], str | None] = lambda client: None,
     ) -> None:
         self._clock = clock
         self._state = state
         self._perform = perform
         self._told = told
+        self._reads = reads
         self._nursery: trio.Nursery | None = None
         self.happenings: list[Happening] = []
 
@@ -103,11 +106,31 @@ class FaultRunner:
 
     async def _begin(self, happening: Happening) -> None:
         happening.began_us = self._clock.wall_us()
+        if (who := self._resolve(happening)) is not None:
+            happening.ended_us = happening.began_us
+            happening.errors.append(f"client {who} reads nobody")
+            self._told("failed", happening)
+            return
         happening.number, actions = self._state.begin(happening.fault)
         self._told("began", happening)
         if happening.fault.kind is FaultKind.HEAL:
             self._note_healed()
         await self._do(happening, actions)
+
+    def _resolve(self, happening: Happening) -> str | None:
+        """Puts the node in place of ``reads:CLIENT``; the client that reads nobody, where there is one."""
+        found: dict[str, str] = {}
+        fault = happening.fault
+        for name in (*fault.first, *fault.second):
+            if name.startswith(READS):
+                client = name.removeprefix(READS)
+                node = self._reads(client)
+                if node is None:
+                    return client
+                found[name] = node
+        first, second = (tuple(found.get(n, n) for n in names) for names in (fault.first, fault.second))
+        happening.fault = replace(fault, first=first, second=second)
+        return None
 
     async def _end_later(self, happening: Happening) -> None:
         assert happening.began_us is not None

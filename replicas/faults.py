@@ -29,6 +29,10 @@ from spe.problems import Path, Problems, did_you_mean, one_of
 ALL: Final = "all"
 
 
+#: ``reads:CLIENT``: the node that a client reads (the first of its channels) at the moment of the fault.
+READS: Final = "reads:"
+
+
 class FaultKind(enum.StrEnum):
     """What can happen."""
 
@@ -245,6 +249,8 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
 def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
     """The full name of a process; ``a`` does for ``source:a`` where nothing else is called so."""
     if name in known or (name == ALL and kind in LINKS):
+        return name
+    if name.startswith(READS) and f"client:{name.removeprefix(READS)}" in known:
         return name
     alike = [k for k in known if k.partition(":")[2] == name]
     if len(alike) == 1:

@@ -6,7 +6,7 @@ Consumers that are behind are served from the log, so nothing is kept for them a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -21,6 +21,7 @@ from replicas.source_history import TAIL_BYTES, SourceHistory
 from replicas.source_writer import Publish, SourceWriter
 from replicas.stamping import Stamper, admitted
 from spe.batch import Batch, Boundary, Element
+from spe.describe import show_duration
 from spe.env import Env
 from spe.errors import SpeError
 from spe.log import Record, SegmentedLog
@@ -28,10 +29,12 @@ from spe.plan import Source
 from spe.source_log import SourceState, decode_source_state, source_folder
 from spe.states import Kind
 from spe.strings import StringPool
-from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
+from spe.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timestamp, saturating_add
 
 #: Shortest sleep between two releases: a few milliseconds of tuples go out together.
 _RELEASE_US: Final = 5_000
+#: A replay whose first tuple is due later than this says so: it looks as if nothing happened.
+_LONG_WAIT_US: Final = 10_000_000
 
 
 class SourceProxy:
@@ -40,6 +43,7 @@ class SourceProxy:
     Made by :meth:`open`; :meth:`run` does the work.  Reading (:meth:`read_from`) is possible at any time.
 
     Attributes:
+      note: what somebody who waits for the first tuple has to know; "" where there is nothing.
       fault: why taking in has stopped; None while all is well.  What is logged can still be read.
     """
 
@@ -51,6 +55,8 @@ class SourceProxy:
         self._admission = Admission(env, source)
         self._pool = StringPool()
         self._intake = trio.CancelScope()
+        self.note = ""
+        self._told: Callable[[str], None] = lambda note: None
         self.fault: SpeError | None = None
 
     @classmethod
@@ -144,12 +150,14 @@ class SourceProxy:
     def close(self) -> None:
         self._log.close()
 
-    async def run(self, publish: Publish | None = None) -> None:
+    async def run(self, publish: Publish | None = None, told: Callable[[str], None] = lambda note: None) -> None:
         """Takes in until the input ends, or until ``fault`` says why it cannot go on.
 
         Args:
           publish: called, in order, with elements that have just become durable; must not block.
+          told: called with ``note`` when there is one.
         """
+        self._told = told
         if publish is not None:
             self._writer.publish = publish
         if self.ended:
@@ -224,12 +232,27 @@ class SourceProxy:
                 f"source {self._source.stream}: replay.speed needs event times, but `time` names no attribute; "
                 "give replay.rate or replay.max"
             )
+        if not writer.last_id and isinstance(writer.pace, AtSpeed) and chunk.events is not None:
+            self._note_wait(int(chunk.events[0]))
         if writer.last_id:
             # A wall clock that was set back must not make us wait for what we have already logged.
             ahead_us = writer.pace.next_us(writer.max_event_us, writer.last_id - 1) - writer.now_us()
             if ahead_us > 0:
                 writer.begun_us -= ahead_us
                 writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
+
+    def _note_wait(self, first_us: int) -> None:
+        writer = self._writer
+        wait_us = writer.pace.next_us(first_us, 0) - writer.now_us()
+        if wait_us > _LONG_WAIT_US:
+            speed = float(self._source.replay.get("speed") or 1.0)
+            unit = SECOND if wait_us < 120 * SECOND else 60 * SECOND
+            self.note = (
+                f"{self._source.stream}: first tuple {format_timestamp(first_us)} is due in "
+                f"{show_duration(floor_to(wait_us + unit // 2, unit))} "
+                f"(origin {format_timestamp(writer.origin_us)}, speed {speed:g})"
+            )
+            self._told(self.note)
 
     async def _play(self, chunk: Chunk, following: Chunk | None) -> None:
         """Releases the rows of a chunk as they become due, and boundaries in between."""

@@ -121,7 +121,7 @@ class SourceProcess:
             async with trio.open_nursery() as nursery:
                 address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
                 task_status.started(address)
-                await proxy.run(lambda _: self._signal.wake())
+                await proxy.run(lambda _: self._signal.wake(), self._say)
                 self._signal.wake()
                 if proxy.fault is not None:
                     self._say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
@@ -180,6 +180,7 @@ class SourceProcess:
                 "last_id": proxy.last_id,
                 "frontier": proxy.frontier,
                 "ended": proxy.ended,
+                "note": proxy.note,
                 "fault": self._fault(proxy),
                 **proxy.counters(),
             }

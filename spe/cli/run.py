@@ -146,7 +146,9 @@ class Supervisor:
             async with open_cluster(job.specs, told=self._told) as cluster, trio.open_nursery() as nursery:
                 self._cluster = cluster
                 hands = Hands(cluster, self._poller, job.run, self._state)
-                self._faults = faults = FaultRunner(env.clock, self._state, hands.perform, told=self._fault_told)
+                self._faults = faults = FaultRunner(
+                    env.clock, self._state, hands.perform, told=self._fault_told, reads=self._reads
+                )
                 nursery.start_soon(draw)
                 await nursery.start(self._serve, faults)
                 for name in cluster.processes:
@@ -264,6 +266,11 @@ class Supervisor:
             self._say(f"fault {happening.fault}: {'; '.join(happening.errors)}")
         else:
             self._say(f"fault {happening.fault}: {event}")
+
+    def _reads(self, client: str) -> str | None:
+        """The node that a client reads its first channel from."""
+        channels = self._history.last(f"client:{client}").get("channels", ())
+        return next((str(c["producer"]) for c in channels if c.get("producer")), None)
 
     def _say(self, text: str) -> None:
         """A line, where there is no live view that shows it anyhow."""

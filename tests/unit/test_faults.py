@@ -365,6 +365,31 @@ async def test_a_fault_that_somebody_asks_for_joins_the_others(autojump_clock: M
     assert kill.errors == ["kill n1b: it does not run"]
 
 
+async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(autojump_clock: MockClock) -> None:
+    """It is known when the fault happens; a client that reads nobody leaves nothing to do."""
+    clock = SimClock()
+    hands = Hands(clock)
+    reads: dict[str, str] = {"c": "n1a"}
+    runner = FaultRunner(clock, FaultState(NAMES), hands.perform, reads=reads.get)
+    schedule = read("""
+        - {at: 1s, kind: kill, target: "reads:c", for: 1s}
+        - {at: 5s, kind: kill, target: "reads:c", for: 1s}
+        - {at: 9s, kind: kill, target: "reads:c", for: 1s}
+    """)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(runner.run, schedule, clock.wall_us())
+        await trio.sleep(3)
+        reads["c"] = "n1b"
+        await trio.sleep(4)
+        reads.clear()
+        await trio.sleep(4)
+        assert not runner.pending
+        nursery.cancel_scope.cancel()
+    assert hands.done == ["1 kill n1a", "2 start n1a", "5 kill n1b", "6 start n1b"]
+    assert str(runner.happenings[1].fault) == "kill n1b for 1s"
+    assert runner.happenings[2].errors == ["client c reads nobody"]
+
+
 async def test_a_heal_closes_what_it_ended(autojump_clock: MockClock) -> None:
     """1. a cut without an end and a freeze with one; 2. a heal; 3. the freeze's own end finds nothing to do"""
     clock = SimClock()

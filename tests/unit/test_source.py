@@ -220,6 +220,18 @@ async def test_an_origin_keeps_sources_in_step(tmp_path: Path, autojump_clock: t
     assert show(published[:-2]).startswith("B0(0) B1000000(0) B2000000(0)")
 
 
+async def test_a_replay_says_when_its_first_tuple_is_due_where_that_is_far_off(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    of = csv_source(tmp_path, 3_600 * SECOND, replay={"speed": 3.0, "origin_us": 0}, boundary_us=600 * SECOND)
+    proxy, told = await SourceProxy.open(source_env(), of), list[str]()
+    await proxy.run(told=told.append)
+    assert told == [proxy.note]
+    assert proxy.note == (
+        f"{of.stream}: first tuple 1970-01-01T01:00:00 is due in 20m (origin 1970-01-01T00:00:00, speed 3)"
+    )
+
+
 async def test_a_generator_without_start_begins_now_and_its_event_time_is_the_wall_clock(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
