@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Batch, Boundary, RecDone, Rows, concat_rows
+from spe.batch import Batch, Boundary, RecDone, Rows, merge_rows
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
@@ -43,14 +43,16 @@ class _Chunk:
     can stop at the first whose floor is past its end.
     """
 
-    __slots__ = ("first_id", "floor", "ids", "max", "min", "rows", "sorted")
+    __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted", "width")
 
-    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int) -> None:
+    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int, width: int) -> None:
         self.rows = rows
         self.first_id = first_id
         self.ids = ids
         self.floor = floor
         self.sorted, self.min, self.max = rows.span()
+        self.width = width
+        self.nbytes = len(rows) * width
 
     def select(self, low: int, high: int) -> Rows | None:
         """Rows with low ≤ time < high."""
@@ -72,10 +74,10 @@ class _Chunk:
         if self.sorted:
             start = int(self.rows.time.searchsorted(low))
             ids = None if self.ids is None else self.ids[start:]
-            return _Chunk(self.rows.slice(start, len(self.rows)), self.first_id + start, ids, self.floor)
+            return _Chunk(self.rows.slice(start, len(self.rows)), self.first_id + start, ids, self.floor, self.width)
         index = np.flatnonzero(self.rows.time >= low)
         ids = index + self.first_id if self.ids is None else self.ids.take(index)
-        return _Chunk(self.rows.take(index), self.first_id, ids, self.floor)
+        return _Chunk(self.rows.take(index), self.first_id, ids, self.floor, self.width)
 
     def smallest_id(self, low: int) -> int | None:
         """Smallest id among the rows with time ≥ low (ids ascend within a chunk)."""
@@ -99,6 +101,7 @@ class SUnionInput:
 
     __slots__ = (
         "_owner",
+        "_width",
         "cut_time",
         "frontier",
         "held",
@@ -115,6 +118,7 @@ class SUnionInput:
 
     def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool) -> None:
         self._owner = owner
+        self._width = 0
         self.stream = stream
         self.sorted = sorted_by_time
         self.position = 0
@@ -149,7 +153,7 @@ class SUnionInput:
         rows = batch.rows
         if len(rows) == 0:
             return
-        chunk = _Chunk(rows, batch.from_id + 1, batch.ids, self.frontier)
+        chunk = _Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width_of(rows))
         latest = chunk.max
         if chunk.min < self.skip_below:
             # After an install the state already holds what lies below the restart point (B7, A3).
@@ -160,10 +164,16 @@ class SUnionInput:
         if self.sorted:
             self.last_time = max(self.last_time, latest)
         self.stable.append(chunk)
-        self._owner.stable_bytes += chunk.rows.nbytes
+        self._owner.stable_bytes += chunk.nbytes
         if self.tentative:
             self._drop_tentative()
         self._owner._arrived(latest, now)
+
+    def _width_of(self, rows: Rows) -> int:
+        """Bytes per row, as the first batch had them: exact but for masks that come later."""
+        if not self._width:
+            self._width = max(1, rows.nbytes // len(rows))
+        return self._width
 
     def add_tentative(self, batch: Batch, now: int) -> None:
         """Stores what of a tentative batch is new: time ≥ φ, > tcut and ≥ next; the rest is dropped, counted (B4)."""
@@ -174,11 +184,11 @@ class SUnionInput:
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
         self._owner._arrived(int(rows.time[-1]), now)
-        chunk = _Chunk(rows, 0, None, low).from_time(low)
+        chunk = _Chunk(rows, 0, None, low, self._width_of(rows)).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)
-            self.tentative_bytes += chunk.rows.nbytes
+            self.tentative_bytes += chunk.nbytes
             if len(self.tentative) > 1:  # under suspend nothing is ever released
                 owner.tentative_dropped += self.trim_tentative(owner.tentative_limit, END_OF_TIME)
 
@@ -228,7 +238,7 @@ class SUnionInput:
         """Forgets the oldest tentative chunks before ``released`` beyond the limit; returns how many tuples went."""
         gone = at = 0
         while self.tentative_bytes > limit_bytes and at < len(self.tentative) and self.tentative[at].max < released:
-            self.tentative_bytes -= self.tentative[at].rows.nbytes
+            self.tentative_bytes -= self.tentative[at].nbytes
             gone += len(self.tentative[at].rows)
             at += 1
         del self.tentative[:at]
@@ -238,7 +248,7 @@ class SUnionInput:
         low = self.tentative_from
         if self.tentative[0].min < low:
             self.tentative = [c for c in (c.from_time(low) for c in self.tentative) if c is not None]
-            self.tentative_bytes = sum(c.rows.nbytes for c in self.tentative)
+            self.tentative_bytes = sum(c.nbytes for c in self.tentative)
 
 
 class SUnion:
@@ -280,7 +290,7 @@ class SUnion:
         # bucket starts ascending, and when that far had been reached.
         self._clock_buckets: list[int] = []
         self._clock_starts: list[int] = []
-        self._highest = BEFORE_TIME
+        self._highest_end = BEFORE_TIME
 
     # --- frontiers ---
 
@@ -301,13 +311,12 @@ class SUnion:
     # --- clocks ---
 
     def _arrived(self, value: int, now: int) -> None:
-        if value >= END_OF_TIME:
+        if value < self._highest_end or value >= END_OF_TIME:
             return  # an input that has ended says nothing about when later buckets of the others are to be expected
         bucket = floor_to(value, self._bucket_us)
-        if bucket > self._highest:
-            self._highest = bucket
-            self._clock_buckets.append(bucket)
-            self._clock_starts.append(now)
+        self._highest_end = bucket + self._bucket_us
+        self._clock_buckets.append(bucket)
+        self._clock_starts.append(now)
 
     def clock(self, bucket: int) -> int | None:
         """When the clock of the bucket that starts at ``bucket`` began, or None."""
@@ -476,14 +485,14 @@ class SUnion:
                 seen += 1
                 if chunk.max < end:
                     into.append(chunk.rows)
-                    self.stable_bytes -= chunk.rows.nbytes
+                    self.stable_bytes -= chunk.nbytes
                     continue
                 if (rows := chunk.select(BEFORE_TIME, end)) is not None:
                     into.append(rows)
-                    self.stable_bytes -= chunk.rows.nbytes
+                    self.stable_bytes -= chunk.nbytes
                     rest = chunk.from_time(end)
                     assert rest is not None
-                    self.stable_bytes += rest.rows.nbytes
+                    self.stable_bytes += rest.nbytes
                     chunk = rest
                 kept.append(chunk)
             if seen:
@@ -493,19 +502,4 @@ class SUnion:
 
 def _serialise(parts: list[Rows]) -> Rows | None:
     """Parts in (input, id) order become one sequence in (time, input, id) order."""
-    if not parts:
-        return None
-    rows = concat_rows(parts)
-    if _in_order(parts):
-        return rows
-    return rows.take(rows.time.argsort(kind="stable"))
-
-
-def _in_order(parts: list[Rows]) -> bool:
-    end = BEFORE_TIME
-    for rows in parts:
-        in_order, low, high = rows.span()
-        if low < end or not in_order:
-            return False
-        end = high
-    return True
+    return merge_rows(parts) if parts else None

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from spe.schema import Attribute, AttributeType, Schema
 from spe.states import Kind, NodeState
 from spe.strings import StringDictionary, StringPool
-from spe.times import format_timestamp
+from spe.times import BEFORE_TIME, format_timestamp
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -222,8 +222,7 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     values = np.concatenate([c.values for c in columns])
     for column in columns:
         if column.valid is not None:
-            masks = [np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns]
-            return Column(values, np.concatenate(masks), dictionary)
+            return Column(values, _masks(columns), dictionary)
     return Column(values, None, dictionary)
 
 
@@ -241,14 +240,53 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def merge_rows(parts: Sequence[Rows]) -> Rows:
-    """Merges parts, each sorted by time, into one order: (time, part, position in part).
+    """Merges parts, in any order within, into one order: (time, part, position in part).
 
-    A stable sort of the concatenation is exactly that order, and timsort finds the sorted runs.
+    A stable sort of the concatenation is exactly that order, and timsort finds the sorted runs.  Where the parts
+    already lie one after the other nothing is moved.
     """
-    if len(parts) == 1:
-        return parts[0]
-    joined = concat_rows(parts)
-    return joined.take(joined.time.argsort(kind="stable"))
+    if _in_order(parts):
+        return concat_rows(parts)
+    time = np.concatenate([p.time for p in parts])
+    order = time.argsort(kind="stable")
+    time = time.take(order)
+    t_max = time
+    for part in parts:
+        if part.t_max is not part.time:
+            t_max = np.concatenate([p.t_max for p in parts]).take(order)
+            break
+    columns = []
+    for column in zip(*[p.columns for p in parts]):
+        last = column[-1].dictionary
+        if last is None:
+            values = np.concatenate([c.values for c in column])
+        else:
+            values = np.concatenate(
+                [c.values if c.dictionary is last else c.in_dictionary(last).values for c in column]
+            )
+        valid = None
+        for one in column:
+            if one.valid is not None:
+                valid = _masks(column).take(order)
+                break
+        columns.append(Column(values.take(order), valid, last))
+    return Rows(time, t_max, tuple(columns))
+
+
+def _masks(columns: Sequence[Column]) -> BoolArray:
+    return np.concatenate([np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns])
+
+
+def _in_order(parts: Sequence[Rows]) -> bool:
+    """Is each part sorted, and none begins before the end of the one before it?"""
+    end = BEFORE_TIME
+    for rows in parts:
+        if len(rows):
+            in_order, low, high = rows.span()
+            if low < end or not in_order:
+                return False
+            end = high
+    return True
 
 
 def is_sorted(time: Int64Array) -> bool:
