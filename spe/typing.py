@@ -77,7 +77,10 @@ def load_class(path: str, field: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a user's module raises when it is imported
-        raise QueryError(field, f"cannot load {path!r}: {type(error).__name__}: {error}") from error
+        raise QueryError(
+            field,
+            f"cannot load {path!r}: {type(error).__name__}: {error}; looked in the current directory and on PYTHONPATH",
+        ) from error
     if not isinstance(found, type):
         raise QueryError(field, f"{path!r} is no class")
     return found
