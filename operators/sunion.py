@@ -1,8 +1,8 @@
 """SUnion: merges a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
 
 Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/rules.md are here;
-*whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due`,
-:meth:`SUnion.correctable` and then calls one of the ``release`` methods.
+*whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
+:meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
 
 Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), per input *stream* sorted by
 (time, input index, id): arrival order differs between replicas, that key does not.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from operators.chunk import Chunk
 from spe.batch import Batch, Boundary, RecDone, Rows, merge_rows
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
@@ -34,57 +35,6 @@ class Slice:
 
     def __len__(self) -> int:
         return sum(len(rows) for rows in self.streams if rows is not None)
-
-
-class _Chunk:
-    """Rows as they arrived, with what is needed to place them without looking inside.
-
-    ``floor`` is the input's stable frontier on arrival: no later chunk holds a smaller time, so a scan over chunks
-    can stop at the first whose floor is past its end.
-    """
-
-    __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted", "width")
-
-    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int, width: int) -> None:
-        self.rows = rows
-        self.first_id = first_id
-        self.ids = ids
-        self.floor = floor
-        self.sorted, self.min, self.max = rows.span()
-        self.width = width
-        self.nbytes = len(rows) * width
-
-    def select(self, low: int, high: int) -> Rows | None:
-        """Rows with low ≤ time < high."""
-        if self.min >= low and self.max < high:
-            return self.rows
-        time = self.rows.time
-        if self.sorted:
-            start, stop = time.searchsorted(low), time.searchsorted(high)
-            return self.rows.slice(int(start), int(stop)) if start < stop else None
-        mask = (time >= low) & (time < high)
-        return self.rows.select(mask) if mask.any() else None
-
-    def from_time(self, low: int) -> _Chunk | None:
-        """What has time ≥ low, or None."""
-        if self.min >= low:
-            return self
-        if self.max < low:
-            return None
-        if self.sorted:
-            start = int(self.rows.time.searchsorted(low))
-            ids = None if self.ids is None else self.ids[start:]
-            return _Chunk(self.rows.slice(start, len(self.rows)), self.first_id + start, ids, self.floor, self.width)
-        index = np.flatnonzero(self.rows.time >= low)
-        ids = index + self.first_id if self.ids is None else self.ids.take(index)
-        return _Chunk(self.rows.take(index), self.first_id, ids, self.floor, self.width)
-
-    def smallest_id(self, low: int) -> int | None:
-        """Smallest id among the rows with time ≥ low (ids ascend within a chunk)."""
-        if self.max < low:
-            return None
-        at = 0 if self.min >= low else int(np.argmax(self.rows.time >= low))
-        return self.first_id + at if self.ids is None else int(self.ids[at])
 
 
 class SUnionInput:
@@ -128,8 +78,8 @@ class SUnionInput:
         self.cut_time = BEFORE_TIME
         self.held = False
         self.skip_below = BEFORE_TIME
-        self.stable: list[_Chunk] = []
-        self.tentative: list[_Chunk] = []
+        self.stable: list[Chunk] = []
+        self.tentative: list[Chunk] = []
         self.tentative_bytes = 0
 
     @property
@@ -153,7 +103,7 @@ class SUnionInput:
         rows = batch.rows
         if len(rows) == 0:
             return
-        chunk = _Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width_of(rows))
+        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width_of(rows))
         latest = chunk.max
         if chunk.min < self.skip_below:
             # After an install the state already holds what lies below the restart point (B7, A3).
@@ -184,7 +134,7 @@ class SUnionInput:
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
         self._owner._arrived(int(rows.time[-1]), now)
-        chunk = _Chunk(rows, 0, None, low, self._width_of(rows)).from_time(low)
+        chunk = Chunk(rows, 0, None, low, self._width_of(rows)).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)
@@ -477,7 +427,7 @@ class SUnion:
         for one in self.inputs:
             into = parts[one.stream]
             chunks = one.stable
-            kept: list[_Chunk] = []
+            kept: list[Chunk] = []
             seen = 0
             for chunk in chunks:
                 if chunk.floor >= end:

@@ -102,10 +102,8 @@ class Feed:
     producer: str
     mode: Mode
     position: int
-    since: int
     opened: bool = False
     last_arrival: int = 0
-    last_stable: int = 0
     frontier: int = BEFORE_TIME
     tentative: bool = False
     #: Since when its producer is known to have more than has arrived; since when another replica is further on.
@@ -118,9 +116,7 @@ class Feed:
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were not running for the last ``gap_us``: that was no silence of the producer's (T1)."""
-        self.since = min(self.since + gap_us, now)
         self.last_arrival = min(self.last_arrival + gap_us, now)
-        self.last_stable = min(self.last_stable + gap_us, now)
         self.ahead_since = self.behind_since = None
 
 
@@ -234,7 +230,7 @@ class Input:
         if feed is not None:
             feed.opened = True
             feed.owes = self._state(feed) is NodeState.STABILIZATION
-            feed.last_arrival = feed.last_stable = feed.since = now
+            feed.last_arrival = now
             self.producers[feed.producer].retry_us = RETRY_US
 
     def closed(self, generation: int, now: int) -> None:
@@ -310,7 +306,6 @@ class Input:
         if len(batch) and batch.rows.span()[1] < feed.frontier:
             raise RemoteProtocolError(f"{self.channel}: a tuple below the boundary {feed.frontier} that came before it")
         feed.position = batch.upto_id
-        feed.last_stable = now
         feed.behind_since = None
         self.port.add_stable(batch, now)
 
@@ -326,7 +321,6 @@ class Input:
             raise RemoteProtocolError(f"{self.channel}: boundary {boundary!r} goes back")
         feed.position = boundary.upto_id
         feed.frontier = boundary.time
-        feed.last_stable = now
         feed.behind_since = None
         self.port.add_boundary(boundary, now)
 
@@ -504,7 +498,7 @@ class Input:
 
     def _new_feed(self, producer: str, mode: Mode, now: int) -> Feed:
         self._generation += 1
-        return Feed(self._generation, producer, mode, self.port.position, now, last_arrival=now, last_stable=now)
+        return Feed(self._generation, producer, mode, self.port.position, last_arrival=now)
 
     def _open(self, feed: Feed) -> Open:
         port = self.port

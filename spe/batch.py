@@ -370,5 +370,4 @@ class RecDone:
     state: NodeState
 
 
-Element = Union[Batch, Boundary, Undo, RecDone]  # noqa: UP007 - isinstance over the union needs the names below
-ELEMENT_TYPES = (Batch, Boundary, Undo, RecDone)
+Element = Union[Batch, Boundary, Undo, RecDone]  # noqa: UP007 - evaluated at run time

@@ -29,15 +29,6 @@ class Clock(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """A bound port."""
-
-    @property
-    def address(self) -> str:
-        """``host:port`` as bound (port 0 in the request is resolved)."""
-        ...
-
-
 class Network(Protocol):
     """Byte streams between addresses ``host:port``."""
 

@@ -11,7 +11,6 @@ END_OF_TIME: Final = 2**62
 #: Before every tuple: nothing has been released yet.
 BEFORE_TIME: Final = -(2**62)
 
-MICROSECOND: Final = 1
 MILLISECOND: Final = 1_000
 SECOND: Final = 1_000_000
 

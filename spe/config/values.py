@@ -100,8 +100,6 @@ def names_of(value: Any) -> tuple[str, ...]:
 PositiveDuration = Annotated[int, BeforeValidator(_positive_duration)]
 #: Microseconds, zero or more.
 Length = Annotated[int, BeforeValidator(_length)]
-#: Microseconds, either sign.
-SignedDuration = Annotated[int, BeforeValidator(duration_of)]
 #: Bytes.
 Size = Annotated[int, BeforeValidator(size_of)]
 #: Microseconds since the epoch.
