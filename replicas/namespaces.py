@@ -1,0 +1,125 @@
+"""Every process of a local cluster in a network namespace of its own: the kernel's own cuts.  Linux, as root.
+
+A bridge joins the namespaces, so each process has an address of its own, and links fail as they do between machines:
+packets vanish, TCP retransmits and times out by itself.  A cut is a blackhole route to one peer in the sender's
+namespace, hence one-way by nature; a link that is down loses everything, which is what a machine without power does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from spe.errors import SpeError
+
+#: 10.x.y.0/24 of this process; up to 253 namespaces.
+_NET: Final = "10.{}.{}"
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; "" if there can."""
+    if os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "there is no ip command (iproute2)"
+    probe = f"spe-probe-{os.getpid()}"
+    try:
+        _ip("netns", "add", probe)
+        _ip("link", "add", f"p{os.getpid()}", "type", "bridge")
+    except SpeError as error:
+        return f"the kernel does not let us: {error}"
+    finally:
+        for words in (("netns", "del", probe), ("link", "del", f"p{os.getpid()}")):
+            with contextlib.suppress(SpeError):
+                _ip(*words)
+    return ""
+
+
+class Namespaces:
+    """One namespace per name, joined by a bridge that we stand on as well.  Use :func:`open_namespaces`.
+
+    Attributes:
+      addresses: host (no port) by name.
+      ours: our own address on the bridge.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        pid = os.getpid()
+        net = _NET.format(64 + (pid >> 8) % 64, pid % 256)
+        self._bridge = f"spe{pid}"
+        self._net = net
+        self._spaces = {name: f"spe-{pid}-{at}" for at, name in enumerate(names)}
+        self.ours = f"{net}.1"
+        self.addresses = {name: f"{net}.{at + 2}" for at, name in enumerate(names)}
+        self._cuts: set[tuple[str, str]] = set()
+
+    def command(self, name: str, words: Sequence[str]) -> list[str]:
+        """``words`` run in the namespace of ``name``; the process keeps its pid (exec)."""
+        return ["ip", "netns", "exec", self._spaces[name], *words]
+
+    def set_cuts(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """From now on exactly these (sender, receiver) pairs are cut: what the sender sends vanishes."""
+        wanted = set(pairs)
+        for sender, receiver in sorted(wanted - self._cuts):
+            self._route("add", sender, receiver)
+        for sender, receiver in sorted(self._cuts - wanted):
+            self._route("del", sender, receiver)
+        self._cuts = wanted
+
+    def plug(self, name: str, *, up: bool) -> None:
+        """Pulls the cable of a namespace, or puts it back; routes live with the cable."""
+        self._in(name, "link", "set", "eth0", "up" if up else "down")
+        if up:
+            for sender, receiver in sorted(c for c in self._cuts if c[0] == name):
+                self._in(sender, "route", "replace", "blackhole", f"{self.addresses[receiver]}/32")
+
+    def _route(self, verb: str, sender: str, receiver: str) -> None:
+        self._in(sender, "route", verb, "blackhole", f"{self.addresses[receiver]}/32")
+
+    def _in(self, name: str, *words: str) -> None:
+        _ip("-n", self._spaces[name], *words)
+
+    def _make(self) -> None:
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.ours}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        for at, (name, space) in enumerate(self._spaces.items()):
+            outside = f"v{os.getpid()}-{at}"
+            _ip("netns", "add", space)
+            _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", outside, "master", self._bridge, "up")
+            self._in(name, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+            self._in(name, "link", "set", "lo", "up")
+            self._in(name, "link", "set", "eth0", "up")
+
+    def _remove(self) -> None:
+        for space in self._spaces.values():
+            with contextlib.suppress(SpeError):
+                _ip("netns", "del", space)  # takes its end of the cable with it
+        with contextlib.suppress(SpeError):
+            _ip("link", "del", self._bridge)
+
+
+@contextlib.contextmanager
+def open_namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
+    """Namespaces that go with the block, however it ends.
+
+    Raises:
+      SpeError: the kernel, or ``ip``, says no.
+    """
+    spaces = Namespaces(names)
+    try:
+        spaces._make()
+        yield spaces
+    finally:
+        spaces._remove()
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SpeError(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
