@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,9 +69,8 @@ def test_a_pulled_cable_silences_a_namespace_and_cuts_outlive_it(spaces: Namespa
 
 
 def test_nothing_is_left_behind() -> None:
-    with pytest.raises(ZeroDivisionError), open_namespaces(["a", "b"]) as spaces:
-        bridge = spaces._bridge
+    with contextlib.suppress(ZeroDivisionError), open_namespaces(["a", "b"]) as spaces:
         raise ZeroDivisionError
     left = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
     left += subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
-    assert bridge not in left
+    assert spaces._bridge not in left
