@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import trio
 
+from consistency.checking.history import Delivered
 from replicas.client_view import Change, ClientPort, StableView
 from replicas.inputs import Action, Input
 from replicas.links import Identity
@@ -170,6 +171,8 @@ class Client:
 
     def _emit(self, channel: Channel, element: Element) -> None:
         self._waiting.append(Change(channel, element, self._env.clock.wall_us()))
+        if self._env.history is not None:
+            self._env.history(Delivered(self._env.clock.monotonic_us(), self.name, channel, element))
 
     def _done(self, change: Change) -> None:
         element = change.element

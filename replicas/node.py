@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 import trio.lowlevel
 
+from consistency.checking.history import StateChanged
 from consistency.partners import Ask
 from replicas.inputs import Action
 from replicas.links import Identity, dial
@@ -180,10 +181,12 @@ class NodeProcess:
 
     def _host(self, id: ReplicaId) -> None:
         """Makes a replica, empty and RECOVERING, in place of the one that may be there."""
-        trace = self._env.trace.event
+        trace, history, clock = self._env.trace.event, self._env.history, self._env.clock
 
         def told(state: NodeState, fresh: bool) -> None:
             trace("state", replica=str(id), state=state.name, fresh=fresh)
+            if history is not None:
+                history(StateChanged(clock.monotonic_us(), str(id), state, fresh))
 
         signals = [Signal() for _ in self._plan.unit[id.unit].outputs]
         replica = Replica(

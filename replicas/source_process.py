@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from consistency.checking.history import Sent
 from replicas.element_log import Substream
 from replicas.links import Identity
 from replicas.node import substream
@@ -22,7 +23,7 @@ from replicas.source import SourceProxy
 from spe.batch import Batch, Boundary, Element
 from spe.env import Env
 from spe.hashing import partition_of
-from spe.plan import Plan
+from spe.plan import Channel, Plan
 from spe.states import NodeState, StreamId
 from spe.times import BEFORE_TIME
 from spe.wire.messages import (
@@ -121,12 +122,21 @@ class SourceProcess:
             async with trio.open_nursery() as nursery:
                 address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
                 task_status.started(address)
-                await proxy.run(lambda _: self._signal.wake(), self._say)
+                await proxy.run(self._publish, self._say)
                 self._signal.wake()
                 if proxy.fault is not None:
                     self._say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
         finally:
             proxy.close()
+
+    def _publish(self, elements: list[Element]) -> None:
+        """Something has become durable: subscriptions may take it."""
+        proxy, history = self._proxy, self._env.history
+        if history is not None and proxy is not None:
+            high = max((e.rows.span()[2] for e in elements if isinstance(e, Batch) and len(e)), default=BEFORE_TIME)
+            channel = Channel(self._source.stream, 0)
+            history(Sent(self._env.clock.monotonic_us(), channel, proxy.last_id, high, proxy.frontier))
+        self._signal.wake()
 
     def _fault(self, proxy: SourceProxy) -> str | None:
         """Why taking in has stopped; our name stands before it anyhow."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import trio
 
+from consistency.checking.history import Closed, FeedMode, Opened, Promoted, Received
 from replicas.inputs import Action, Close, Input, Open, SetMode
 from replicas.links import HELLO_SECONDS, Connection, Identity, dial
 from spe.env import Env
@@ -248,6 +249,7 @@ class Upstream:
         key = (owner.name, index, action.generation)
         trace = self._env.trace.event
         channel = str(owner.inputs[index].channel)
+        self._tell_history(owner, index, action)
         if isinstance(action, Open):
             trace("subscribe", consumer=owner.name, channel=channel, producer=action.producer, mode=action.mode)
             feed = self._feeds[key] = (trio.CancelScope(), [])
@@ -262,6 +264,19 @@ class Upstream:
             trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
             for connection in self._feeds[key][1] if key in self._feeds else []:
                 self._nursery.start_soon(self._set_mode, connection, action)
+
+    def _tell_history(self, owner: Owner, index: int, action: Action) -> None:
+        history = self._env.history
+        if history is None:
+            return
+        now, channel = self._env.clock.monotonic_us(), owner.inputs[index].channel
+        match action:
+            case Open(generation, producer, mode, position, frontier, held, t_star):
+                history(Opened(now, owner.name, channel, producer, generation, mode, position, frontier, held, t_star))
+            case Close(generation, reason):
+                history(Closed(now, owner.name, channel, generation, reason))
+            case SetMode(generation, mode):
+                history(Promoted(now, owner.name, channel, generation, mode))
 
     async def _set_mode(self, connection: Connection, action: SetMode) -> None:
         try:
@@ -286,7 +301,7 @@ class Upstream:
                         await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
                     if waiting.cancelled_caught:
                         raise LinkBroken(f"{action.producer} did not answer the subscription")
-                    await self._receive(connection, owner, index, generation)
+                    await self._receive(connection, owner, index, action.producer, generation)
                 finally:
                     with trio.CancelScope(shield=True):
                         await connection.aclose()
@@ -300,6 +315,7 @@ class Upstream:
             del self._feeds[key]
         if not scope.cancelled_caught:
             self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
+            self._tell_history(owner, index, Close(generation, why))
             one.closed(generation, clock.monotonic_us())
             if owner.name in self._owners:
                 self._choose_for(owner)
@@ -352,26 +368,28 @@ class Upstream:
         )
         one.opened(action.generation, self._env.clock.monotonic_us())
 
-    async def _receive(self, connection: Connection, owner: Owner, index: int, generation: int) -> None:
+    async def _receive(self, connection: Connection, owner: Owner, index: int, producer: str, generation: int) -> None:
         one = owner.inputs[index]
         channel = one.channel
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
-        clock = self._env.clock
+        clock, history = self._env.clock, self._env.history
         while True:
             one.paused(generation, True)
             await owner.room(index)
             one.paused(generation, False)
             frames = await connection.receive()
             now = clock.monotonic_us()
-            moved: list[Action] = []
             for element in decoder.decode_all(frames):
                 if isinstance(element, Frame):
                     message = decode_message(element.body)
                     if not isinstance(message, StateChange):
                         raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
                     one.state_changed(generation, NodeState(message.state), message.fresh)
-                else:
-                    moved += one.element(generation, element, now)
-            for action in moved:
-                self._perform(owner, index, action)
+                    continue
+                if history is not None:
+                    feed = one.feed(generation)
+                    mode: FeedMode = "" if feed is None else feed.mode
+                    history(Received(now, owner.name, channel, producer, generation, mode, element))
+                for action in one.element(generation, element, now):
+                    self._perform(owner, index, action)
             owner.delivered()

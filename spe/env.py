@@ -112,7 +112,11 @@ class Trace(Protocol):
 
 @dataclass(frozen=True)
 class Env:
-    """Everything that a shell may touch."""
+    """Everything that a shell may touch.
+
+    Attributes:
+      history: takes the events that the checkers judge a run by (consistency.checking.history); None: nobody does.
+    """
 
     clock: Clock
     network: Network
@@ -120,3 +124,4 @@ class Env:
     compute: Compute
     random: Random
     trace: Trace
+    history: Callable[[Any], None] | None = None

@@ -23,6 +23,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
+from consistency.checking.history import History, Note, ProcessDown, ProcessUp
 from replicas.client import Client
 from replicas.client_view import Change
 from replicas.node import NodeProcess
@@ -258,13 +259,15 @@ class SimCompute:
 class ListTrace:
     """Keeps what happened, for assertions and for people reading a failure."""
 
-    def __init__(self, log: list[str], host: str) -> None:
+    def __init__(self, log: list[str], history: History, host: str) -> None:
         self._log = log
+        self._history = history
         self._host = host
 
     def event(self, name: str, /, **fields: Any) -> None:
         text = " ".join(f"{k}={v}" for k, v in fields.items())
         self._log.append(f"{trio.current_time():9.3f} {self._host:12} {name} {text}")
+        self._history(Note(round(trio.current_time() * 1e6), self._host, name, text))
 
 
 class SimCluster:
@@ -274,6 +277,7 @@ class SimCluster:
         self.plan = plan
         self.network = SimNetwork()
         self.log: list[str] = []
+        self.history = History()
         self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
         self.clients: dict[str, Client] = {}
         #: The node processes that run now.
@@ -310,7 +314,8 @@ class SimCluster:
             storage,
             SimCompute(),
             Random(f"{self._seed}/{host}"),
-            ListTrace(self.log, host),
+            ListTrace(self.log, self.history, host),
+            self.history,
         )
 
     async def start(self) -> None:
@@ -332,6 +337,7 @@ class SimCluster:
         """kill -9: tasks stop, connections are reset, unsynced bytes of its disk stay in the page cache."""
         self._note(f"kill {host}")
         self._scopes[host].cancel()
+        self.history(ProcessDown(round(trio.current_time() * 1e6), host))
         self.network.reset(host)
         self.nodes.pop(host, None)
         self._freezer.thaw(host)
@@ -378,6 +384,7 @@ class SimCluster:
 
     async def _process(self, host: str) -> None:
         HOST.set(host)
+        self.history(ProcessUp(now := round(trio.current_time() * 1e6), host, now))
         with trio.CancelScope() as scope:
             self._scopes[host] = scope
             await self._starts[host]()
