@@ -143,6 +143,18 @@ class FaultState:
                 stalled = True
         return Conditions(tuple(sorted(cuts)), tuple(sorted(delays.items())), stalled)
 
+    def links(self) -> tuple[set[tuple[str, str]], dict[tuple[str, str], int]]:
+        """Cut (sender, receiver) pairs, and microseconds by which pairs are late."""
+        cuts: set[tuple[str, str]] = set()
+        delays: dict[tuple[str, str], int] = {}
+        for item in self._all():
+            pair = (item.first, item.second)
+            if item.kind is FaultKind.CUT:
+                cuts.add(pair)
+            elif item.kind is FaultKind.DELAY:
+                delays[pair] = max(item.by_us, delays.get(pair, 0))
+        return cuts, delays
+
     def _items(self, fault: Fault) -> set[_Item]:
         if fault.kind not in (FaultKind.CUT, FaultKind.DELAY):
             return {_Item(fault.kind, p) for p in fault.first}

@@ -74,12 +74,26 @@ def run(
     seed: Seed = None,
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
     view: Annotated[bool, Parameter(help="Live view, when the output is a terminal.", negative="--no-view")] = True,
+    links: Annotated[
+        Literal["inside", "proxy", "namespaces"],
+        Parameter(help="Who makes links fail: the processes, proxies between them, or (as root) the kernel."),
+    ] = "inside",
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
+    from replicas.link_faults import LinkMode
     from spe.cli.run import run
 
     length = None if duration is None else _duration("--duration", duration)
-    return run(config, data=data, run_dir=run_dir, faults=faults, seed=seed, duration_us=length, view=view)
+    return run(
+        config,
+        data=data,
+        run_dir=run_dir,
+        faults=faults,
+        seed=seed,
+        duration_us=length,
+        view=view,
+        links=LinkMode(links),
+    )
 
 
 @app.command(sort_key=3)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from replicas.faults import Fault, processes_of
+from replicas.link_faults import Links
 from replicas.managed_process import ProcessSpec
 from replicas.ports import check_free, free_addresses
 from replicas.readers import Replay, open_reader
@@ -35,6 +36,7 @@ class Job:
     seed: int
     duration_us: int | None
     live_view: bool
+    links: Links
     specs: list[ProcessSpec] = field(default_factory=list)
 
 
@@ -85,17 +87,22 @@ def process_specs(job: Job) -> list[ProcessSpec]:
     words = [sys.executable, "-m", "spe.cli"]
     where, seed = str(job.run.path), str(job.seed)
     environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+    def spec(name: str, command: list[str], *, reads_stdin: bool = False) -> ProcessSpec:
+        command = job.links.command(name, command)
+        return ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=reads_stdin)
+
     specs = []
     for stream, source in job.plan.sources.items():
         command = [*words, "source", where, "--source", stream, "--seed", seed]
         name = f"source:{stream}"
         stdin = source.reader.get("kind") == "stdin"
-        specs.append(ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=stdin))
+        specs.append(spec(name, command, reads_stdin=stdin))
     for node in job.plan.nodes:
         command = [*words, "node", where, "--node", node, "--seed", seed]
-        specs.append(ProcessSpec(str(node), command, job.run.log(node), environment))
+        specs.append(spec(str(node), command))
     for client in job.plan.clients:
         command = [*words, "client", where, "--client", client, "--seed", seed]
         name = f"client:{client}"
-        specs.append(ProcessSpec(name, command, job.run.log(name), environment))
+        specs.append(spec(name, command))
     return specs

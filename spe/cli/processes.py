@@ -60,7 +60,7 @@ Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 
 
 def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
-    target = load_target(path)
+    target = load_target(path, node)
     pick("node", node, target.plan.nodes)
     require_addresses(path, target)
 
@@ -77,7 +77,7 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
 def run_source_process(
     path: Path, source: str, data: Path | None, storage: Path | None, seed: int | None, link: int | None
 ) -> int:
-    target = load_target(path)
+    target = load_target(path, f"source:{source}")
     if data is not None and target.folder is None:
         target = replace(target, plan=load_plan(path, data))
     pick("source", source, target.plan.sources)
@@ -103,7 +103,7 @@ def run_source_process(
 def run_client_process(
     path: Path, client: str, storage: Path | None, seed: int | None, print_: str, link: int | None
 ) -> int:
-    target = load_target(path)
+    target = load_target(path, f"client:{client}")
     pick("client", client, target.plan.clients)
     require_addresses(path, target, target.plan.nodes)
     name = f"client:{client}"

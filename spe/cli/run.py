@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any, Final
 
 import trio
@@ -17,6 +17,7 @@ from replicas.cluster import Cluster, open_cluster
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Conditions, FaultState
 from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of
+from replicas.link_faults import LinkMode, open_links
 from replicas.links import Identity
 from replicas.managed_process import Phase
 from replicas.serving import Server
@@ -61,6 +62,7 @@ def run(
     seed: int | None,
     duration_us: int | None,
     view: bool,
+    links: LinkMode = LinkMode.INSIDE,
 ) -> int:
     """Returns 0 only when the clients' stable streams equal the reference run."""
     plan = with_default_client(load_plan(config, data))
@@ -69,27 +71,31 @@ def run(
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     origins = common_origins(plan)
-    addresses = local_addresses(plan)
-    directory = RunDirectory.create(run_dir, config)
-    job = Job(
-        config=config,
-        data=(data if data is not None else config.parent).absolute(),
-        plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
-        run=directory,
-        faults=sorted(schedule, key=lambda f: f.at_us),
-        addresses=addresses,
-        origins=origins,
-        token=new_token(),
-        seed=SystemRandom().getrandbits(32) if seed is None else seed,
-        duration_us=duration_us,
-        live_view=view and sys.stdout.isatty(),
-    )
-    job.specs = process_specs(job)
-    directory.write("faults.json", [f.to_data() for f in job.faults])
-    directory.write_cluster(
-        plan, data=str(job.data), addresses=addresses, origins=origins, token=job.token, seed=job.seed
-    )
-    return trio.run(Supervisor(job).main)
+    seed = SystemRandom().getrandbits(32) if seed is None else seed
+    found = local_addresses(plan)
+    with open_links(links, plan, found, Random(seed)) as ways:
+        addresses = ways.listen(found)
+        directory = RunDirectory.create(run_dir, config)
+        job = Job(
+            config=config,
+            data=(data if data is not None else config.parent).absolute(),
+            plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
+            run=directory,
+            faults=sorted(schedule, key=lambda f: f.at_us),
+            addresses=addresses,
+            origins=origins,
+            token=new_token(),
+            seed=seed,
+            duration_us=duration_us,
+            live_view=view and sys.stdout.isatty(),
+            links=ways,
+        )
+        job.specs = process_specs(job)
+        directory.write("faults.json", [f.to_data() for f in job.faults])
+        directory.write_cluster(
+            plan, data=str(job.data), addresses=addresses, origins=origins, token=job.token, seed=job.seed, via=ways.via
+        )
+        return trio.run(Supervisor(job).main)
 
 
 class Supervisor:
@@ -145,7 +151,8 @@ class Supervisor:
         with self._drawing() as draw:
             async with open_cluster(job.specs, told=self._told) as cluster, trio.open_nursery() as nursery:
                 self._cluster = cluster
-                hands = Hands(cluster, self._poller, job.run, self._state)
+                await nursery.start(job.links.run)
+                hands = Hands(cluster, self._poller, job.run, self._state, job.links)
                 self._faults = faults = FaultRunner(
                     env.clock, self._state, hands.perform, told=self._fault_told, reads=self._reads
                 )

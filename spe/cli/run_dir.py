@@ -55,8 +55,11 @@ class Target:
     supervisor_pid: int = 0
 
 
-def load_target(path: Path) -> Target:
+def load_target(path: Path, process: str = "") -> Target:
     """A configuration, or the directory of a run.
+
+    Args:
+      process: as which process of the run we look: it may reach its peers by ways of its own.
 
     Raises:
       ConfigError, SpeError: it is neither.
@@ -70,9 +73,10 @@ def load_target(path: Path) -> Target:
         folder = Path(data["data"])
         plan = with_default_client(load_plan(path / CONFIG, folder))
         known = processes(plan)
-        plan = with_addresses(plan, {n: a for n, a in data["addresses"].items() if n in known})
+        addresses = data["addresses"] | data.get("via", {}).get(process, {})
+        plan = with_addresses(plan, {n: a for n, a in addresses.items() if n in known})
         plan = with_origins(plan, data["origins"])
-        return Target(plan, data["addresses"], data["token"], path, int(data["pid"]))
+        return Target(plan, addresses, data["token"], path, int(data["pid"]))
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import trio
 
 from replicas.cluster import Cluster
 from replicas.fault_runner import FaultRunner
-from replicas.fault_state import Action, Do, FaultState
+from replicas.fault_state import Action, Conditions, Do, FaultState
 from replicas.faults import one_fault
+from replicas.link_faults import Links
 from replicas.managed_process import Phase
 from replicas.serving import Opened
 from spe.cli.polling import Poller
@@ -40,13 +42,15 @@ class Hands:
 
     Args:
       state: which faults hold; says what each process has to know.
+      links: who makes links fail.
     """
 
-    def __init__(self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState) -> None:
+    def __init__(self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState, links: Links) -> None:
         self._cluster = cluster
         self._poller = poller
         self._run = run
         self._state = state
+        self._links = links
         #: Conditions are told as a whole: for each process in order, so that the last word is the newest.
         self._telling = {name: trio.Lock() for name in cluster.processes}
 
@@ -59,7 +63,7 @@ class Hands:
             if action.do is Do.RESTART:
                 await cluster.kill(name)
             self._state.started(name)
-            self._run.write_conditions(name, self._state.conditions(name))
+            self._run.write_conditions(name, self._conditions(name))
             await cluster.start(name)
             return ""
         if action.do is Do.FREEZE:
@@ -70,11 +74,13 @@ class Hands:
 
     async def _tell(self, name: str) -> str:
         """A frozen or dead process hears it when it runs again."""
+        if error := await self._links.apply(self._state):
+            return error
         async with self._telling[name]:
             error = ""
             with trio.move_on_after(_TELL_S):
                 while self._cluster.processes[name].phase in (Phase.RUNNING, Phase.STARTING):
-                    conditions = self._state.conditions(name)
+                    conditions = self._conditions(name)
                     self._run.write_conditions(name, conditions)
                     error = await self._poller.inject(name, conditions.to_data())
                     if not error:
@@ -82,6 +88,11 @@ class Hands:
                     await trio.sleep(_AGAIN_S)
             one = self._cluster.processes[name]
             return error if one.alive and one.phase is Phase.RUNNING else ""
+
+    def _conditions(self, name: str) -> Conditions:
+        """What a process makes happen itself."""
+        conditions = self._state.conditions(name)
+        return conditions if self._links.inside else replace(conditions, cuts=(), delays=())
 
 
 class SupervisorService:

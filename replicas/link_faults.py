@@ -1,0 +1,175 @@
+"""Who makes the links of a local cluster fail: the processes themselves, proxies between them, or the kernel.
+
+``inside`` needs nothing and is the default; a ``proxy`` leaves the processes untouched, so what they run is production
+code to the last byte; ``namespaces`` (Linux, root) loses packets as real machines do.  All three play the same faults;
+what one cannot do it refuses by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+import trio
+
+from replicas.fault_proxy import FaultProxy, Route, Way
+from replicas.fault_state import FaultState
+from replicas.faults import processes_of
+from replicas.namespaces import Namespaces, open_namespaces, why_not
+from replicas.ports import free_addresses
+from spe.errors import SpeError
+from spe.plan import Plan
+
+
+class LinkMode(enum.StrEnum):
+    """Where the faults of links are made."""
+
+    INSIDE = "inside"
+    PROXY = "proxy"
+    NAMESPACES = "namespaces"
+
+
+class Links(Protocol):
+    """Makes what a FaultState says about links true.
+
+    Attributes:
+      via: process -> peer -> the address that it has to dial; where it says nothing, the peer's own.
+      inside: the processes have to make these faults themselves.
+    """
+
+    via: Mapping[str, Mapping[str, str]]
+    inside: bool
+
+    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        """Where processes listen that were to listen at ``addresses``."""
+        ...
+
+    def command(self, process: str, words: Sequence[str]) -> list[str]:
+        """How a process is started."""
+        ...
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        ...
+
+    async def apply(self, state: FaultState) -> str:
+        """From now on exactly these faults hold; "" or what cannot be done."""
+        ...
+
+
+@contextlib.contextmanager
+def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> Iterator[Links]:
+    """The links of a cluster whose processes listen at ``addresses``; what they need of the system goes with the block.
+
+    Raises:
+      SpeError: there can be no such links here.
+    """
+    if mode is LinkMode.INSIDE:
+        yield InsideLinks()
+    elif mode is LinkMode.PROXY:
+        yield ProxyLinks(plan, addresses, random)
+    else:
+        if why := why_not():
+            raise SpeError(f"links: namespaces: {why}")
+        with open_namespaces(processes_of(plan)) as spaces:
+            yield NamespaceLinks(spaces)
+
+
+def dials(plan: Plan) -> dict[str, list[str]]:
+    """Process -> processes that it opens connections to."""
+    found: dict[str, set[str]] = {name: set() for name in processes_of(plan)}
+    for of, nodes in plan.placement.items():
+        for node in nodes:
+            for channel in plan.unit[of.unit].channels_in():
+                found[node] |= set(plan.producer_addresses(channel))
+            found[node] |= {str(n) for n in nodes}
+    for client in plan.clients.values():
+        for stream in client.reads:
+            for of, nodes in plan.placement.items():
+                if stream in plan.unit[of.unit].outputs:
+                    found[f"client:{client.name}"] |= {str(n) for n in nodes}
+    return {name: sorted(peers - {name}) for name, peers in found.items()}
+
+
+class InsideLinks:
+    """Each process cuts and delays what it sends and receives itself (spe.faulty_network)."""
+
+    inside = True
+
+    def __init__(self) -> None:
+        self.via: Mapping[str, Mapping[str, str]] = {}
+
+    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        return dict(addresses)
+
+    def command(self, process: str, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+
+    async def apply(self, state: FaultState) -> str:
+        return ""
+
+
+class ProxyLinks:
+    """Every link goes through a listener of a proxy in the supervising process."""
+
+    inside = False
+
+    def __init__(self, plan: Plan, addresses: Mapping[str, str], random: Random) -> None:
+        pairs = [(a, b) for a, peers in dials(plan).items() for b in peers]
+        taken = set(addresses.values())
+        free = [a for a in free_addresses(len(pairs) + len(taken)) if a not in taken]
+        routes = [Route(a, b, listen, addresses[b]) for (a, b), listen in zip(pairs, free, strict=False)]
+        self.via: Mapping[str, Mapping[str, str]] = {
+            a: {r.listener: r.listen for r in routes if r.dialler == a} for a, _ in pairs
+        }
+        self._proxy = FaultProxy(routes, random)
+
+    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        return dict(addresses)
+
+    def command(self, process: str, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        await self._proxy.run(task_status=task_status)
+
+    async def apply(self, state: FaultState) -> str:
+        cuts, delays = state.links()
+        self._proxy.set_ways(
+            {pair: Way(held=pair in cuts, delay_us=delays.get(pair, 0)) for pair in cuts | delays.keys()}
+        )
+        return ""
+
+
+class NamespaceLinks:
+    """Every process in a network namespace of its own."""
+
+    inside = False
+
+    def __init__(self, spaces: Namespaces) -> None:
+        self._spaces = spaces
+        self.via: Mapping[str, Mapping[str, str]] = {}
+
+    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        # The same ports, each on the address of its own namespace; whoever has none listens on the bridge.
+        return {
+            name: f"{self._spaces.addresses.get(name, self._spaces.ours)}:{address.rpartition(':')[2]}"
+            for name, address in addresses.items()
+        }
+
+    def command(self, process: str, words: Sequence[str]) -> list[str]:
+        return self._spaces.command(process, words)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+
+    async def apply(self, state: FaultState) -> str:
+        cuts, delays = state.links()
+        self._spaces.set_cuts(cuts)
+        return "namespaces cannot delay: use --links proxy" if delays else ""

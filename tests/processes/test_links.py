@@ -1,0 +1,60 @@
+"""The same faults on real processes, made by the processes themselves, by proxies, and by the kernel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicas.namespaces import why_not
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """
+cluster: links
+bucket: 50ms
+defaults: {x: 1s, alpha: 0.8, policy: process}
+sources:
+  a: {from: {generator: {name: orders, rate: 200, keys: 5, seed: 1, duration: 9s}}, boundary: 50ms, disorder: 20ms}
+  b: {from: {generator: {name: orders, rate: 200, keys: 5, seed: 2, duration: 9s}}, boundary: 50ms, disorder: 20ms}
+query:
+  both: {union: [a, b]}
+  sums: {aggregate: {from: both, window: {tumbling: 500ms}, group_by: key, compute: {n: count(*), v: sum(qty)}}}
+outputs: [sums]
+fragments: {all: {operators: [both, sums], replicas: [n1, n2]}}
+nodes: [n1, n2]
+clients: {screen: {reads: [sums]}}
+"""
+FAULTS = """
+- {at: 1s, kind: cut, from: n1, to: "client:screen", one_way: true, for: 1s}
+- {at: 1500ms, kind: kill, target: n2, for: 1s}
+- {at: 4s, kind: cut, from: "source:a", to: all, for: 2500ms}
+"""
+
+NAMESPACES = pytest.param(
+    "namespaces", marks=pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}")
+)
+
+
+@pytest.mark.parametrize("links", ["inside", "proxy", NAMESPACES])
+def test_a_run_with_cuts_and_a_kill_ends_equal(links: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "faults.yaml").write_text(FAULTS)
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "config.yaml", "--faults", tmp_path / "faults.yaml"]
+    ended = subprocess.run(
+        [*command, "--run-dir", run_dir, "--links", links, "--no-view"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    (screen,) = summary["channels"]
+    assert screen["tentative"] > 0
+    assert screen["undone"] == screen["tentative"]
