@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench clean
+.PHONY: demo test lint types check bench soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml
@@ -23,6 +23,10 @@ check: lint types test
 
 bench: $(READY)
 	$(VENV)/bin/python -m benchmarks
+
+# Real processes under random faults for MINUTES; memory and descriptors must return to their level.
+soak-processes: $(READY)
+	$(VENV)/bin/python -m tests.soak.processes --minutes $(or $(MINUTES),10)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)"; exit 1; }

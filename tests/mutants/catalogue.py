@@ -1,0 +1,386 @@
+"""Known-bad variants of the protocol, as patches of the engine.  A suite that lets one live is blind somewhere.
+
+Each mutant is one mistake that somebody could make, or did make while this was built.  It is on while its context
+lasts, and nothing in the engine knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consistency.partners import Partners
+from consistency.unit_replica import Checkpoint, UnitReplica
+from operators.soutput import SOutput
+from operators.sunion import SUnion, SUnionInput
+from replicas import element_log
+from replicas.client_view import ClientPort
+from replicas.inputs import Input
+from replicas.output_log import NotReady, OutputLog
+from replicas.producer_subscription import OutputSubscription
+from replicas.replica import Replica
+from replicas.source_writer import SourceWriter
+from replicas.stamping import Stamper
+from replicas.upstream import Upstream
+from spe.batch import Batch, Boundary, RecDone, Undo
+from spe.states import Kind, NodeState
+from spe.times import BEFORE_TIME, saturating_add
+
+Patch = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake.
+
+    Attributes:
+      name: also what tests call it.
+      mistake: what it does wrong, and the rule that it breaks.
+      on: makes it so while the context lasts.
+    """
+
+    name: str
+    mistake: str
+    on: Patch
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers ``function(original, self, *args)`` as what stands for a method (or a property) of ``target``."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = function.__name__.replace("_", "-")
+
+        @contextmanager
+        def on() -> Iterator[None]:
+            original = target.__dict__[attribute]
+            if isinstance(original, property):
+                get = original.fget
+
+                def read(self: Any) -> Any:
+                    return function(get, self)
+
+                changed: Any = property(read)
+            else:
+
+                def call(*args: Any, **named: Any) -> Any:
+                    return function(original, *args, **named)
+
+                changed = call
+            setattr(target, attribute, changed)
+            try:
+                yield
+            finally:
+                setattr(target, attribute, original)
+
+        assert name not in MUTANTS
+        MUTANTS[name] = Mutant(name, mistake, on)
+        return function
+
+    return register
+
+
+# --- what a producer sends (V) ---
+
+
+@mutant(OutputLog, "subscribe", "a resumed feed begins one tuple too late (U10)")
+def resend_off_by_one(original: Any, self: Any, mode: Any, position: int, *rest: Any) -> Any:
+    made = original(self, mode, position, *rest)
+    if isinstance(made, OutputSubscription) and position:
+        made._stable.done += 1
+    return made
+
+
+@mutant(OutputSubscription, "_begin_correction", "corrections follow tentative tuples without an undo (V1)")
+def no_undo(original: Any, self: Any, out: list[Any]) -> None:
+    original(self, out)
+    out[:] = [e for e in out if not isinstance(e, Undo)]
+
+
+@mutant(OutputSubscription, "_begin_correction", "an undo reaches one stable tuple too far (V5, P4)")
+def undo_of_a_stable_tuple(original: Any, self: Any, out: list[Any]) -> None:
+    original(self, out)
+    out[:] = [Undo(max(0, e.upto_id - 1)) if isinstance(e, Undo) else e for e in out]
+
+
+@mutant(OutputSubscription, "_news", "a switch forgets t_max: tentative tuples come again (V3)")
+def forgotten_t_max(original: Any, self: Any, entry: Any) -> Any:
+    return self._share(entry)
+
+
+@mutant(OutputSubscription, "__init__", "a switch forgets that the consumer holds tentative tuples (V1)")
+def held_forgotten(
+    original: Any, self: Any, output: Any, mode: Any, position: int, frontier: int, held: bool, *rest: Any
+) -> None:
+    original(self, output, mode, position, frontier, False, *rest)
+
+
+@mutant(OutputSubscription, "_pull_stable", "rec_done is sent in the middle of the corrections (V2)")
+def early_rec_done(original: Any, self: Any, out: list[Any], budget: int) -> Any:
+    left = original(self, out, budget)
+    at = next((i for i, e in enumerate(out) if isinstance(e, Undo)), None)
+    if at is not None:
+        out.insert(at + 1, RecDone(NodeState.STABLE))
+    return left
+
+
+@mutant(OutputSubscription, "_rec_done", "rec_done is never sent (V2)")
+def no_rec_done(original: Any, self: Any, out: list[Any]) -> None:
+    self._owes = self._correcting = False
+
+
+@mutant(OutputSubscription, "_pull_tentative", "tentative tuples are sent as stable ones (U8)")
+def tentative_marked_stable(original: Any, self: Any, out: list[Any], budget: int) -> None:
+    original(self, out, budget)
+    for at, element in enumerate(out):
+        if isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
+            out[at] = Batch(Kind.STABLE, self.position, self.position + len(element), None, element.rows)
+            self.position += len(element)
+    self._tentative = False
+
+
+@mutant(OutputLog, "clear_suffix", "the tentative suffix outlives its correction (R7)")
+def suffix_not_cleared(original: Any, self: Any) -> None:
+    self.run += 1
+
+
+@mutant(OutputLog, "truncation_line", "what the fastest consumer has acknowledged is forgotten for all (A2)")
+def truncation_too_early(original: Any, self: Any) -> Any:
+    return max((a.id for a in self._acks.values()), default=self.last_id)
+
+
+@mutant(element_log.Entry, "share", "a substream gets the rows of its neighbour (U9)")
+def substream_of_the_neighbour(original: Any, self: Any, substream: Any) -> Any:
+    index, count, key = substream
+    return original(self, ((index + 1) % count, count, key))
+
+
+# --- what an SUnion takes and gives (B) ---
+
+
+@mutant(SUnionInput, "add_stable", "what two feeds deliver counts twice (U10)")
+def duplicates_kept(original: Any, self: Any, batch: Any, now: int) -> None:
+    position = self.position
+    self.position = min(position, batch.from_id)
+    original(self, batch, now)
+    self.position = max(position, self.position)
+
+
+@mutant(SUnionInput, "add_stable", "the last tuple of a batch that ends on the boundary's time is lost")
+def lost_late_tuple(original: Any, self: Any, batch: Any, now: int) -> None:
+    rows = batch.rows
+    if len(rows) > 1 and self._owner.tainted:
+        mask = np.ones(len(rows), np.bool_)
+        mask[0] = False
+        batch = Batch(batch.kind, batch.from_id, batch.upto_id, batch.row_ids()[1:], rows.select(mask))
+    original(self, batch, now)
+
+
+@mutant(SUnion, "frontier", "a bucket counts as stable when its first input is (B2)")
+def frontier_of_the_fastest(original: Any, self: Any) -> Any:
+    return max(i.frontier for i in self.inputs)
+
+
+@mutant(SUnion, "_take", "ties in time go by arrival, not by input (U2)")
+def tie_by_arrival(original: Any, self: Any, end: int) -> Any:
+    for one in self.inputs:
+        if len(one.stable) > 1 and one.stable[-1].rows is not one.stable[0].rows:
+            one.stable[:2] = one.stable[1::-1]
+    return original(self, end)
+
+
+@mutant(SUnion, "_arrived", "an input that is silent but for boundaries starts no clocks (B3)")
+def no_clock_without_tuples(original: Any, self: Any, value: int, now: int) -> None:
+    if not any(value == i.frontier or value == i.tentative_frontier for i in self.inputs):
+        original(self, value, now)
+
+
+@mutant(SUnion, "due", "a bucket waits for an input that does not deliver, for ever (T3, hard)")
+def no_hard_limit(original: Any, self: Any, now: int, *, wait_us: int, hard_us: int, fresh: Any) -> Any:
+    waiting = [max(i.tentative_frontier, i.frontier) for i in self.inputs]
+    end = original(self, now, wait_us=wait_us, hard_us=1 << 50, fresh=fresh)
+    return None if end is None or min(waiting) < end else end
+
+
+@mutant(SUnionInput, "undo", "an undo from upstream leaves its tentative tuples (B5)")
+def undo_forgotten_by_the_input(original: Any, self: Any) -> None:
+    kept, size = list(self.tentative), self.tentative_bytes
+    original(self)
+    self.tentative, self.tentative_bytes = kept, size
+
+
+@mutant(SUnionInput, "add_stable", "a stable tuple leaves its tentative version beside it (B4)")
+def tentative_beside_stable(original: Any, self: Any, batch: Any, now: int) -> None:
+    kept, size, self.tentative = self.tentative, self.tentative_bytes, []
+    original(self, batch, now)
+    self.tentative, self.tentative_bytes = kept, size
+
+
+@mutant(SUnionInput, "main_changed", "another producer's tentative tuples count again after a switch (F6)")
+def no_cut_at_a_switch(original: Any, self: Any) -> None:
+    self.cut_time = BEFORE_TIME
+
+
+@mutant(SUnionInput, "acknowledged", "what was received is acknowledged, not what was processed (A1)")
+def acknowledged_on_arrival(original: Any, self: Any, restart: int) -> Any:
+    return self.position
+
+
+# --- checkpoint and redo (C, R) ---
+
+
+@mutant(UnitReplica, "_go_tentative", "the checkpoint is taken after the first tentative slice (C1)")
+def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> None:
+    original(self, now, event)
+    if self._checkpoint is not None:
+        self._checkpoint = Checkpoint(
+            self._checkpoint.restart, self._live.fragment.snapshot(), self._checkpoint.outputs
+        )
+
+
+@mutant(SUnion, "begin_redo", "redo leaves out the first bucket (R6)")
+def redo_skips_a_bucket(original: Any, self: Any) -> None:
+    original(self)
+    end = saturating_add(self.redo_next, self._bucket_us)
+    for one in self.inputs:
+        one.stable[:] = [c for c in (chunk.from_time(end) for chunk in one.stable) if c is not None]
+    self.stable_bytes = sum(c.nbytes for i in self.inputs for c in i.stable)
+
+
+@mutant(SUnion, "release_redo", "redo processes its first slice twice (R6)")
+def redo_repeats_a_slice(original: Any, self: Any, max_rows: int) -> Any:
+    again = getattr(self, "_mutant_again", None)
+    if again is not None:
+        self._mutant_again = None
+        return again
+    piece = original(self, max_rows)
+    if piece is not None and len(piece):
+        self._mutant_again = piece
+    return piece
+
+
+@mutant(SOutput, "stable", "a boundary overtakes the tuples that it covers (V1)")
+def boundary_before_its_tuples(original: Any, self: Any, rows: Any, boundary: int) -> Any:
+    made = original(self, rows, boundary)
+    if len(made) == 2:
+        batch, bound = made
+        return [Boundary(bound.kind, bound.time, batch.from_id), batch]
+    return made
+
+
+@mutant(SOutput, "restore", "ids start again after a restore (U9)")
+def ids_start_again(original: Any, self: Any, state: Any, released: Any = None) -> None:
+    original(self, {**state, "last_id": max(0, int(state["last_id"]) - 1)}, released)
+
+
+@mutant(UnitReplica, "_correctable", "redo begins although nothing has healed (R1)")
+def redo_too_early(original: Any, self: Any, now: int) -> bool:
+    restart = self.sunion.restart
+    return restart is not None and self.sunion.stable_end >= restart
+
+
+@mutant(UnitReplica, "_correctable", "a healed failure is never corrected (R1)")
+def never_corrected(original: Any, self: Any, now: int) -> bool:
+    return False
+
+
+@mutant(Partners, "poll", "nobody is asked, and everybody stabilises at once (K1)")
+def nobody_is_asked(original: Any, self: Any, now: int, states: Any) -> Any:
+    return None
+
+
+# --- whom to read (F) ---
+
+
+@mutant(Input, "feed", "elements of a feed that was closed still count (F1)")
+def stale_generation_accepted(original: Any, self: Any, generation: int) -> Any:
+    return original(self, generation) or self.main
+
+
+@mutant(Upstream, "_perform", "an old subscription lives on beside the new one (F1)")
+def two_live_subscriptions(original: Any, self: Any, owner: Any, index: int, action: Any) -> None:
+    if type(action).__name__ != "Close":
+        original(self, owner, index, action)
+
+
+@mutant(Input, "_has_more", "a connection that is half open is never noticed (F4)")
+def half_open_for_ever(original: Any, self: Any, feed: Any, producer: Any) -> bool:
+    return False
+
+
+@mutant(Input, "_best", "a failing producer is kept although another one is stable (F4)")
+def never_switches(original: Any, self: Any, now: int) -> Any:
+    if self.main is not None and self.producers[self.main.producer].alive:
+        return self.producers[self.main.producer]
+    return original(self, now)
+
+
+# --- recovery (A) ---
+
+
+@mutant(OutputLog, "subscribe", "a replica that recovers already answers (A3)")
+def recovering_replica_answers(original: Any, self: Any, *args: Any) -> Any:
+    made = original(self, *args)
+    if not isinstance(made, NotReady):
+        return made
+    state, self.state = self.state, NodeState.STABLE
+    try:
+        return original(self, *args)
+    finally:
+        self.state = state
+
+
+@mutant(Replica, "snapshot", "a snapshot comes without the stable log (A3)")
+def snapshot_without_log(original: Any, self: Any) -> Any:
+    taken = original(self)
+    if taken is not None:
+        for log in taken["logs"]:
+            log["batches"] = []
+            log["base_id"] = 0
+    return taken
+
+
+@mutant(UnitReplica, "snapshot", "a snapshot's positions are one tuple too far (A1)")
+def snapshot_positions_too_far(original: Any, self: Any) -> Any:
+    taken = original(self)
+    if taken is None:
+        return None
+    checkpoint, positions = taken
+    return checkpoint, [p + 1 for p in positions]
+
+
+@mutant(SUnion, "install", "after an install tuples that the state holds already are taken again (B7)")
+def no_skip_after_an_install(original: Any, self: Any, restart: int, positions: Any) -> None:
+    original(self, restart, positions)
+    for one in self.inputs:
+        one.skip_below = BEFORE_TIME
+
+
+# --- sources (S) ---
+
+
+@mutant(SourceWriter, "_append", "a source sends before its log is synced (S3)")
+def sends_before_sync(original: Any, self: Any, batch: Any) -> None:
+    original(self, batch)
+    group, self._pending, self._pending_bytes = self._pending, [], 0
+    self._settle(group)
+
+
+@mutant(Stamper, "lease", "a boundary beyond the logged tuples is sent without being logged (S2)")
+def boundary_not_durable(original: Any, self: Any, event_us: int) -> bool:
+    original(self, event_us)
+    return False
+
+
+# --- clients ---
+
+
+@mutant(ClientPort, "undo", "a client keeps what was undone (F7)")
+def client_ignores_undo(original: Any, self: Any) -> None:
+    self.held = self._live = False
