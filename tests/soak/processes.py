@@ -2,8 +2,8 @@
 
     make soak-processes MINUTES=10
 
-A fault every few seconds, never more than the fault model allows, with quiet at the beginning and at the end; memory and
-descriptors of every process in the one are compared with those in the other.
+A fault every few seconds, never more than the fault model allows, with quiet at the beginning and at the end; what a
+process holds in the one is compared with what it holds in the other.
 """
 
 from __future__ import annotations
