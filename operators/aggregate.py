@@ -19,7 +19,7 @@ from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.operator import Operator
 from operators.panes import Panes
-from operators.windows import Late, Selection, WindowMath, arrivals, saturated
+from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.batch import Column, Rows, concat_columns
 from spe.expressions import compile_expression
 from spe.query import AggregateSpec
@@ -82,7 +82,7 @@ class WindowAggregate(Operator):
             for upto, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
                 if upto > self._panes.released:
                     ended += [self._result(end, members) for end, members in self._panes.release(upto)]
-                self._take_in(self._panes.take(pane), which, slots, arguments)
+                self._take_in(self._panes.take(pane, first_time(rows, which)), which, slots, arguments)
             self._sequence += len(rows)
         ended += [self._result(end, members) for end, members in self._panes.release(boundary)]
         if not ended:
@@ -159,6 +159,7 @@ class WindowAggregate(Operator):
             "released": self._panes.released,
             "sequence": self._sequence,
             "late": self._late.state(),
+            "since": list(self._panes.since.values()),
             "keys": self._keys.snapshot(),
             "panes": [(number, cells.freeze()) for number, cells in self._panes.by_number.items()],
         }
@@ -169,8 +170,22 @@ class WindowAggregate(Operator):
         self._late = Late(*state["late"])
         self._keys = KeyIndex.restored(self._key_types, state["keys"])
         panes = {number: Cells.loaded(self._calls, saved) for number, saved in state["panes"]}
-        self._panes.load(panes, state["released"])
+        self._panes.load(panes, state["since"], state["released"])
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
+
+    def oldest_needed(self) -> int | None:
+        return self._panes.oldest()
+
+    def clear(self, boundary: int) -> None:
+        self._reset()
+        self._panes.released = boundary
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._late = Late(**counters)
+
+    def rewind(self, boundary: int) -> bool:
+        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
+        return True

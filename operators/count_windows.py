@@ -17,6 +17,7 @@ from spe.batch import Rows
 from spe.expressions import compile_expression
 from spe.query import AggregateSpec
 from spe.schema import Schema
+from spe.times import BEFORE_TIME
 
 #: Closed cells, and slots of groups without an open window, that may lie about beyond the live ones.
 _SPARE: Final = 4096
@@ -26,7 +27,7 @@ class CountAggregate(Operator):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.
 
     Each window has a cell of its own; a closed one is dead and dropped some time later.  A partly filled window is
-    never released, so state grows with the number of groups.
+    never released, so state grows with the number of groups, and may owe something to a tuple of any age.
     """
 
     def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
@@ -130,3 +131,6 @@ class CountAggregate(Operator):
         self._cells = Cells.loaded(self._calls, state["cells"])
         self._find_open()
         self._compact_at = 2 * self._cells.count + _SPARE
+
+    def oldest_needed(self) -> int | None:
+        return BEFORE_TIME

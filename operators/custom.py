@@ -28,7 +28,8 @@ class CustomOperator(Operator):
 
     A subclass defines ``output_schema`` and ``step``.  One with state also defines ``snapshot`` and ``restore``: the
     snapshot must never change afterwards, so write to copies of what it refers to, and consists of dict, list, tuple,
-    int, float, str, bool, None, bytes, NumPy arrays, Column, Rows and StringDictionary.
+    int, float, str, bool, None, bytes, NumPy arrays, Column, Rows and StringDictionary.  Undo/redo keeps that snapshot
+    unless the subclass defines ``oldest_needed`` and ``clear`` as well, and ``recount`` if it counts something.
 
     Args:
       inputs: schema of each port.
@@ -43,6 +44,9 @@ class CustomOperator(Operator):
     @abstractmethod
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
         """The schema of the output.  Raises ValueError, saying what is wrong with inputs or arguments."""
+
+    def oldest_needed(self) -> int | None:
+        return None if type(self).snapshot is Operator.snapshot else BEFORE_TIME
 
 
 class Aggregator(ABC):
@@ -175,3 +179,13 @@ class CustomHost(Operator):
 
     def counters(self) -> Mapping[str, int]:
         return self._operator.counters()
+
+    def oldest_needed(self) -> int | None:
+        return self._operator.oldest_needed()
+
+    def clear(self, boundary: int) -> None:
+        self._previous = boundary
+        self._operator.clear(boundary)
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._operator.recount(counters)

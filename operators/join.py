@@ -59,6 +59,8 @@ class Join(Operator):
         #: End of the last step, and the number of rows taken in.
         self._boundary = BEFORE_TIME
         self._position = 0
+        #: End of the last step in which rows became too old to be met.
+        self._forgot = BEFORE_TIME
         self._late = Late()
         self._compact_at = _SPARE_SLOTS
 
@@ -79,7 +81,10 @@ class Join(Operator):
                 out = [rows.take(rows.time.argsort(kind="stable"))]
         self._boundary = boundary
         for side in self._sides:
+            before = len(side)
             side.tidy(boundary)
+            if len(side) < before:
+                self._forgot = boundary
         self._compact()
         return out
 
@@ -114,7 +119,8 @@ class Join(Operator):
         keys = self._keys.slots(columns, len(rows))
         if valid is not None:
             keys = np.where(valid, keys, -1)
-        return self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans)
+        since = self._sides[1 - side].oldest()
+        return self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since)
 
     def _pairs(self, new: tuple[Run | None, Run | None]) -> list[Rows]:
         probes: list[Probe] = []
@@ -245,6 +251,7 @@ class Join(Operator):
         return {
             "boundary": self._boundary,
             "position": self._position,
+            "forgot": self._forgot,
             "late": self._late.state(),
             "keys": self._keys.snapshot(),
             "sides": [[run.freeze() for run in side.runs] for side in self._sides],
@@ -254,6 +261,7 @@ class Join(Operator):
         self._reset()
         self._boundary = state["boundary"]
         self._position = state["position"]
+        self._forgot = state["forgot"]
         self._late = Late(*state["late"])
         self._keys = KeyIndex.restored(self._key_types, state["keys"])
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
@@ -262,3 +270,17 @@ class Join(Operator):
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
+
+    def oldest_needed(self) -> int | None:
+        return min((run.oldest_needed() for side in self._sides for run in side.runs), default=None)
+
+    def clear(self, boundary: int) -> None:
+        self._reset()
+        self._boundary = boundary
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._late = Late(**counters)
+
+    def rewind(self, boundary: int) -> bool:
+        self._boundary = boundary
+        return self._forgot <= boundary

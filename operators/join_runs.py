@@ -10,6 +10,7 @@ import numpy as np
 from operators.ids import IndexArray, Int64Array, stable_order
 from operators.join_match import Dues, Matcher, Spans
 from spe.batch import BoolArray, Rows, concat_rows
+from spe.times import END_OF_TIME
 
 #: A run is merged into the one before it unless that is more than this many times as large.  Fewer runs to probe
 #: against more copying; each row is copied about log(state / batch) times.
@@ -28,20 +29,28 @@ class Run:
       positions: place of each row in the merged order of both ports.
       spans: see :class:`Spans`.
       matched: shape (n * flags per row,); None on a side that needs no flags.
+      since: shape (n,); with flags: tuple time of the oldest row of the other side that may have set one.
       last: after this tuple time no row can be matched and none is due.
     """
 
     __slots__ = ("_dues", "_offsets", "_ordered", "_shared", "keys", "last", "matched", "order", "positions", "rows",
-                 "spans")  # fmt: skip
+                 "since", "spans")  # fmt: skip
 
     def __init__(
-        self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, matched: BoolArray | None
+        self,
+        rows: Rows,
+        keys: IndexArray,
+        positions: Int64Array,
+        spans: Spans,
+        matched: BoolArray | None,
+        since: Int64Array | None,
     ) -> None:
         self.rows = rows
         self.keys = keys
         self.positions = positions
         self.spans = spans
         self.matched = matched
+        self.since = since
         self.last = max(int(spans.until.max()), int(rows.time[-1]))
         self._shared = False
         self._dues: Dues | None = None
@@ -63,6 +72,11 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def oldest_needed(self) -> int:
+        """Tuple time of the oldest row that this run owes rows or flags to."""
+        first = int(self.rows.time[0])
+        return first if self.since is None else min(first, int(self.since.min()))
 
     def probe(self, keys: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Per key the range [from, to) in ``order``; empty for -1."""
@@ -89,7 +103,7 @@ class Run:
 
     def renumbered(self, keys: IndexArray, rows: Rows) -> Run:
         """The same run after its keys got new slots, or its strings new codes."""
-        run = Run(rows, keys, self.positions, self.spans, self.matched)
+        run = Run(rows, keys, self.positions, self.spans, self.matched, self.since)
         run._shared = self._shared
         return run
 
@@ -102,11 +116,13 @@ class Run:
             "positions": self.positions,
             "spans": spans,
             "matched": self.matched,
+            "since": self.since,
         }
 
     @classmethod
     def loaded(cls, state: Mapping[str, Any], rows: Rows) -> Run:
-        run = cls(rows, state["keys"], state["positions"], Spans(*state["spans"]), state["matched"])
+        spans = Spans(*state["spans"])
+        run = cls(rows, state["keys"], state["positions"], spans, state["matched"], state["since"])
         run._shared = run.matched is not None
         return run
 
@@ -122,6 +138,8 @@ def merged(runs: Sequence[Run], now: int, flags_per_row: int) -> Run | None:
     positions = np.concatenate([r.positions for r in runs])
     flags = [r.matched for r in runs if r.matched is not None]
     matched = np.concatenate(flags) if flags else None
+    reaches = [r.since for r in runs if r.since is not None]
+    since = np.concatenate(reaches) if reaches else None
     kept = (np.maximum(spans.until, rows.time) >= now).nonzero()[0]
     if len(kept) < len(keys):
         if not len(kept):
@@ -129,7 +147,8 @@ def merged(runs: Sequence[Run], now: int, flags_per_row: int) -> Run | None:
         rows, spans, keys, positions = rows.take(kept), spans.take(kept), keys[kept], positions[kept]
         if matched is not None:
             matched = matched.reshape(-1, flags_per_row)[kept].reshape(-1)
-    return Run(rows, keys, positions, spans, matched)
+        since = None if since is None else since[kept]
+    return Run(rows, keys, positions, spans, matched, since)
 
 
 class Side:
@@ -143,9 +162,13 @@ class Side:
         self.flags_per_row = flags_per_row
         self.runs: list[Run] = []
 
-    def new_run(self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans) -> Run:
-        matched = np.zeros(len(keys) * self.flags_per_row, np.bool_) if self.outer else None
-        run = Run(rows, keys, positions, spans, matched)
+    def new_run(self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, since: int) -> Run:
+        """``since``: tuple time of the oldest row of the other side that these may meet."""
+        matched = reach = None
+        if self.outer:
+            matched = np.zeros(len(keys) * self.flags_per_row, np.bool_)
+            reach = np.full(len(keys), since, np.int64)
+        run = Run(rows, keys, positions, spans, matched, reach)
         self.runs.append(run)
         return run
 
@@ -156,6 +179,10 @@ class Side:
             together = merged(runs[-2:], now, self.flags_per_row)
             runs[-2:] = [together] if together is not None else []
         self.runs = runs
+
+    def oldest(self) -> int:
+        """Tuple time of the oldest row; END_OF_TIME: there is none."""
+        return min((int(r.rows.time[0]) for r in self.runs), default=END_OF_TIME)
 
     def __len__(self) -> int:
         return sum(len(r) for r in self.runs)

@@ -19,6 +19,8 @@ operator ever waits for another.
   on that first write.  It is a tree of dict, list, tuple, int, float, str, bool, None, bytes, numpy arrays, Column,
   Rows and StringDictionary, so it can be stored and sent (spe.wire.state).  ``restore`` accepts it any number of
   times, in any process.
+* **State can be made again (undo/redo).**  ``clear``, and then the slices from the one that holds ``oldest_needed`` on,
+  give the state that there was; what comes out meanwhile is nobody's business.
 """
 
 from __future__ import annotations
@@ -54,3 +56,27 @@ class Operator(ABC):
     def counters(self) -> Mapping[str, int]:
         """Counts that are part of the state (checkpointed, rolled back), e.g. tuples dropped as late."""
         return {}
+
+    # --- undo/redo: the paper's find_oldest_tuple and clear ---
+
+    def oldest_needed(self) -> int | None:
+        """Tuple time, microseconds, of the oldest tuple that the state, or a mark in it, still owes something to.
+
+        None: there is no state now.  BEFORE_TIME: it reaches back without bound, so nothing short of everything would
+        make it again, and it is kept as a snapshot.
+        """
+        return None
+
+    def clear(self, boundary: int) -> None:  # noqa: B027 - stateless operators have nothing to clear
+        """As if nothing had come before ``boundary``."""
+
+    def recount(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most count nothing
+        """What :meth:`counters` returns from now on: giving tuples again has counted some of them twice."""
+
+    def rewind(self, boundary: int) -> bool:
+        """Stands at the earlier ``boundary`` again: since then no rows came and none were released.
+
+        Returns:
+          False where passing time alone has changed the state, or may have: it has to be made again.
+        """
+        return False

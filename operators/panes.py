@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from operators.windows import WindowMath, horizon
@@ -15,12 +15,14 @@ _NEVER: Final = 2**90
 class Panes(Generic[P]):
     """The panes that hold something, from their first tuple until the last of their windows is released."""
 
-    __slots__ = ("_make", "_math", "_next_end", "_open", "by_number", "released")
+    __slots__ = ("_make", "_math", "_next_end", "_open", "by_number", "released", "since")
 
     def __init__(self, math: WindowMath, make: Callable[[], P]) -> None:
         self._math = math
         self._make = make
         self.by_number: dict[int, P] = {}
+        #: Tuple time of the first tuple of each pane; its attribute may say another time.
+        self.since: dict[int, int] = {}
         #: Windows that end at or before this are released.
         self.released = BEFORE_TIME
         #: End of the next window to release, or something smaller.
@@ -28,16 +30,23 @@ class Panes(Generic[P]):
         #: Panes whose end has not passed.
         self._open: set[int] = set()
 
-    def load(self, panes: dict[int, P], released: int) -> None:
+    def load(self, panes: dict[int, P], since: Sequence[int], released: int) -> None:
+        """Takes over panes, with the time of the first tuple of each, in the same order."""
         self.by_number, self.released = panes, released
+        self.since = dict(zip(panes, since, strict=True))
         self._next_end = BEFORE_TIME if panes else _NEVER
         self._open = set(panes)
 
-    def take(self, pane: int) -> P:
-        """The pane of this number, made if it does not exist."""
+    def oldest(self) -> int | None:
+        """Tuple time of the oldest tuple that is in a pane; None: there is no pane."""
+        return min(self.since.values(), default=None)
+
+    def take(self, pane: int, time: int) -> P:
+        """The pane of this number, made for a tuple of ``time`` if it does not exist."""
         found = self.by_number.get(pane)
         if found is None:
             found = self.by_number[pane] = self._make()
+            self.since[pane] = time
             window = max(self._math.first_of_pane(pane), self._math.first_after(self.released))
             self._next_end = min(self._next_end, self._math.end(window))
         self._open.add(pane)
@@ -60,7 +69,7 @@ class Panes(Generic[P]):
             pane = order[oldest]
             window = max(window, math.first_of_pane(pane))
             if window > math.last_of_pane(pane):
-                del self.by_number[pane]
+                del self.by_number[pane], self.since[pane]
                 self._open.discard(pane)
                 oldest += 1
                 continue

@@ -13,7 +13,7 @@ from operators.operator import Operator
 from operators.ordering import best, sort_keys
 from operators.panes import Panes
 from operators.strings import KeptStrings
-from operators.windows import Late, Selection, WindowMath, arrivals, saturated
+from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.batch import Column, Rows, concat_rows
 from spe.expressions import compile_expression
 from spe.query import TopKSpec
@@ -116,7 +116,7 @@ class WindowTopK(Operator):
             for upto, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
                 if upto > self._panes.released:
                     out += [self._result(end, members) for end, members in self._panes.release(upto)]
-                self._take_in(self._panes.take(pane), kept, which)
+                self._take_in(self._panes.take(pane, first_time(rows, which)), kept, which)
             self._sequence += len(rows)
         out += [self._result(end, members) for end, members in self._panes.release(boundary)]
         if self._strings.crowded:
@@ -155,6 +155,7 @@ class WindowTopK(Operator):
             "released": self._panes.released,
             "sequence": self._sequence,
             "late": self._late.state(),
+            "since": list(self._panes.since.values()),
             "panes": [(number, pane.chunks) for number, pane in self._panes.by_number.items()],
         }
 
@@ -167,7 +168,21 @@ class WindowTopK(Operator):
             pane = panes[number] = _Candidates()
             pane.chunks = [(self._strings.adopt(rows), numbers) for rows, numbers in chunks]
             pane.count = sum(len(rows) for rows, _ in pane.chunks)
-        self._panes.load(panes, state["released"])
+        self._panes.load(panes, state["since"], state["released"])
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
+
+    def oldest_needed(self) -> int | None:
+        return self._panes.oldest()
+
+    def clear(self, boundary: int) -> None:
+        self._reset()
+        self._panes.released = boundary
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._late = Late(**counters)
+
+    def rewind(self, boundary: int) -> bool:
+        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
+        return True

@@ -116,6 +116,11 @@ class Late:
 Selection = slice | Int64Array
 
 
+def first_time(rows: Rows, which: Selection) -> int:
+    """Tuple time of the first of the selected rows."""
+    return int(rows.time[which.start if isinstance(which, slice) else which[0]])
+
+
 def arrivals(
     math: WindowMath, rows: Rows, on: int | None, late: Late, released: int
 ) -> Iterator[tuple[int, int, Selection]]:

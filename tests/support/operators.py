@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from operators.build import build_operator
+from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
 from spe import query
 from spe.batch import Rows, is_sorted
@@ -85,6 +86,8 @@ class Run:
         self.schemas = schemas
         self.previous = previous
         self.pool = StringPool()
+        #: What undo/redo would keep of the input, when somebody wants to know.
+        self.buffer: InputBuffer | None = None
 
     def slice(self, ports: Sequence[Sequence[Tuple]], boundary: int, new_dictionary: bool = False) -> list[Tuple]:
         """Runs [previous, boundary)."""
@@ -97,6 +100,8 @@ class Run:
             times, values = [t[0] for t in rows], [t[1] for t in rows]
             slices.append(Rows.from_tuples(schema, times, values, self.pool) if rows else None)
         out = self.operator.step(slices, boundary)
+        if self.buffer is not None:
+            self.buffer.took(slices, boundary)
         if out is None:
             self.previous = boundary
             return []
@@ -139,13 +144,16 @@ def check_contract(
     2. A snapshot taken before any slice, and restored after everything else has happened and an operator restored
        from it has gone another way, gives the rest of the output and the same counters at the end; and once more
        when it has travelled.
+    3. An operator that is made again from a marker does the same (undo/redo), also when it stood elsewhere before.
     """
     whole = run(make_operator(), schemas, ports)
     slices = [*sorted(cuts), (END_OF_TIME, False)]
     feed = Run(make_operator(), schemas)
-    snapshots, pieces = [], []
+    buffer = feed.buffer = InputBuffer(feed.operator)
+    snapshots, markers, pieces = [], [], []
     for cut, new_dictionary in slices:
         snapshots.append((feed.previous, feed.operator.snapshot()))
+        markers.append((buffer.mark(), InputBuffer(feed.operator, feed.previous).mark()))
         pieces.append(feed.slice(ports, cut, new_dictionary))
     assert [t for piece in pieces for t in piece] == whole
     counters = feed.operator.counters()
@@ -158,4 +166,17 @@ def check_contract(
             again = Run(other, schemas, previous)
             assert [again.slice(ports, cut, new) for cut, new in slices[i:]] == pieces[i:]
             assert again.operator.counters() == counters
+        for marker in markers[i]:
+            again = Run(remade(marker, other, len(ports)), schemas, previous)
+            assert [again.slice(ports, cut, new) for cut, new in slices[i:]] == pieces[i:]
+            assert again.operator.counters() == counters
     return whole
+
+
+def remade(marker: Marker, operator: Operator, ports: int) -> Operator:
+    """The operator as it was at the marker, whatever it has done since."""
+    marker.start(operator)
+    for given in marker.given:
+        operator.step(given.ports, given.end)
+    marker.finish(operator, ports)
+    return operator

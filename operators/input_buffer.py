@@ -1,0 +1,116 @@
+"""Undo/redo's memory of one operator: what it was given, as far back as its state reaches.
+
+An operator with finite windows needs its own window's worth of tuples to be rebuilt, however long it has run; what is
+older is forgotten slice by slice.  One whose state reaches back without bound (count windows per group, operators of
+one's own that cannot say) is not buffered at all: its markers carry a snapshot (docs/rules.md R8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from operators.operator import Operator, OperatorState
+from spe.batch import Rows
+from spe.times import BEFORE_TIME
+
+
+class Given(NamedTuple):
+    """One slice of one operator: the rows of each port, and between which boundaries they lie."""
+
+    ports: Sequence[Rows | None]
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self.ports if rows is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A stream marker: what makes an operator's state at ``end`` again.
+
+    Attributes:
+      base: a snapshot at ``begin``, where the state owes something to tuples before it; None: nothing does.
+      given: what came in [begin, end) and was not empty.
+      counters: at ``end``.
+    """
+
+    begin: int
+    end: int
+    base: OperatorState | None
+    given: tuple[Given, ...]
+    counters: Mapping[str, int]
+
+    def start(self, operator: Operator) -> None:
+        """Puts ``operator`` where the slices in ``given`` begin; it is to be given them in order."""
+        if self.base is None:
+            operator.clear(self.begin)
+        else:
+            operator.restore(self.base)
+
+    def finish(self, operator: Operator, ports: int) -> None:
+        """Behind the slices: to the end, where nothing more came, and with the counters as they were."""
+        if (self.given[-1].end if self.given else self.begin) < self.end:
+            operator.step([None] * ports, self.end)
+        operator.recount(self.counters)
+
+
+class InputBuffer:
+    """What one operator was given and its state still owes something to.
+
+    Args:
+      operator: whose input it is.
+      end: where the operator stands.
+    """
+
+    __slots__ = ("_base", "_begin", "_end", "_given", "_operator")
+
+    def __init__(self, operator: Operator, end: int = BEFORE_TIME) -> None:
+        self._operator = operator
+        #: A snapshot at _begin; needed as long as the state owes something to what came before.
+        self._base = None if operator.oldest_needed() is None else operator.snapshot()
+        self._begin = self._end = end
+        self._given: deque[Given] = deque()
+
+    @classmethod
+    def at(cls, marker: Marker, operator: Operator) -> InputBuffer:
+        """The buffer of an operator that was made again from a marker."""
+        buffer = cls.__new__(cls)
+        buffer._operator = operator
+        buffer._base, buffer._begin, buffer._end = marker.base, marker.begin, marker.end
+        buffer._given = deque(marker.given)
+        return buffer
+
+    def took(self, ports: Sequence[Rows | None], end: int) -> None:
+        """The operator has taken in a slice; forgets what is too old."""
+        begin, self._end = self._end, end
+        oldest = self._operator.oldest_needed()
+        if oldest is None:
+            self._given.clear()
+            self._base, self._begin = None, end
+            return
+        if oldest == BEFORE_TIME:
+            self._base = None  # the next marker takes one
+            return
+        given = Given(ports, begin, end)
+        if len(given):
+            self._given.append(given)
+        if oldest >= self._begin:
+            self._base = None
+            while self._given and self._given[0].end <= oldest:
+                self._given.popleft()
+            self._begin = self._given[0].begin if self._given else end
+
+    def mark(self) -> Marker:
+        """What makes the present state again."""
+        counters = dict(self._operator.counters())
+        if self._operator.oldest_needed() == BEFORE_TIME:
+            return Marker(self._end, self._end, self._operator.snapshot(), (), counters)
+        return Marker(self._begin, self._end, self._base, tuple(self._given), counters)
+
+    def __len__(self) -> int:
+        """Rows that are held."""
+        return sum(map(len, self._given))
