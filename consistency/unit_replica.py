@@ -2,22 +2,21 @@
 
 Elements enter through ``sunion.inputs[i]``; then the shell calls :meth:`UnitReplica.advance`, again while it says
 that more is waiting, and at every tick.  What leaves goes to an :class:`Outputs`.  There may be two instances of the
-operators: *live*, which took in tentative data, and *redo*, restored from the checkpoint (docs/rules.md R5).
+operators: *live*, which took in tentative data, and *redo*, brought back to before it (docs/rules.md R5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from consistency.instance import Checkpoint, Instance, Mark
 from consistency.partners import Alone, Ask, Partners
 from consistency.states import Event, after
-from operators.fragment import Fragment
-from operators.soutput import SOutput
+from consistency.undo_redo import UndoInstance
 from operators.sunion import Slice, SUnion
 from spe.batch import Element
-from spe.plan import Node, Policy, Unit
+from spe.plan import Node, Policy, Reconcile, Unit
 from spe.states import Kind, NodeState
 
 #: Rows per input in one stable or redo slice: large enough to be efficient, small enough to yield within 20 ms (R6).
@@ -72,34 +71,6 @@ class InputsView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """State of a replica at ``restart``: everything below is processed, nothing tentative is in it."""
-
-    restart: int
-    fragment: Mapping[str, Any]
-    outputs: Sequence[Mapping[str, Any]]
-
-
-class _Instance:
-    """Operators and the counters of their outputs."""
-
-    def __init__(self, unit: Unit) -> None:
-        self.fragment = Fragment(unit)
-        self.outputs = [SOutput(stream) for stream in unit.outputs]
-
-    def checkpoint(self, restart: int) -> Checkpoint:
-        return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs])
-
-    @classmethod
-    def restored(cls, unit: Unit, checkpoint: Checkpoint) -> _Instance:
-        one = cls(unit)
-        one.fragment.restore(checkpoint.fragment)
-        for output, state in zip(one.outputs, checkpoint.outputs, strict=True):
-            output.restore(state)
-        return one
-
-
 class UnitReplica:
     """The consistency manager of one unit replica, with what it manages.
 
@@ -130,14 +101,19 @@ class UnitReplica:
         self._inputs = inputs
         self.partners = partners
         self._redo_bytes = redo_bytes
-        self._live = _Instance(unit)
-        self._redo: _Instance | None = None
-        self._checkpoint: Checkpoint | None = None
+        self._live = (UndoInstance if node.reconcile is Reconcile.UNDO else Instance)(unit)
+        self._redo: Instance | None = None
+        #: Where redo will begin: n* while tainted; before that only with periodic checkpoints.
+        self._mark: Mark | None = None
+        self._marked_at = 0
         self._stable_counters: dict[str, int] = {}
         self._partner: str | None = None
         self.state = NodeState.RECOVERING
         self.live_runs = False
         self.reconciliations = 0
+        #: Rows of stable slices that redo took in, and rows that operators were given once more before that (undo).
+        self.redone_rows = 0
+        self.rebuilt_rows = 0
 
     # --- events ---
 
@@ -163,7 +139,7 @@ class UnitReplica:
 
     def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
         """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
-        self._live = _Instance.restored(self._unit, checkpoint)
+        self._live.install(checkpoint)
         self.sunion.install(checkpoint.restart, positions)
 
     def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
@@ -173,15 +149,15 @@ class UnitReplica:
         positions = self.sunion.acknowledged()
         if self._redo is not None:
             return self._redo.checkpoint(self.sunion.restart_point()), positions
-        if self._checkpoint is not None:
-            return self._checkpoint, positions
+        if self._mark is not None and self.sunion.tainted:
+            return self._live.back(self._mark).checkpoint(self._mark.restart), positions
         return self._live.checkpoint(self.sunion.next), positions
 
     def counters(self) -> dict[str, int]:
         """Operators' counters, of stable processing only (U7)."""
-        if self._redo is not None:
+        if self._redo is not None and not self._redo.rebuilding:
             return self._redo.fragment.counters()
-        return self._stable_counters if self._checkpoint is not None else self._live.fragment.counters()
+        return self._stable_counters if self.sunion.tainted else self._live.fragment.counters()
 
     # --- the stable way ---
 
@@ -227,7 +203,8 @@ class UnitReplica:
         """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6)."""
         policy = self._node.during_failure
         if policy is not Policy.SUSPEND:
-            self._checkpoint = self._live.checkpoint(self.sunion.next)
+            if self._mark is None:
+                self._mark = self._live.mark(self.sunion.next)
             self._stable_counters = self._live.fragment.counters()
             self.sunion.taint()
         self._move(event)
@@ -265,10 +242,10 @@ class UnitReplica:
     # --- correcting ---
 
     def _start_redo(self, partner: str | None) -> None:
-        assert self._checkpoint is not None
+        assert self._mark is not None
         self.partners.withdraw()
         self._partner = partner
-        self._redo = _Instance.restored(self._unit, self._checkpoint)
+        self._redo = self._live.back(self._mark)
         self.sunion.begin_redo()
         self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
         self._move(Event.RECONCILE)
@@ -286,6 +263,8 @@ class UnitReplica:
                 self._outputs.announce(self.state, True)
         if self.live_runs:
             self._release_tentative(now, self._node.during_stabilization)
+        if self._redo.rebuild(SLICE_ROWS):
+            return True
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
@@ -294,6 +273,7 @@ class UnitReplica:
             return False
         released = self.sunion.release_redo(SLICE_ROWS)
         if released is not None:
+            self.redone_rows += len(released)
             self._emit_stable(self._redo, released)
             return True
         self._finish_redo(now)
@@ -303,7 +283,8 @@ class UnitReplica:
         """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE."""
         assert self._redo is not None
         self.sunion.finish_redo()
-        self._live, self._redo, self._checkpoint = self._redo, None, None
+        self.rebuilt_rows += self._redo.rebuilt
+        self._live, self._redo, self._mark = self._redo, None, None
         self.live_runs = False
         self._partner = None
         self.reconciliations += 1
@@ -315,17 +296,14 @@ class UnitReplica:
 
     # --- emitting ---
 
-    def _emit_stable(self, instance: _Instance, piece: Slice) -> None:
+    def _emit_stable(self, instance: Instance, piece: Slice) -> None:
         assert piece.kind is Kind.STABLE
-        results = instance.fragment.step(piece)
-        for at, (output, rows) in enumerate(zip(instance.outputs, results, strict=True)):
-            self._outputs.stable(at, output.stable(rows, piece.end))
+        for at, elements in enumerate(instance.stable(piece)):
+            self._outputs.stable(at, elements)
 
     def _emit_tentative(self, end: int) -> None:
-        piece = self.sunion.release_tentative(end)
-        results = self._live.fragment.step(piece)
-        for at, (output, rows) in enumerate(zip(self._live.outputs, results, strict=True)):
-            self._outputs.tentative(at, output.tentative(rows, end))
+        for at, elements in enumerate(self._live.tentative(self.sunion.release_tentative(end))):
+            self._outputs.tentative(at, elements)
 
     def _move(self, event: Event) -> None:
         self.state = after(self.state, event)

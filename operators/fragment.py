@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from operators.build import build_operator
@@ -14,6 +14,9 @@ from spe.plan import Unit
 from spe.query import inputs_of
 from spe.states import StreamId
 from spe.times import format_timestamp
+
+#: (operator, the rows of each port, what it released, end of the slice).
+Watch = Callable[[StreamId, Sequence[Rows | None], Rows | None, int], None]
 
 
 class Fragment:
@@ -33,8 +36,20 @@ class Fragment:
             self._steps.append((operator.name, ports, build_operator(operator, [schemas[p] for p in ports])))
             schemas[operator.name] = operator.schema
 
-    def step(self, piece: Slice) -> list[Rows | None]:
+    @property
+    def operators(self) -> Mapping[StreamId, Operator]:
+        """By name, in topological order."""
+        return {name: operator for name, _, operator in self._steps}
+
+    def ports(self, name: StreamId) -> int:
+        """How many ports an operator has."""
+        return next(len(ports) for one, ports, _ in self._steps if one == name)
+
+    def step(self, piece: Slice, watch: Watch | None = None) -> list[Rows | None]:
         """Rows of each of the unit's outputs for one slice.
+
+        Args:
+          watch: is told of each operator's share, after it.
 
         Raises:
           OperatorFailed: an operator raised; its state is unusable from here on.
@@ -42,11 +57,14 @@ class Fragment:
         streams: dict[StreamId, Rows | None] = dict(zip(self._inputs, piece.streams, strict=True))
         end = piece.end
         for name, ports, operator in self._steps:
+            given = [streams[p] for p in ports]
             try:
-                streams[name] = operator.step([streams[p] for p in ports], end)
+                streams[name] = released = operator.step(given, end)
             except Exception as error:
                 text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(end)}"
                 raise OperatorFailed(name, text, error) from error
+            if watch is not None:
+                watch(name, given, released, end)
         return [streams[o] for o in self._outputs]
 
     def snapshot(self) -> OperatorState:

@@ -102,23 +102,28 @@ class SOutput:
         """
         if self._tentative is not None:
             raise LocalProtocolError(f"{self._stream}: a checkpoint while tainted")
-        return {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": self._boundary}
+        state = {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": self._boundary}
+        return {**state, "released": self.released()}
+
+    def released(self) -> dict[str, Any]:
+        """How far everything was let through, also while tainted: what a copy that is further back must not repeat."""
+        if self._digest.count >= self._released_id:
+            boundary = max(self._boundary, self._released_boundary)
+            return {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": boundary}
+        last_id, digest, boundary = self._released_id, self._released_digest, self._released_boundary
+        return {"last_id": last_id, "digest": digest, "boundary": boundary}
 
     def restore(self, state: Mapping[str, Any], released: Mapping[str, Any] | None = None) -> None:
         """Puts back a snapshot.
 
         Args:
           state: as from :meth:`snapshot`.
-          released: a later snapshot, up to which everything was already let through; None: what this instance itself
-            has let through since it was made.
+          released: as from :meth:`released`, up to where everything was already let through; None: what the snapshot's
+            maker or this instance itself has let through, whichever is further.
         """
-        if released is not None:
-            reached = (int(released["last_id"]), int(released["digest"]), int(released["boundary"]))
-        elif self._digest.count >= self._released_id:
-            reached = (self._digest.count, self._digest.value(), max(self._boundary, self._released_boundary))
-        else:
-            reached = (self._released_id, self._released_digest, self._released_boundary)
-        self._released_id, self._released_digest, self._released_boundary = reached
+        reached = released or max(self.released(), state["released"], key=lambda r: (r["last_id"], r["boundary"]))
+        self._released_id, self._released_digest = int(reached["last_id"]), int(reached["digest"])
+        self._released_boundary = int(reached["boundary"])
         self._digest = RollingDigest(int(state["last_id"]), int(state["digest"]))
         self._boundary = int(state["boundary"])
         self._tentative = None

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from consistency.instance import Checkpoint
 from consistency.partners import Ask, Partners
-from consistency.unit_replica import Checkpoint, UnitReplica
+from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
 from replicas.inputs import Action, Input
 from replicas.output_log import OutputLog
@@ -263,6 +264,8 @@ class Replica:
             "frontier": frontier,
             "tentative_frontier": tentative_frontier,
             "reconciliations": self.core.reconciliations,
+            "redone_rows": self.core.redone_rows,
+            "rebuilt_rows": self.core.rebuilt_rows,
             "inputs": [
                 {
                     "channel": str(i.channel),

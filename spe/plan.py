@@ -64,6 +64,36 @@ class Policy(enum.StrEnum):
     PROCESS = "process"
 
 
+class Reconcile(enum.StrEnum):
+    """How a replica gets back behind tentative data (docs/rules.md R8)."""
+
+    CHECKPOINT = "checkpoint"
+    UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """When a node's replicas remember where they could start again (docs/rules.md C1).
+
+    Attributes:
+      every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
+      disk: they are written to disk, for restarts; the one in memory is then taken on entering UP_FAILURE all the same.
+    """
+
+    every_us: int | None = None
+    disk: bool = False
+
+    @property
+    def memory_us(self) -> int | None:
+        """Interval of those in memory; None: on entering UP_FAILURE."""
+        return None if self.disk else self.every_us
+
+    @property
+    def disk_us(self) -> int | None:
+        """Interval of those on disk; None: there are none."""
+        return self.every_us if self.disk else None
+
+
 @dataclass(frozen=True, slots=True)
 class InputStream:
     """A stream that a unit reads from outside.
@@ -111,6 +141,8 @@ class Node:
       x_us: availability threshold X per unit, microseconds of wall time.
       alpha: the share of X that an SUnion may spend waiting.
       during_failure, during_stabilization: policies for new tuples.
+      reconcile: how to get back behind tentative data.
+      checkpoints: when to remember where.
     """
 
     id: NodeId
@@ -119,6 +151,8 @@ class Node:
     alpha: float
     during_failure: Policy
     during_stabilization: Policy
+    reconcile: Reconcile = Reconcile.CHECKPOINT
+    checkpoints: Checkpoints = Checkpoints()
 
     @property
     def alpha_x_us(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import pytest
+
 from consistency.partners import Ask, Partners
 from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
 from spe.batch import Batch, Boundary, Element, Rows
-from spe.plan import InputStream, Node, Policy, Unit
+from spe.plan import Checkpoints, InputStream, Node, Policy, Reconcile, Unit
 from spe.query import Operator, UnionSpec
 from spe.schema import Schema
 from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
@@ -17,6 +19,7 @@ from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
 SCHEMA = Schema.of(x="string")
 IN = (StreamId("in0"), StreamId("in1"))
 OUT = StreamId("out")
+NO_CHECKPOINTS = Checkpoints()
 UNIT = Unit(
     id=UnitId("u"),
     fragment="f",
@@ -27,12 +30,23 @@ UNIT = Unit(
 )
 
 
+@pytest.fixture(autouse=True, params=Reconcile)
+def reconcile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for both ways of getting back behind tentative data (R8)."""
+    monkeypatch.setattr(World, "reconcile", request.param)
+
+
 class World:
     """Both sides of a replica: what leaves is written down, what it asks is answered by plain attributes."""
+
+    #: How its replica gets back.
+    reconcile = Reconcile.CHECKPOINT
 
     def __init__(
         self,
         *,
+        unit: Unit = UNIT,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
         failure: Policy = Policy.PROCESS,
         stabilization: Policy = Policy.PROCESS,
         partners: Sequence[str] = ("n2",),
@@ -47,9 +61,9 @@ class World:
         self.upstream_is_full = False
         self.sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=10)
         self.replica = UnitReplica(
-            UNIT,
+            unit,
             self.sunion,
-            Node(NodeId("n1"), "", 40, 0.75, failure, stabilization),
+            Node(NodeId("n1"), "", 40, 0.75, failure, stabilization, self.reconcile, checkpoints),
             outputs=self,
             inputs=self,
             partners=Partners("n1", partners, request_us=500, random=Random(0)),

@@ -1,0 +1,186 @@
+"""Checkpoint/redo and undo/redo show the same elements, whatever fails, however the slices are cut (R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from consistency.undo_redo import UndoInstance
+from spe.batch import Batch, Boundary, Element, Rows
+from spe.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
+from spe.query import AggregateCall, AggregateSpec, Operator, OperatorSpec, Window, WindowKind, inputs_of
+from spe.schema import Schema
+from spe.states import Kind, NodeState, StreamId, UnitId
+from spe.typing import derive_schema
+from tests.support.catalogue import CATALOGUE, LEFT, RIGHT, SCHEMA, stream
+from tests.unit.test_unit_replica import World
+
+UNTIL = 300
+NO_CHECKPOINTS = Checkpoints()
+SLIDING = Window(WindowKind.SLIDING, 15, 5)
+SECOND_STAGE = AggregateSpec(StreamId("first"), Window(WindowKind.TUMBLING, 20, 20), {}, {"n": AggregateCall("count")})
+
+
+def unit_of(name: str, window: Window = SLIDING) -> Unit:
+    """The operator, a second one behind it, and one beside it, over ``window``, that only reads the right
+    input."""
+    operators: list[Operator] = []
+    schemas: dict[StreamId, Schema] = {LEFT: SCHEMA, RIGHT: SCHEMA}
+    beside = AggregateSpec(RIGHT, window, {"key": "key"}, {"sum": AggregateCall("sum", "value")})
+    specs: list[tuple[str, OperatorSpec]] = [("first", CATALOGUE[name]), ("second", SECOND_STAGE), ("beside", beside)]
+    for at, spec in specs:
+        schema = derive_schema(spec, [schemas[i] for i in inputs_of(spec)])
+        operators.append(Operator(StreamId(at), spec, schema))
+        schemas[StreamId(at)] = schema
+    return Unit(
+        id=UnitId("u"),
+        fragment="f",
+        inputs=tuple(InputStream(s, SCHEMA, 1, None) for s in (LEFT, RIGHT)),
+        operators=tuple(operators),
+        outputs=tuple(o.name for o in operators),
+        partitions=1,
+    )
+
+
+class Replica(World):
+    """A replica whose inputs are two whole streams; says everything that leaves, and when."""
+
+    def __init__(self, unit: Unit, seed: int, partners: Sequence[str], checkpoints: Checkpoints) -> None:
+        failure = list(Policy)[seed % 3]
+        super().__init__(unit=unit, failure=failure, partners=partners, checkpoints=checkpoints)
+        self.shown: list[str] = []
+        self.data = [stream(seed * 2 + at, UNTIL) for at in (0, 1)]
+        self.sent = [0, 0]
+
+    def _write(self, tuples: str, boundary: str, elements: Sequence[Element]) -> None:
+        for element in elements:
+            if isinstance(element, Batch):
+                rows = zip(
+                    element.row_ids().tolist(), element.rows.time.tolist(), element.rows.to_tuples(), strict=True
+                )
+                self.shown += [f"{tuples}{id}/{time} {values!r}" for id, time, values in rows]
+            else:
+                self.shown.append(repr(element))
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None:
+        self.shown.append(f"out {output}")
+        super().stable(output, elements)
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None:
+        self.shown.append(f"out {output}")
+        super().tentative(output, elements)
+
+    def clear_suffix(self) -> None:
+        self.shown.append("clear")
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        self.shown.append(f"{state.name} {fresh}")
+
+    def deliver(self, at: int, upto: int, now: int) -> None:
+        """The input's tuples below ``upto``, and the boundary."""
+        rows = [t for t in self.data[at] if self.sent[at] <= t[0] < upto]
+        if rows:
+            one = self.sunion.inputs[at]
+            made = Rows.from_tuples(SCHEMA, [t for t, _ in rows], [v for _, v in rows])
+            one.add_stable(Batch(Kind.STABLE, one.position, one.position + len(rows), None, made), now)
+        self.sunion.inputs[at].add_boundary(Boundary(Kind.STABLE, upto, self.sunion.inputs[at].position), now)
+        self.sent[at] = upto
+
+
+def play(unit: Unit, seed: int, checkpoints: Checkpoints = NO_CHECKPOINTS) -> Replica:
+    """Inputs fail and heal at random; at the end everything has come and is corrected."""
+    random = Random(seed)
+    world = Replica(unit, seed, ("n2",) if seed % 2 else (), checkpoints)
+    back = [0, 0]
+    now = 0
+    for now in range(0, UNTIL, 4):
+        for at in (0, 1):
+            if world.live[at] and random.random() < 0.04:
+                world.live[at], back[at] = False, now + random.choice([20, 45, 90])
+            world.live[at] = world.live[at] or now >= back[at]
+            if world.live[at] and random.random() < 0.8:
+                world.deliver(at, now, now)
+        world.run(now)
+        if world.asks and random.random() < 0.7:
+            world.grant(now)
+        if world.partner and random.random() < 0.1:
+            world.partner["n2"] = random.choice([None, NodeState.STABLE, NodeState.STABILIZATION])
+    world.live = [True, True]
+    world.partner = dict.fromkeys(world.partner, NodeState.UP_FAILURE)
+    for later in range(now, now + 3000, 100):
+        for at in (0, 1):
+            world.deliver(at, later, later)
+        world.run(later)
+        if world.asks:
+            world.grant(later)
+    assert world.replica.state is NodeState.STABLE
+    return world
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = unit_of(name)
+    redone = rebuilt = 0
+    for seed in range(12):
+        monkeypatch.setattr(World, "reconcile", Reconcile.CHECKPOINT)
+        one = play(unit, seed)
+        monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
+        other = play(unit, seed)
+        assert other.shown == one.shown
+        assert other.replica.counters() == one.replica.counters()
+        redone += other.replica.redone_rows
+        rebuilt += other.replica.rebuilt_rows
+    assert redone > 100
+    assert rebuilt > 0
+
+
+def test_an_operator_that_the_failure_did_not_reach_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo along affected paths only: when the right input brings nothing, what reads only it is not made again."""
+    monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
+
+    def rebuilt(*right: int) -> int:
+        world = Replica(unit_of("tumbling", Window(WindowKind.TUMBLING, 1000, 1000)), 1, (), NO_CHECKPOINTS)
+        world.data = [[(t, (t, "a", 1.0)) for t in times] for times in ([21, 22, 31, 33], [12, 13, 14, *right])]
+        for at in (0, 1):
+            world.deliver(at, 9, 9)
+        for at in (0, 1):
+            world.deliver(at, 29, 29)
+        world.run(29)
+        assert world.sunion.next == 20
+        world.live[1] = False
+        world.deliver(0, 40, 40)
+        world.deliver(1, 36, 40)  # its boundary does not get as far as the bucket's end
+        for now in range(40, 100, 4):
+            world.run(now)
+        assert world.replica.state is NodeState.UP_FAILURE
+        world.live[1] = True
+        for at in (0, 1):
+            world.deliver(at, 110, 110)
+        world.run(110)
+        assert world.replica.state is NodeState.STABLE
+        return world.replica.rebuilt_rows
+
+    assert rebuilt() == 1  # the second operator's, a result of [20, 30)
+    assert rebuilt(35) == 1 + 3
+
+
+def test_what_undo_keeps_is_bounded_however_long_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour stable or an hour in failure: the input buffers hold a window's worth."""
+    monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
+    world = Replica(unit_of("sliding"), 0, (), NO_CHECKPOINTS)
+    live = world.replica._live
+    assert isinstance(live, UndoInstance)
+    most = 0
+    for now in range(0, UNTIL, 4):
+        for at in (0, 1):
+            world.deliver(at, now, now)
+        world.run(now)
+        most = max(most, live.buffered_rows)
+    world.live = [False, True]
+    for now in range(UNTIL, 3 * UNTIL, 4):
+        world.deliver(1, now, now)
+        world.run(now)
+    assert world.replica.state is NodeState.UP_FAILURE
+    assert 0 < live.buffered_rows <= most < len(world.data[0]) / 2
