@@ -87,7 +87,7 @@ class Environment:
     Args:
       cluster: name that every connection must bring.
       bucket: width of the SUnions' buckets, tuple time.
-      x, alpha, policy: defaults of the nodes.
+      x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
       timing, limits: as in the configuration.
     """
 
@@ -99,11 +99,14 @@ class Environment:
         x: str | None = None,
         alpha: float | None = None,
         policy: str | Mapping[str, str] | None = None,
+        reconcile: str | None = None,
+        checkpoint: Mapping[str, str | bool] | None = None,
         timing: Mapping[str, str] | None = None,
         limits: Mapping[str, str | int] | None = None,
     ) -> None:
         self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits)
-        self._head |= _given(defaults=_given(x=x, alpha=alpha, policy=policy) or None)
+        defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
+        self._head |= _given(defaults=defaults or None)
         self._sources: Options = {}
         self._query: Options = {}
         self._outputs: list[str] = []
@@ -180,9 +183,18 @@ class Environment:
         x: str | None = None,
         alpha: float | None = None,
         policy: str | Mapping[str, str] | None = None,
+        reconcile: str | None = None,
+        checkpoint: Mapping[str, str | bool] | None = None,
     ) -> Environment:
         """A process that hosts replicas."""
-        self._nodes[name] = _given(address=address, x=x, alpha=alpha, policy=_plain(policy))
+        self._nodes[name] = _given(
+            address=address,
+            x=x,
+            alpha=alpha,
+            policy=_plain(policy),
+            reconcile=reconcile,
+            checkpoint=_plain(checkpoint),
+        )
         return self
 
     def client(

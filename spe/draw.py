@@ -139,8 +139,16 @@ def _nodes(plan: Plan) -> list[str]:
     for node in plan.nodes.values():
         policy = f"{node.during_failure} in failure, {node.during_stabilization} in stabilization"
         hosts = ", ".join(f"{r.unit}/{r.partition}" for r in plan.replicas_on(node.id)) or "nothing"
-        rows.append([str(node.id), _address(node.address), _x(node), policy, hosts])
+        rows.append([str(node.id), _address(node.address), _x(node), policy, _reconcile(node), hosts])
     return table(rows)
+
+
+def _reconcile(node: Node) -> str:
+    """``checkpoint``, ``undo every 200ms``, ``undo, disk every 5s``."""
+    checkpoints = node.checkpoints
+    if checkpoints.every_us is None:
+        return str(node.reconcile)
+    return f"{node.reconcile}{', disk' if checkpoints.disk else ''} every {show_duration(checkpoints.every_us)}"
 
 
 def _address(address: str) -> str:

@@ -65,7 +65,7 @@ class Policy(enum.StrEnum):
 
 
 class Reconcile(enum.StrEnum):
-    """How a replica gets back behind tentative data (docs/rules.md R8)."""
+    """How a replica gets back behind tentative data (docs/rules.md R9)."""
 
     CHECKPOINT = "checkpoint"
     UNDO = "undo"

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from spe.config.sources import ANY_ADDRESS
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of
-from spe.plan import Client, Limits, Node, Policy, Timing
+from spe.plan import Checkpoints, Client, Limits, Node, Policy, Reconcile, Timing
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
 from spe.times import SECOND
@@ -35,12 +35,30 @@ def _policy(value: Any) -> Any:
     return {"failure": value, "stabilization": value} if isinstance(value, str) else value
 
 
+class CheckpointModel(Model):
+    """Checkpoints at an interval; without it they are taken on entering UP_FAILURE."""
+
+    every: PositiveDuration | None = None
+    disk: bool = False
+
+    @model_validator(mode="after")
+    def _interval(self) -> CheckpointModel:
+        if self.disk and self.every is None:
+            raise ValueError("disk: true needs to know how often to write; expected {every: 5s, disk: true}")
+        return self
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.every, self.disk)
+
+
 class NodeDefaults(Model):
     """What holds for every node that does not say otherwise."""
 
     x: PositiveDuration | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     policy: Annotated[PolicyModel, BeforeValidator(_policy)] | None = None
+    reconcile: Literal["checkpoint", "undo"] | None = None
+    checkpoint: CheckpointModel | None = None
 
 
 class NodeModel(NodeDefaults):
@@ -167,6 +185,8 @@ def _node(name: str, own: NodeModel, default: NodeDefaults) -> Node:
         alpha=own.alpha or default.alpha or ALPHA,
         during_failure=Policy(failure),
         during_stabilization=Policy(stabilization),
+        reconcile=Reconcile(own.reconcile or default.reconcile or Reconcile.CHECKPOINT),
+        checkpoints=(own.checkpoint or default.checkpoint or CheckpointModel()).checkpoints(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint/redo and undo/redo show the same elements, whatever fails, however the slices are cut (R8)."""
+"""Checkpoint/redo and undo/redo show the same elements, whatever fails, however the slices are cut (R9)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
 from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
-from spe.plan import Limits, Plan, Policy, Timing
+from spe.plan import Checkpoints, Limits, Plan, Policy, Reconcile, Timing
 from spe.problems import Problems
 from spe.query import (
     AggregateCall,
@@ -98,6 +98,23 @@ nodes:
         Policy.DELAY,
     )
     assert (n2.x_us, n2.address, n2.during_failure) == (3_000_000, "10.0.0.1:7102", Policy.DELAY)
+
+
+def test_nodes_choose_how_to_correct_themselves() -> None:
+    plan = plan_of(
+        f"""{SOURCE}
+query:
+  big: {{filter: {{from: orders, where: price > 10}}}}
+defaults: {{reconcile: undo, checkpoint: {{every: 200ms}}}}
+nodes:
+  n1: {{reconcile: checkpoint, checkpoint: {{every: 5s, disk: true}}}}
+  n2: {{}}
+"""
+    )
+    n1, n2 = plan.nodes[NodeId("n1")], plan.nodes[NodeId("n2")]
+
+    assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
+    assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
 
 
 def test_timing_limits_and_bucket_are_read_with_their_units() -> None:
@@ -573,6 +590,9 @@ def test_source_mistakes_say_what_was_expected(source: str, message: str) -> Non
         ("timing: {heartbeat: -1s}", "timing.heartbeat: expected a duration above zero"),
         ("limits: {output: plenty}", "limits.output: expected a size such as 64MB"),
         ("defaults: {policy: ignore}", "defaults.policy.failure: expected 'suspend', 'delay' or 'process'"),
+        ("defaults: {reconcile: hope}", "defaults.reconcile: expected 'checkpoint' or 'undo'"),
+        ("defaults: {checkpoint: {every: 0s}}", "defaults.checkpoint.every: expected a duration above zero"),
+        ("defaults: {checkpoint: {disk: true}}", "defaults.checkpoint: disk: true needs to know how often to write"),
         ("nodes: {a/b: {}}", "nodes.a/b: 'a/b' has '/' in it"),
         ("nodes: {a: {address: 'h:1'}, b: {address: 'h:1'}}", "nodes.b.address: h:1 is the address of nodes.a already"),
         ("nodes: 3", "nodes: expected a list of names, or a mapping"),

@@ -52,7 +52,7 @@ fragments:
 nodes:
   n1: {address: "10.0.0.1:7101"}
   n2: {x: 4s, policy: {failure: delay}}
-  n3: {alpha: 0.95}
+  n3: {alpha: 0.95, reconcile: undo, checkpoint: {every: 5s, disk: true}}
 clients:
   board: {sinks: [{jsonl: totals.jsonl}]}
 """
@@ -89,9 +89,9 @@ UNIT back   1 partition
     back/0  n3 (X 2s, αX 1.9s)
 
 NODES
-  n1  10.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  front/0, front/1
-  n2  any port       X 4s, αX 3.6s  delay in failure, process in stabilization    front/0
-  n3  any port       X 2s, αX 1.9s  process in failure, process in stabilization  front/1, back/0
+  n1  10.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  checkpoint           front/0, front/1
+  n2  any port       X 4s, αX 3.6s  delay in failure, process in stabilization    checkpoint           front/0
+  n3  any port       X 2s, αX 1.9s  process in failure, process in stabilization  undo, disk every 5s  front/1, back/0
 
 CLIENTS
   board  reads totals  jsonl totals.jsonl (stable)

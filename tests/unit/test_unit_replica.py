@@ -32,7 +32,7 @@ UNIT = Unit(
 
 @pytest.fixture(autouse=True, params=Reconcile)
 def reconcile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for both ways of getting back behind tentative data (R8)."""
+    """Everything here holds for both ways of getting back behind tentative data (R9)."""
     monkeypatch.setattr(World, "reconcile", request.param)
 
 
