@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from consistency.instance import Checkpoint
 from consistency.partners import Partners
-from consistency.unit_replica import Checkpoint, UnitReplica
+from consistency.unit_replica import UnitReplica
 from operators.soutput import SOutput
 from operators.sunion import SUnion, SUnionInput
 from replicas import element_log
@@ -238,10 +239,8 @@ def acknowledged_on_arrival(original: Any, self: Any, restart: int) -> Any:
 @mutant(UnitReplica, "_go_tentative", "the checkpoint is taken after the first tentative slice (C1)")
 def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> None:
     original(self, now, event)
-    if self._checkpoint is not None:
-        self._checkpoint = Checkpoint(
-            self._checkpoint.restart, self._live.fragment.snapshot(), self._checkpoint.outputs
-        )
+    if isinstance(self._mark, Checkpoint):
+        self._mark = Checkpoint(self._mark.restart, self._live.fragment.snapshot(), self._mark.outputs)
 
 
 @mutant(SUnion, "begin_redo", "redo leaves out the first bucket (R6)")
