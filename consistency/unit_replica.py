@@ -166,6 +166,7 @@ class UnitReplica:
         released = None if self._outputs.full() else sunion.release_stable(SLICE_ROWS)
         if released is not None:
             self._emit_stable(self._live, released)
+            self._mark_periodically(now)
             if self.state is NodeState.UP_FAILURE:
                 self._move(Event.HEALED)
             if sunion.stable_end > sunion.next:
@@ -179,6 +180,17 @@ class UnitReplica:
         elif self.state is NodeState.STABLE and self._must_go_on(now):
             self._go_tentative(now, Event.TENTATIVE)
         return False
+
+    def _mark_periodically(self, now: int) -> None:
+        """Without an interval the mark is set on entering UP_FAILURE (C1).  What is kept for it may not fill us up."""
+        every_us = self._node.checkpoints.memory_us
+        if every_us is None:
+            return
+        crowded = self.sunion.stable_bytes * 2 >= self._redo_bytes
+        if self._mark is None or now - self._marked_at >= every_us or crowded:
+            self._mark = self._live.mark(self.sunion.next)
+            self._marked_at = now
+            self.sunion.keep_from(self.sunion.next)
 
     def _leave_recovering(self, now: int) -> None:
         if not self._inputs.started(now):

@@ -216,6 +216,8 @@ class SUnion:
       next: start of the next bucket of the live instance.
       redo_next: of the redo instance; None when there is none.
       restart: n*, the start of the first bucket released tentatively; None while untainted.
+      kept_from: the last periodic checkpoint, from where on stable tuples are kept though released (R8); None: there is
+        none, and redo would start where tentative data began.
     """
 
     def __init__(
@@ -233,6 +235,7 @@ class SUnion:
         self.next = BEFORE_TIME
         self.redo_next: int | None = None
         self.restart: int | None = None
+        self.kept_from: int | None = None
         self.tentative_dropped = 0
         #: Bytes of stable tuples held (for redo, or because an input lags).
         self.stable_bytes = 0
@@ -327,10 +330,23 @@ class SUnion:
         if end <= self.next:
             return None
         end = self._bounded(end, self.next, max_rows)
-        released = self._take(end)
+        if self.kept_from is None:
+            released = self._take(end)
+        else:
+            released = Slice([_serialise(p) for p in self._gather(self.next, end, tentative=False)], end, Kind.STABLE)
         self.next = end
         self._forget_clocks()
         return released
+
+    def keep_from(self, checkpoint: int) -> None:
+        """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
+        assert not self.tainted, "a checkpoint while tainted"
+        self.kept_from = checkpoint
+        for one in self.inputs:
+            if any(c.min < checkpoint for c in one.stable):
+                self.stable_bytes -= sum(c.nbytes for c in one.stable)
+                one.stable = [c for c in (c.from_time(checkpoint) for c in one.stable) if c is not None]
+                self.stable_bytes += sum(c.nbytes for c in one.stable)
 
     def taint(self) -> None:
         """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
@@ -340,25 +356,18 @@ class SUnion:
     def release_tentative(self, end: int) -> Slice:
         """Everything that is here of [next, end), stable or not; the stable part stays for redo (B6)."""
         assert self.tainted, "tentative release before the checkpoint"
-        low = self.next
-        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        parts = self._gather(self.next, end, tentative=True)
         for one in self.inputs:
-            into = parts[one.stream]
-            for chunks in (one.stable, one.tentative):
-                for chunk in chunks:
-                    if chunk.floor >= end:
-                        break
-                    if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
-                        into.append(rows)
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
         self._forget_clocks()
         return Slice([_serialise(p) for p in parts], end, Kind.TENTATIVE)
 
     def begin_redo(self) -> None:
-        """A second instance, restored from the checkpoint, starts at n* (R5)."""
+        """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
         assert self.restart is not None
-        self.redo_next = self.restart
+        self.redo_next = self.restart if self.kept_from is None else self.kept_from
+        self.kept_from = None
 
     def release_redo(self, max_rows: int) -> Slice | None:
         """The next stable slice for the redo instance; it may be forgotten at once (R6).  None: caught up."""
@@ -393,6 +402,9 @@ class SUnion:
 
     def restart_point(self) -> int:
         """From where a restored copy would need the stable tuples (A1)."""
+        return self._released_for_good() if self.kept_from is None else self.kept_from
+
+    def _released_for_good(self) -> int:
         if self.redo_next is not None:
             return self.redo_next
         return self.next if self.restart is None else self.restart
@@ -400,7 +412,7 @@ class SUnion:
     def needs(self, index: int) -> bool:
         """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
         end = self.stable_end
-        return end <= self.restart_point() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
+        return end <= self._released_for_good() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
 
     def acknowledged(self) -> list[int]:
         restart = self.restart_point()
@@ -413,6 +425,8 @@ class SUnion:
             for chunk in one.stable:
                 if chunk.floor >= end:
                     break
+                if chunk.max < low:
+                    continue  # released, and kept
                 count += len(chunk.rows)
                 if count > max_rows:
                     first = min(c.min for c in one.stable)
@@ -420,6 +434,19 @@ class SUnion:
                     end = min(end, max(floor_to(chunk.min, self._bucket_us), at_least))
                     break
         return end
+
+    def _gather(self, low: int, end: int, *, tentative: bool) -> list[list[Rows]]:
+        """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
+        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        for one in self.inputs:
+            into = parts[one.stream]
+            for chunks in (one.stable, one.tentative) if tentative else (one.stable,):
+                for chunk in chunks:
+                    if chunk.floor >= end:
+                        break
+                    if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
+                        into.append(rows)
+        return parts
 
     def _take(self, end: int) -> Slice:
         """Removes and returns every stable tuple with time < end."""

@@ -136,6 +136,24 @@ def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyP
     assert rebuilt > 0
 
 
+@pytest.mark.parametrize("name", ["sliding", "full join", "count windows", "top-k by attribute"])
+@pytest.mark.parametrize("reconcile", Reconcile)
+def test_periodic_checkpoints_show_the_same_elements(
+    name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redo starts further back; what it makes of that is recognised and dropped (R8)."""
+    monkeypatch.setattr(World, "reconcile", reconcile)
+    unit = unit_of(name)
+    dropped = 0
+    for seed in range(12):
+        one, other = play(unit, seed), play(unit, seed, Checkpoints(every_us=30))
+        assert other.shown == one.shown
+        assert other.replica.counters() == one.replica.counters()
+        assert other.replica.redone_rows >= one.replica.redone_rows
+        dropped += sum(o.dropped for o in other.replica._live.outputs)
+    assert dropped > 0
+
+
 def test_an_operator_that_the_failure_did_not_reach_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo along affected paths only: when the right input brings nothing, what reads only it is not made again."""
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)

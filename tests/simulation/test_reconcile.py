@@ -77,9 +77,13 @@ def make_plan(**defaults: Any) -> Plan:
 
 
 @pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-@pytest.mark.parametrize("policy", ["process", "delay"])
-async def test_both_ways_end_complete_down_a_chain(autojump_clock: MockClock, reconcile: str, policy: str) -> None:
-    async with SimCluster(make_plan(reconcile=reconcile, policy=policy)) as cluster:
+@pytest.mark.parametrize(
+    "options", [{}, {"policy": "delay"}, {"checkpoint": {"every": "500ms"}}, {"checkpoint": {"every": "30ms"}}]
+)
+async def test_both_ways_end_complete_down_a_chain(
+    autojump_clock: MockClock, reconcile: str, options: dict[str, Any]
+) -> None:
+    async with SimCluster(make_plan(reconcile=reconcile, **options)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)

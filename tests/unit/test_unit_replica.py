@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -357,6 +358,80 @@ class TestCorrecting:
         world.blocked = True
         world.run(151)
         assert world.states[-1] == "STABLE"
+
+
+class TestPeriodicCheckpoints:
+    def released_behind_a_checkpoint(self, **options: Any) -> World:
+        """The checkpoint is at 10; up to 20 everything is released."""
+        world = stable_until_ten(World(checkpoints=Checkpoints(every_us=100), **options))
+        world.S(0, 110, (11, "a"), (15, "b"))
+        world.S(1, 110, (12, "c"))
+        for at in (0, 1):
+            world.B(at, 110, 20)
+        assert world.run(110) == "S1/11a S2/12c S3/15b B20(3)"
+        return world
+
+    def test_acknowledgements_wait_for_the_checkpoint(self) -> None:
+        """A1: from there a copy of us would need everything."""
+        world = self.released_behind_a_checkpoint()
+        assert world.sunion.acknowledged() == [0, 0]
+        for at in (0, 1):
+            world.B(at, 220, 30)
+        assert world.run(220) == "B30(3)"
+        assert world.sunion.acknowledged() == [2, 1]
+        assert world.sunion.stable_bytes == 0
+
+    def test_redo_starts_there_and_drops_what_was_released(self) -> None:
+        world = self.released_behind_a_checkpoint()
+        world.live[1] = False
+        world.S(0, 120, (25, "x"))
+        world.B(0, 120, 30)
+        assert world.run(150) == "T/25x b30"
+        assert (world.sunion.restart, world.sunion.restart_point()) == (20, 10)
+        world.live[1] = True
+        world.S(1, 160, (22, "y"))
+        world.B(0, 160, 40)
+        world.B(1, 160, 40)
+        world.run(160)
+        world.grant(161)
+        assert world.run(161) == "S4/22y S5/25x B40(5) clear"
+        assert world.replica.redone_rows == 5
+        assert world.states[-1] == "STABLE"
+
+    def test_a_request_waits_for_news_not_for_what_was_stable_before(self) -> None:
+        """R1 asks whether F lies beyond n*, wherever redo would start."""
+        world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
+        world.live[1] = False
+        world.B(0, 120, 30)
+        world.run(150)
+        world.upstream_is_full = True
+        world.run(151)
+        assert world.asks == []
+
+    def test_what_is_kept_for_it_does_not_fill_us_up(self) -> None:
+        """At half of the cap a checkpoint is due, whatever the interval."""
+        world = self.released_behind_a_checkpoint(redo_bytes=1)
+        assert world.sunion.stable_bytes == 0
+        assert world.sunion.acknowledged() == [2, 1]
+
+    def test_a_partner_gets_the_state_and_what_was_released_since(self) -> None:
+        """Its log has more than the checkpoint knows: it drops that when it makes it again."""
+        world = self.released_behind_a_checkpoint()
+        world.live[1] = False
+        world.S(0, 120, (25, "x"))
+        world.B(0, 120, 30)
+        world.run(150)
+        taken = world.replica.snapshot()
+        assert taken is not None
+        checkpoint, positions = taken
+        assert (checkpoint.restart, positions) == (10, [0, 0])
+        other = World()
+        other.replica.install(checkpoint, positions)
+        other.S(0, 200, (11, "a"), (15, "b"), (25, "x"))
+        other.S(1, 200, (12, "c"), (22, "y"))
+        for at in (0, 1):
+            other.B(at, 200, 30)
+        assert other.run(200) == "S4/22y S5/25x B30(5)"
 
 
 class TestRecovering:
