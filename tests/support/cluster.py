@@ -12,7 +12,7 @@ Run it under ``trio.testing.MockClock(autojump_threshold=0)``: an hour costs wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from pathlib import PurePosixPath
@@ -23,7 +23,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from consistency.checking.history import History, Note, ProcessDown, ProcessUp
+from consistency.checking.history import FaultBegan, FaultEnded, History, Note, ProcessDown, ProcessUp
 from replicas.client import Client
 from replicas.client_view import Change
 from replicas.node import NodeProcess
@@ -278,6 +278,7 @@ class SimCluster:
         self.network = SimNetwork()
         self.log: list[str] = []
         self.history = History()
+        self._lasting: list[FaultBegan] = []
         self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
         self.clients: dict[str, Client] = {}
         #: The node processes that run now.
@@ -341,6 +342,7 @@ class SimCluster:
         self.network.reset(host)
         self.nodes.pop(host, None)
         self._freezer.thaw(host)
+        self._ended("freeze", host)
 
     def restart(self, host: str) -> None:
         assert self._nursery is not None
@@ -350,25 +352,50 @@ class SimCluster:
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         self._note(f"cut {a} {'->' if one_way else '--'} {b}")
+        hosts = [
+            *self.plan.nodes,
+            *(f"source:{s}" for s in self.plan.sources),
+            *(f"client:{c}" for c in self.plan.clients),
+        ]
+        ends = [[h for h in hosts if name in (h, "*")] for name in (a, b)]
+        links = [(x, y) for x in ends[0] for y in ends[1]]
+        self._began("cut", (), links if one_way else links + [(y, x) for x, y in links])
         self.network.cut(a, b, one_way=one_way)
 
     def heal(self) -> None:
         self._note("heal")
+        self._ended("cut")
         self.network.heal()
 
     def freeze(self, host: str) -> None:
         """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
         self._note(f"freeze {host}")
         self._freezer.frozen.setdefault(host, [])
+        self._began("freeze", (host,))
 
     def thaw(self, host: str) -> None:
         self._note(f"thaw {host}")
+        self._ended("freeze", host)
         self._freezer.thaw(host)
 
     def lose(self, a: str, b: str) -> None:
         """The connections that two hosts have become half open: nobody hears of it."""
         self._note(f"half open {a} -- {b}")
+        self._began("half-open", (a, b))
+        self._ended("half-open")
         self.network.lose(a, b)
+
+    def _began(self, kind: str, hosts: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> None:
+        now = round(trio.current_time() * 1e6)
+        fault = FaultBegan(now, len(self.history), kind, tuple(hosts), tuple(links))
+        self._lasting.append(fault)
+        self.history(fault)
+
+    def _ended(self, kind: str, host: str = "") -> None:
+        over = [f for f in self._lasting if f.kind == kind and (not host or host in f.hosts)]
+        for fault in over:
+            self._lasting.remove(fault)
+            self.history(FaultEnded(round(trio.current_time() * 1e6), fault.number))
 
     def _note(self, text: str) -> None:
         self.log.append(f"{trio.current_time():9.3f} ------------ {text}")

@@ -1,0 +1,54 @@
+"""How long things may take: the allowances that the checkers grant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spe.plan import Channel, PartitionId, Plan
+from spe.review import depth, stall_us
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Allowances, microseconds.
+
+    Attributes:
+      settle_us: from a change until everybody has noticed, and has connected anew.
+      correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
+      processing_us: P, what a result takes beside waiting: networks, computing, noise.
+      steps_per_second: steps of the scheduler in a second of virtual time.
+    """
+
+    settle_us: int
+    correct_us: int
+    processing_us: int
+    steps_per_second: int = 200_000
+
+    @classmethod
+    def of(cls, plan: Plan, *, noise_us: int = 0) -> Bounds:
+        """What a plan's timing implies.
+
+        A switch takes four heartbeats to notice, a connection, the stall of a feed that looks alive, and a second where
+        a producer had refused before.  Correcting takes each replica of a level a round of requests.
+
+        Args:
+          noise_us: what the machine may add to everything.
+        """
+        timing = plan.timing
+        channels = [c for u in plan.units for c in u.channels_in()]
+        stall = max((stall_us(plan, c) for c in channels), default=0)
+        levels = max((depth(plan, u) for u in plan.units), default=0)
+        replicas = max((len(nodes) for nodes in plan.placement.values()), default=1)
+        settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
+        correct = levels * (replicas * 2 * timing.request_us + settle)
+        return cls(settle + noise_us, correct + noise_us, 150_000 + 50_000 * levels + noise_us)
+
+
+def delay_us(plan: Plan, channel: Channel) -> int:
+    """kX of a client that reads a channel: the sum of X over the SUnions on the longest path."""
+    if channel.stream in plan.sources:
+        return 0
+    unit = plan.producer[channel.stream]
+    nodes = plan.placement[PartitionId(unit.id, channel.partition)]
+    own = max(plan.nodes[n].x_us for n in nodes)
+    return own + max(delay_us(plan, c) for c in unit.channels_in())

@@ -1,0 +1,69 @@
+"""How much was really checked, and which situations were met: a checker that saw nothing has proved nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: (row, column) of a coverage table, e.g. (state, event).
+Cell = tuple[str, str]
+
+
+class Counters:
+    """Sums over any number of runs.
+
+    Attributes:
+      amounts: how much of what was checked; seconds are counted in microseconds under names that end in ``_us``.
+      events: (state of a replica, what happened to it) -> how often.
+      faults: (kind of fault, state of a replica that it befell as it began) -> how often.
+    """
+
+    def __init__(self) -> None:
+        self.amounts: Counter[str] = Counter()
+        self.events: Counter[Cell] = Counter()
+        self.faults: Counter[Cell] = Counter()
+
+    def add(self, name: str, amount: int = 1) -> None:
+        self.amounts[name] += amount
+
+    def merge(self, other: Counters) -> None:
+        self.amounts.update(other.amounts)
+        self.events.update(other.events)
+        self.faults.update(other.faults)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, in an order that does not depend on the run's."""
+        return {
+            "amounts": dict(sorted(self.amounts.items())),
+            "events": [[*cell, n] for cell, n in sorted(self.events.items())],
+            "faults": [[*cell, n] for cell, n in sorted(self.faults.items())],
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Counters:
+        """What :meth:`to_data` gave."""
+        found = cls()
+        found.amounts.update(data["amounts"])
+        found.events.update({(row, column): n for row, column, n in data["events"]})
+        found.faults.update({(row, column): n for row, column, n in data["faults"]})
+        return found
+
+
+def empty_cells(table: Mapping[Cell, int], reachable: Iterable[Cell]) -> list[Cell]:
+    """Cells that should have been met and were not, in order."""
+    return sorted(cell for cell in reachable if not table.get(cell))
+
+
+def show_table(table: Mapping[Cell, int]) -> list[str]:
+    """A table as lines of text, rows and columns in order of name."""
+    rows, columns = sorted({r for r, _ in table}), sorted({c for _, c in table})
+    if not rows:
+        return []
+    left = max(map(len, columns))
+    widths = [max(len(r), 6) for r in rows]
+    lines = [" " * left + "".join(f"  {r:>{w}}" for r, w in zip(rows, widths, strict=True))]
+    for column in columns:
+        cells = "".join(f"  {table.get((r, column), 0):>{w}}" for r, w in zip(rows, widths, strict=True))
+        lines.append(f"{column:<{left}}{cells}")
+    return lines

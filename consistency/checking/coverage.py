@@ -1,0 +1,119 @@
+"""Which situations a run met: what happened to replicas in which state, and in which state faults befell them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consistency.checking.counters import Cell, Counters
+from consistency.checking.history import (
+    Closed,
+    Event,
+    FaultBegan,
+    History,
+    Note,
+    Opened,
+    ProcessDown,
+    Promoted,
+    Received,
+    StateChanged,
+    host_of,
+)
+from spe.batch import Batch, Boundary, Undo
+from spe.plan import Channel, Plan
+from spe.states import Kind, NodeState
+
+_STATES: Final = tuple(s.name for s in NodeState)
+_SERVING: Final = ("STABLE", "UP_FAILURE", "STABILIZATION")
+
+#: What can happen to a replica in each state, if enough is tried: the table of docs/rules.md, section 5.
+REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
+    {(s, e) for s in _STATES for e in ("stable tuples", "stable boundary", "subscribes", "loses a feed", "dies")}
+    | {(s, e) for s in _SERVING for e in ("tentative tuples", "tentative boundary", "undo on main", "is subscribed to")}
+    | {(s, "rec_done on main") for s in _SERVING}
+    | {("UP_FAILURE", "undo on corrections"), ("UP_FAILURE", "rec_done on corrections"), ("UP_FAILURE", "promotes")}
+    | {("STABLE", "becomes UP_FAILURE"), ("UP_FAILURE", "becomes STABILIZATION"), ("UP_FAILURE", "becomes STABLE")}
+    | {("STABILIZATION", "becomes STABLE"), ("STABILIZATION", "becomes UP_FAILURE")}
+    | {("RECOVERING", "becomes STABLE"), ("RECOVERING", "becomes UP_FAILURE")}
+    | {("STABLE", "partner asks"), ("UP_FAILURE", "partner asks"), ("UP_FAILURE", "asks a partner")}
+)
+
+#: Faults that befall nodes; each should find them in each state in which they can be for long.
+NODE_FAULTS: Final = ("kill", "power", "freeze", "cut")
+REACHABLE_FAULTS: Final[frozenset[Cell]] = frozenset((kind, s) for kind in NODE_FAULTS for s in _SERVING)
+
+
+def cover(history: History, plan: Plan, counters: Counters) -> None:
+    """Adds what a run met to the tables of ``counters``."""
+    _Cover(plan, counters).run(history)
+
+
+class _Cover:
+    def __init__(self, plan: Plan, counters: Counters) -> None:
+        self._counters = counters
+        self._states = {f"{of}@{n}": NodeState.RECOVERING for of, nodes in plan.placement.items() for n in nodes}
+        self._producers: dict[tuple[Channel, str], str] = {
+            (Channel(stream, of.partition), node): f"{of}@{node}"
+            for of, nodes in plan.placement.items()
+            for stream in plan.unit[of.unit].outputs
+            for node in nodes
+        }
+        self._on: dict[str, list[str]] = {}
+        for replica in self._states:
+            self._on.setdefault(host_of(replica), []).append(replica)
+
+    def run(self, history: History) -> None:
+        for event in history:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Received(_, consumer, _, _, _, mode):
+                if mode:
+                    self._met(consumer, _name(event))
+            case Opened(_, consumer, channel, producer):
+                self._met(consumer, "subscribes")
+                self._met(self._producers.get((channel, producer), ""), "is subscribed to")
+            case Closed(_, consumer):
+                self._met(consumer, "loses a feed")
+            case Promoted(_, consumer):
+                self._met(consumer, "promotes")
+            case StateChanged(_, replica, state):
+                before = self._states.get(replica)
+                if before is not None and before is not state:
+                    if state is not NodeState.RECOVERING:
+                        self._met(replica, f"becomes {state.name}")
+                        if before is NodeState.STABILIZATION:
+                            self._counters.add("reconciliations")
+                    self._states[replica] = state
+            case ProcessDown(_, host):
+                for replica in self._on.get(host, ()):
+                    self._met(replica, "dies")
+            case Note(_, host, "ask_partner"):
+                self._at(host, "asks a partner")
+            case Note(_, host, "partner_asks"):
+                self._at(host, "partner asks")
+            case FaultBegan(_, _, kind, hosts, links):
+                self._counters.add("faults")
+                self._counters.add(f"fault {kind}")
+                for host in sorted({*hosts, *(end for link in links for end in link)}):
+                    for replica in self._on.get(host, ()):
+                        self._counters.faults[kind, self._states[replica].name] += 1
+
+    def _met(self, replica: str, name: str) -> None:
+        state = self._states.get(replica)
+        if state is not None:
+            self._counters.events[state.name, name] += 1
+
+    def _at(self, host: str, name: str) -> None:
+        """The trace names no replica where the host has one only."""
+        for replica in self._on.get(host, ()):
+            self._met(replica, name)
+
+
+def _name(event: Received) -> str:
+    element = event.element
+    if isinstance(element, Batch):
+        return "stable tuples" if element.kind is Kind.STABLE else "tentative tuples"
+    if isinstance(element, Boundary):
+        return "stable boundary" if element.kind is Kind.STABLE else "tentative boundary"
+    return f"{'undo' if isinstance(element, Undo) else 'rec_done'} on {event.mode}"

@@ -1,0 +1,232 @@
+"""P2 at every consumer's edge: each subscription goes on exactly where the consumer stands, and keeps its order.
+
+A consumer's *view* of a channel is what all its subscriptions have brought together; it begins anew with the consumer,
+at the position that it then announces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding, show_row
+from consistency.checking.history import (
+    Closed,
+    Event,
+    FeedMode,
+    History,
+    Opened,
+    ProcessDown,
+    ProcessUp,
+    Promoted,
+    Received,
+    StateChanged,
+    host_of,
+)
+from spe.batch import Batch, Boundary, RecDone, Undo
+from spe.plan import Channel
+from spe.states import Kind, NodeState
+from spe.times import BEFORE_TIME
+
+
+@dataclass(slots=True)
+class _Feed:
+    """One subscription as its consumer sees it."""
+
+    producer: str
+    mode: FeedMode
+    position: int
+    frontier: int
+    t_star: int
+    #: Tentative elements live that this subscription brought.
+    tentative: bool = False
+    #: An undo came, and no rec_done after it.
+    correcting: bool = False
+    #: Nothing tentative may repeat what was seen before it was opened, until the first undo.
+    first_run: bool = True
+
+
+@dataclass(slots=True)
+class _View:
+    #: None: the consumer has just begun, and its first subscription will say.
+    position: int | None = None
+    generation: int = 0
+    feeds: dict[int, _Feed] = field(default_factory=dict)
+
+
+def check_feeds(history: History, counters: Counters) -> Iterator[Finding]:
+    """See the module.  Yields findings of P2."""
+    return _FeedCheck(counters).run(history)
+
+
+class _FeedCheck:
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._views: dict[tuple[str, Channel], _View] = {}
+        self._down: set[str] = set()
+
+    def run(self, history: History) -> Iterator[Finding]:
+        for event in history:
+            if isinstance(event, Received | Opened | Promoted | Closed) and host_of(event.consumer) in self._down:
+                continue  # the last breath of what was killed
+            match event:
+                case Received():
+                    yield from self._received(event)
+                case Opened():
+                    yield from self._opened(event)
+                case Promoted():
+                    yield from self._promoted(event)
+                case Closed(_, consumer, channel, generation):
+                    self._view(consumer, channel).feeds.pop(generation, None)
+                case _:
+                    self._begin(event)
+
+    def _begin(self, event: Event) -> None:
+        """A consumer that begins holds nothing."""
+        match event:
+            case StateChanged(_, replica, NodeState.RECOVERING):
+                for key in [k for k in self._views if k[0] == replica]:
+                    del self._views[key]
+            case ProcessUp(_, host):
+                self._down.discard(host)
+                self._forget(host)
+            case ProcessDown(_, host):
+                self._down.add(host)
+                self._forget(host)
+
+    def _forget(self, host: str) -> None:
+        for key in [k for k in self._views if host_of(k[0]) == host]:
+            del self._views[key]
+
+    def _view(self, consumer: str, channel: Channel) -> _View:
+        return self._views.setdefault((consumer, channel), _View())
+
+    # --- subscriptions ---
+
+    def _opened(self, event: Opened) -> Iterator[Finding]:
+        view = self._view(event.consumer, event.channel)
+        self._counters.add("subscriptions")
+        if view.generation:
+            self._counters.add("switches")
+        if view.position is None:
+            view.position = event.position
+        if event.position != view.position:
+            what = f"asks {event.producer} for what follows id {event.position}, but holds id {view.position}"
+            yield _finding(event, "a subscription goes on where the consumer stands", what)
+        if event.generation <= view.generation:
+            what = f"generation {event.generation} after {view.generation}"
+            yield _finding(event, "generations grow", what)
+        view.generation = max(view.generation, event.generation)
+        feed = _Feed(event.producer, event.mode, event.position, event.frontier, event.t_star)
+        view.feeds[event.generation] = feed
+        yield from self._one_of_each(view, event)
+
+    def _promoted(self, event: Promoted) -> Iterator[Finding]:
+        view = self._view(event.consumer, event.channel)
+        feed = view.feeds.get(event.generation)
+        if feed is not None:
+            self._counters.add("promotions")
+            feed.mode = event.mode
+            yield from self._one_of_each(view, event)
+
+    def _one_of_each(self, view: _View, event: Opened | Promoted) -> Iterator[Finding]:
+        same = [f.producer for f in view.feeds.values() if f.mode == event.mode]
+        if len(same) > 1:
+            what = f"subscriptions to {', '.join(same)} are open together as {event.mode}"
+            yield _finding(event, "one subscription of each mode", what)
+
+    # --- elements ---
+
+    def _received(self, event: Received) -> Iterator[Finding]:
+        if not event.mode:
+            self._counters.add("elements of closed subscriptions")
+            return
+        view = self._view(event.consumer, event.channel)
+        feed = view.feeds.get(event.generation)
+        if feed is None:
+            what = f"takes what {event.producer} sends on subscription {event.generation}, which is not open"
+            yield _finding(event, "what comes for a closed subscription is dropped", what)
+            return
+        element = event.element
+        if isinstance(element, Batch):
+            if element.kind is Kind.STABLE:
+                yield from self._stable_batch(event, element, view, feed)
+            else:
+                yield from self._tentative_batch(event, element, feed)
+        elif isinstance(element, Boundary):
+            if element.kind is Kind.STABLE:
+                yield from self._stable_boundary(event, element, view, feed)
+            else:
+                yield from self._tentative(event, feed)
+        elif isinstance(element, Undo):
+            self._counters.add("undos")
+            feed.tentative = feed.first_run = False
+            feed.correcting = True
+        elif isinstance(element, RecDone):
+            self._counters.add("rec_dones")
+            feed.correcting = False
+
+    def _stable_batch(self, event: Received, batch: Batch, view: _View, feed: _Feed) -> Iterator[Finding]:
+        self._counters.add("stable tuples received", len(batch))
+        yield from self._not_after_tentative(event, feed)
+        if batch.from_id != feed.position:
+            what = f"a batch of ids ({batch.from_id}, {batch.upto_id}] when the subscription stands at {feed.position}"
+            yield _finding(event, "stable ids follow each other", what)
+        if len(batch):
+            ids = batch.row_ids()
+            inside = batch.from_id < int(ids[0]) and int(ids[-1]) <= batch.upto_id
+            if not inside or (batch.ids is not None and bool((ids[1:] <= ids[:-1]).any())):
+                what = f"ids {ids[0]} … {ids[-1]} in a batch that covers ({batch.from_id}, {batch.upto_id}]"
+                yield _finding(event, "a batch holds the ids that it covers", what)
+            low = batch.rows.span()[1]
+            if low < feed.frontier:
+                at = int((batch.rows.time < feed.frontier).argmax())
+                what = f"id {ids[at]}, {show_row(batch.rows, at)}, after the boundary {feed.frontier}"
+                yield _finding(event, "no tuple behind its boundary", what)
+        feed.position = batch.upto_id
+        view.position = max(view.position or 0, batch.upto_id)
+
+    def _stable_boundary(self, event: Received, boundary: Boundary, view: _View, feed: _Feed) -> Iterator[Finding]:
+        yield from self._not_after_tentative(event, feed)
+        if boundary.time < feed.frontier or boundary.upto_id < feed.position:
+            what = (
+                f"boundary {boundary.time} ({boundary.upto_id}) after boundary {feed.frontier} and id {feed.position}"
+            )
+            yield _finding(event, "boundaries do not go back", what)
+        feed.frontier = max(feed.frontier, boundary.time)
+        feed.position = max(feed.position, boundary.upto_id)
+        view.position = max(view.position or 0, boundary.upto_id)
+
+    def _not_after_tentative(self, event: Received, feed: _Feed) -> Iterator[Finding]:
+        if feed.tentative:
+            yield _finding(event, "an undo stands between tentative and stable", _first_of(event))
+            feed.tentative = False  # told once per run
+
+    def _tentative_batch(self, event: Received, batch: Batch, feed: _Feed) -> Iterator[Finding]:
+        self._counters.add("tentative tuples received", len(batch))
+        yield from self._tentative(event, feed)
+        rows = batch.rows
+        if feed.first_run and feed.t_star > BEFORE_TIME and len(rows) and int(rows.t_max.min()) <= feed.t_star:
+            at = int(rows.t_max.argmin())
+            what = f"a tentative tuple that was seen up to T* {feed.t_star} comes again: {show_row(rows, at)}"
+            yield _finding(event, "tentative tuples go on by t_max after a switch", what)
+
+    def _tentative(self, event: Received, feed: _Feed) -> Iterator[Finding]:
+        if feed.mode == "corrections":
+            yield _finding(event, "corrections are stable", _first_of(event))
+        if feed.correcting:
+            yield _finding(event, "a rec_done stands between corrections and tentative", _first_of(event))
+            feed.correcting = False
+        feed.tentative = True
+
+
+def _first_of(event: Received) -> str:
+    element = event.element
+    if isinstance(element, Batch) and len(element):
+        return f"id {element.row_ids()[0]}, {show_row(element.rows, 0)}, from {event.producer}"
+    return f"a boundary from {event.producer}"
+
+
+def _finding(event: Received | Opened | Promoted, rule: str, what: str) -> Finding:
+    return Finding("P2", rule, event.at_us, event.consumer, f"{event.channel}: {what}")

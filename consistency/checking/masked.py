@@ -1,0 +1,82 @@
+"""Failures that nobody need notice: short ones, for which a replica or a buffer stands in, make nothing tentative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding, show_row
+from consistency.checking.history import Delivered, History
+from consistency.checking.schedule import Interval, World
+from spe.batch import Batch
+from spe.plan import Plan
+from spe.review import needed_wait_us, stall_us
+from spe.states import Kind
+
+
+def check_masked(
+    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+) -> Iterator[Finding]:
+    """Yields a finding for each client that saw something tentative in a run whose failures can all be masked.
+
+    ``static``: the intervals of the history.
+    """
+    if not is_masked(static, plan, bounds):
+        return
+    counters.add("masked runs")
+    told: set[str] = set()
+    for event in history:
+        if not isinstance(event, Delivered) or not isinstance(event.element, Batch) or event.consumer in told:
+            continue
+        if event.element.kind is Kind.TENTATIVE and len(event.element):
+            told.add(event.consumer)
+            what = f"{event.channel}: {show_row(event.element.rows, 0)} is tentative, though no failure lasted"
+            yield Finding("masked", "short failures make nothing tentative", event.at_us, event.consumer, what)
+
+
+def is_masked(static: Sequence[Interval], plan: Plan, bounds: Bounds) -> bool:
+    """Was every failure shorter than αX leaves room for, or of a node whose partitions all live on elsewhere?
+
+    And each alone: the next one came when everybody had got over the last.
+    """
+    outages = _outages(static)
+    if not outages:
+        return False
+    alpha_x = min(n.alpha_x_us for n in plan.nodes.values())
+    needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
+    patience = 2 * (max(stall_us(plan, c) for u in plan.units for c in u.channels_in()) + plan.timing.connect_us)
+    for before, after in pairwise(outages):
+        if after[0].from_us - before[-1].to_us < bounds.settle_us:
+            return False
+    for outage in outages:
+        short = outage[-1].to_us - outage[0].from_us + needed + 4 * plan.timing.heartbeat_us <= alpha_x
+        spared = alpha_x >= patience and all(_spared(plan, one.world) for one in outage)
+        if any(one.world.disturbed or (one.world.cut and not short) for one in outage) or not (short or spared):
+            return False
+    return True
+
+
+def _outages(static: Sequence[Interval]) -> list[list[Interval]]:
+    """Runs of intervals in which something is wrong, after everything was well for the first time."""
+    well = World()
+    begun = next((i for i, one in enumerate(static) if one.world == well), len(static))
+    found: list[list[Interval]] = []
+    for before, one in pairwise(static[begun:]):
+        if one.world == well:
+            continue
+        if before.world == well:
+            found.append([])
+        found[-1].append(one)
+    return found
+
+
+def _spared(plan: Plan, world: World) -> bool:
+    """Only nodes are down, and of each partition one replica lives; not everything at once."""
+    if world.cut or not world.down <= set(plan.nodes) or len(world.down) > 1:
+        return False
+    return all(
+        any(n not in world.down and f"{of}@{n}" not in world.recovering for n in nodes)
+        for of, nodes in plan.placement.items()
+    )

@@ -1,0 +1,132 @@
+"""Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.history import (
+    Closed,
+    Event,
+    FaultBegan,
+    FaultEnded,
+    History,
+    Opened,
+    ProcessDown,
+    ProcessUp,
+    Promoted,
+    StateChanged,
+    host_of,
+)
+from consistency.checking.schedule import Interval, World
+from spe.plan import Channel, Plan
+from spe.states import NodeState
+
+
+def check_preferred(
+    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+) -> Iterator[Finding]:
+    """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
+
+    ``static``: the intervals of the history.
+    """
+    follow = _Follow(plan, bounds, counters)
+    ahead = iter(static)
+    interval = next(ahead)
+    for event in history:
+        while event.at_us >= interval.to_us:
+            interval = next(ahead)
+        yield from follow.take(event, interval.world)
+    yield from follow.judge(history.end_us, interval.world)
+
+
+class _Follow:
+    def __init__(self, plan: Plan, bounds: Bounds, counters: Counters) -> None:
+        self._bounds = bounds
+        self._counters = counters
+        self._states: dict[str, NodeState] = {}
+        #: MAIN of each consumer and channel: generation and producer.
+        self._feeds: dict[tuple[str, Channel], dict[int, tuple[str, str]]] = {}
+        #: Since when a consumer could have had a better producer.
+        self._since: dict[tuple[str, Channel, str], int] = {}
+        self._inputs = [
+            (f"{of}@{node}", channel)
+            for of, nodes in plan.placement.items()
+            for node in nodes
+            for channel in plan.unit[of.unit].channels_in()
+        ] + [
+            (f"client:{name}", Channel(s, p))
+            for name, client in plan.clients.items()
+            for s in client.reads
+            for p in range(plan.partitions_of(s))
+        ]
+        self._producers = {
+            channel: [(n, f"{plan.producer[channel.stream].id}/{channel.partition}@{n}") for n in nodes]
+            for _, channel in self._inputs
+            if channel.stream not in plan.sources and (nodes := plan.producer_addresses(channel))
+        }
+
+    def take(self, event: Event, world: World) -> Iterator[Finding]:
+        match event:
+            case StateChanged(_, replica, state):
+                self._states[replica] = state
+                if state is NodeState.RECOVERING:
+                    self._forget(replica)
+            case Opened(_, consumer, channel, producer, generation, mode):
+                self._feeds.setdefault((consumer, channel), {})[generation] = (mode, producer)
+            case Promoted(_, consumer, channel, generation, mode):
+                feeds = self._feeds.get((consumer, channel), {})
+                if generation in feeds:
+                    feeds[generation] = (mode, feeds[generation][1])
+            case Closed(_, consumer, channel, generation):
+                self._feeds.get((consumer, channel), {}).pop(generation, None)
+            case ProcessUp(_, host):
+                for consumer in {c for c, _ in self._feeds if host_of(c) == host}:
+                    self._forget(consumer)
+            case FaultBegan() | FaultEnded() | ProcessDown():
+                pass  # the world may be another one
+            case _:
+                return
+        yield from self.judge(event.at_us, world)
+
+    def _forget(self, consumer: str) -> None:
+        for key in [k for k in self._feeds if k[0] == consumer]:
+            del self._feeds[key]
+
+    def judge(self, now: int, world: World) -> Iterator[Finding]:
+        """What has lasted too long by now."""
+        for consumer, channel in self._inputs:
+            host = host_of(consumer)
+            ready = (
+                host not in world.down | world.disturbed
+                and self._states.get(consumer, NodeState.STABLE) is not NodeState.RECOVERING
+            )
+            main = next((p for m, p in self._feeds.get((consumer, channel), {}).values() if m == "main"), None)
+            for node, replica in self._producers.get(channel, ()):
+                better = (
+                    ready
+                    and node not in world.down | world.disturbed
+                    and world.open(host, node)
+                    and self._states.get(replica) is NodeState.STABLE
+                    and not self._is_stable(channel, main)
+                )
+                key = (consumer, channel, node)
+                since = self._since.get(key)
+                if since is not None and now - since > self._bounds.settle_us:
+                    self._since.pop(key)
+                    what = (
+                        f"{channel}: {node} is STABLE and in reach since {since / 1e6:.3f} s, yet it "
+                        f"{'reads nobody' if main is None else f'stays with {main}'}"
+                    )
+                    yield Finding("preferred", "a STABLE producer is taken", now, consumer, what)
+                elif better and since is None:
+                    self._since[key] = now
+                    self._counters.add("better producers offered")
+                elif not better and since is not None:
+                    self._since.pop(key)
+
+    def _is_stable(self, channel: Channel, producer: str | None) -> bool:
+        replica = next((r for n, r in self._producers[channel] if n == producer), None)
+        return replica is not None and self._states.get(replica) is NodeState.STABLE

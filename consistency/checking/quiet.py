@@ -1,0 +1,119 @@
+"""When all has healed nothing is left of the failures: no state, no memory, no subscription, no task that spins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.history import (
+    Buffers,
+    Closed,
+    History,
+    Note,
+    Opened,
+    ProcessDown,
+    ProcessUp,
+    Promoted,
+    StateChanged,
+    Steps,
+    host_of,
+)
+from spe.deploy import processes
+from spe.plan import Channel, Plan
+from spe.states import NodeState
+
+#: What a trace must never say, whatever fails: a peer broke the rules, or an operator raised.
+BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped")
+#: Elements that an output may keep of what all have acknowledged: one, where an acknowledgement ends inside it.
+LOG_ENTRIES = 1
+
+
+def check_alarms(history: History, steps_per_second: int, counters: Counters) -> Iterator[Finding]:
+    """At any time: no alarm in the trace, and no second in which something spins."""
+    for event in history:
+        if isinstance(event, Note) and event.name in BAD_NOTES:
+            yield Finding("quiet", event.name, event.at_us, event.host, event.text)
+        elif isinstance(event, Steps):
+            counters.add("seconds of steps")
+            if event.count > steps_per_second:
+                what = f"{event.count} steps in a second, expected at most {steps_per_second}"
+                yield Finding("quiet", "nothing spins", event.at_us, "", what)
+
+
+def check_quiet(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
+    """At the end, after healing."""
+    yield from _buffers(history, counters)
+    yield from _subscriptions(history, plan, counters)
+    yield from _processes(history, plan)
+
+
+def _buffers(history: History, counters: Counters) -> Iterator[Finding]:
+    last = {e.replica: e for e in history if isinstance(e, Buffers)}
+    for replica, event in sorted(last.items()):
+        counters.add("buffers checked")
+        if event.held_bytes:
+            yield Finding("quiet", "SUnions are empty", event.at_us, replica, f"holds {event.held_bytes} bytes")
+        if event.tentative:
+            yield Finding("quiet", "nothing tentative is kept", event.at_us, replica, "holds tentative tuples")
+        if event.log_entries > LOG_ENTRIES:
+            what = f"keeps {event.log_entries} stable elements, expected at most {LOG_ENTRIES}"
+            yield Finding("quiet", "outputs are truncated", event.at_us, replica, what)
+
+
+def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
+    """Every input of every replica and client has its MAIN, and nothing else."""
+    feeds: dict[tuple[str, Channel], dict[int, str]] = {}
+    for event in history:
+        match event:
+            case Opened(_, consumer, channel, _, generation, mode):
+                feeds.setdefault((consumer, channel), {})[generation] = mode
+            case Promoted(_, consumer, channel, generation, mode):
+                if generation in feeds.get((consumer, channel), {}):
+                    feeds[consumer, channel][generation] = mode
+            case Closed(_, consumer, channel, generation):
+                feeds.get((consumer, channel), {}).pop(generation, None)
+            case StateChanged(_, replica, NodeState.RECOVERING):
+                for key in [k for k in feeds if k[0] == replica]:
+                    feeds[key].clear()
+            case ProcessUp(_, host) | ProcessDown(_, host):
+                for key in [k for k in feeds if host_of(k[0]) == host]:
+                    feeds[key].clear()
+    if not feeds:
+        return
+    for consumer, channel in _wanted(plan):
+        counters.add("subscriptions checked at the end")
+        modes = list(feeds.get((consumer, channel), {}).values())
+        if modes != ["main"]:
+            what = f"{channel}: reads it over {modes or 'nothing'}, expected one main subscription"
+            yield Finding("quiet", "every input is read", history.end_us, consumer, what)
+
+
+def _wanted(plan: Plan) -> Iterator[tuple[str, Channel]]:
+    for of, nodes in plan.placement.items():
+        for node in nodes:
+            for channel in plan.unit[of.unit].channels_in():
+                yield f"{of}@{node}", channel
+    for name, client in plan.clients.items():
+        for stream in client.reads:
+            for partition in range(plan.partitions_of(stream)):
+                yield f"client:{name}", Channel(stream, partition)
+
+
+def _processes(history: History, plan: Plan) -> Iterator[Finding]:
+    """Every process of the plan runs, once."""
+    running: dict[str, int] = {}
+    seen = False
+    for event in history:
+        match event:
+            case ProcessUp(at_us, host):
+                seen = True
+                running[host] = running.get(host, 0) + 1
+                if running[host] > 1:
+                    yield Finding("quiet", "a process runs once", at_us, host, f"runs {running[host]} times")
+            case ProcessDown(_, host):
+                running[host] = 0
+    expected = [*processes(plan), *(f"client:{c}" for c in plan.clients)]
+    for host in expected if seen else ():
+        if not running.get(host):
+            yield Finding("quiet", "every process runs", history.end_us, host, "does not run")

@@ -1,0 +1,52 @@
+"""Digests of tuples, so that many can be compared at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spe.batch import Batch, Column, Int64Array, Rows, concat_rows
+from spe.hashing import hash_column
+from spe.plan import Channel, Plan
+from spe.query import AggregateSpec, WindowKind
+
+#: Per output channel, ids and tuples of a run without failures, in order.
+Reference = Mapping[Channel, tuple[Int64Array, Rows]]
+Digests = npt.NDArray[np.uint64]
+
+_STEP = 0x9E3779B97F4A7C15
+
+
+def row_digests(rows: Rows, columns: Sequence[int] | None = None) -> Digests:
+    """A 64-bit digest per tuple, by value: of time, t_max and all attributes, or of some attributes only."""
+    chosen = [rows.columns[at] for at in columns] if columns is not None else list(rows.columns)
+    if columns is None:
+        chosen += [Column(rows.time), Column(rows.t_max)]
+    total = np.zeros(len(rows), np.uint64)
+    factor = 1
+    for column in chosen:
+        factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
+        total += hash_column(column) * np.uint64(factor)  # arrays of uint64 wrap, and that is what is wanted
+    return total
+
+
+def joined(batches: Sequence[Batch]) -> tuple[Int64Array, Rows]:
+    """Ids and tuples of many batches (at least one), in order."""
+    return np.concatenate([b.row_ids() for b in batches]), concat_rows([b.rows for b in batches])
+
+
+def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:
+    """Attributes that say which input a result is of, where the query tells: group and window of an aggregate.
+
+    Two results of one group and window are two versions of one answer, whatever their values.
+    """
+    for operator in plan.query.operators:
+        spec = operator.spec
+        if operator.name == channel.stream and isinstance(spec, AggregateSpec):
+            if spec.window.kind is WindowKind.COUNT:
+                return None  # many windows of a group may close at one time
+            names = [*spec.group_by, "window_start", "window_end"]
+            return tuple(operator.schema.index(n) for n in names)
+    return None

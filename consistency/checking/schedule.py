@@ -1,0 +1,222 @@
+"""Who could reach whom, and when: the static intervals of a run, and what each of them leaves of the paths to a client.
+
+A *world* is what holds between two changes: which processes run, which links are open.  It is made of what was done to
+the run, never of what the engine said about it; the one exception is that a replica which has just begun counts from
+the moment when it left RECOVERING (that it does is for P3 and the quiet at the end to judge).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from consistency.checking.history import (
+    Event,
+    FaultBegan,
+    FaultEnded,
+    History,
+    ProcessDown,
+    ProcessUp,
+    StateChanged,
+)
+from spe.plan import Channel, PartitionId, Plan
+from spe.states import NodeState
+
+
+class Effect(enum.Enum):
+    """What a fault does to whom it befalls, as far as paths go."""
+
+    NONE = "other events tell, or nothing"
+    DOWN = "its processes do nothing, or make nothing new"
+    CUT = "its links carry nothing"
+    DISTURBED = "who knows"
+
+
+#: By kind; a kind that is not here is DISTURBED: no claim is made of what it touches.
+EFFECTS: Final = {
+    "kill": Effect.NONE,
+    "power": Effect.NONE,
+    "restart": Effect.NONE,
+    "heal": Effect.NONE,
+    "reset": Effect.NONE,
+    "half-open": Effect.NONE,
+    "freeze": Effect.DOWN,
+    "stall": Effect.DOWN,
+    "silence": Effect.DOWN,
+    "cut": Effect.CUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What holds between two changes.
+
+    Attributes:
+      down: processes that do not run or make nothing new.
+      cut: links that carry nothing, (from, to).
+      disturbed: processes, and ends of links, of which nothing is claimed.
+      recovering: replicas that hold nothing yet.
+    """
+
+    down: frozenset[str] = frozenset()
+    cut: frozenset[tuple[str, str]] = frozenset()
+    disturbed: frozenset[str] = frozenset()
+    recovering: frozenset[str] = frozenset()
+
+    def open(self, one: str, other: str) -> bool:
+        """Does a link carry in both directions?  (Over a one-way link nobody hears an answer.)"""
+        return one == other or ((one, other) not in self.cut and (other, one) not in self.cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A time in which the world stays the same; ``shaken`` are those whom a fault befell as it began, even a fault
+    that was over at once."""
+
+    from_us: int
+    to_us: int
+    world: World
+    shaken: frozenset[str] = frozenset()
+
+
+def intervals(history: History) -> list[Interval]:
+    """The whole run, last event included, cut where the world changes."""
+    sweep = _Sweep()
+    found: list[Interval] = []
+    since, world, shaken = 0, sweep.world(), frozenset[str]()
+    for event in history:
+        if not sweep.take(event):
+            continue
+        now, befallen = sweep.world(), _befallen(event)
+        if now == world and not befallen:
+            continue
+        if event.at_us > since:
+            found.append(Interval(since, event.at_us, world, shaken))
+            shaken = frozenset()
+        since, world, shaken = event.at_us, now, shaken | befallen
+    return [*found, Interval(since, history.end_us + 1, world, shaken)]
+
+
+def _befallen(event: Event) -> frozenset[str]:
+    if isinstance(event, FaultBegan):
+        return frozenset(event.hosts) | {end for link in event.links for end in link}
+    return frozenset()
+
+
+class _Sweep:
+    """Follows the events that change the world."""
+
+    def __init__(self) -> None:
+        self._stopped: set[str] = set()
+        self._faults: dict[int, FaultBegan] = {}
+        self._recovering: set[str] = set()
+
+    def take(self, event: Event) -> bool:
+        """True where the world may be another one now."""
+        match event:
+            case ProcessUp(_, host):
+                self._stopped.discard(host)
+            case ProcessDown(_, host):
+                self._stopped.add(host)
+            case FaultBegan():
+                self._faults[event.number] = event
+            case FaultEnded(_, number):
+                self._faults.pop(number, None)
+            case StateChanged(_, replica, state):
+                if (replica in self._recovering) == (state is NodeState.RECOVERING):
+                    return False
+                (self._recovering.add if state is NodeState.RECOVERING else self._recovering.discard)(replica)
+            case _:
+                return False
+        return True
+
+    def world(self) -> World:
+        down, disturbed = set(self._stopped), set[str]()
+        cut = set[tuple[str, str]]()
+        for fault in self._faults.values():
+            match EFFECTS.get(fault.kind, Effect.DISTURBED):
+                case Effect.DOWN:
+                    down.update(fault.hosts)
+                case Effect.CUT:
+                    cut.update(fault.links)
+                case Effect.DISTURBED:
+                    disturbed.update(fault.hosts)
+                    disturbed.update(end for link in fault.links for end in link)
+        return World(frozenset(down), frozenset(cut), frozenset(disturbed), frozenset(self._recovering))
+
+
+class Reach(enum.Enum):
+    """What is left of the paths from the sources to somebody."""
+
+    NONE = "none"
+    TENTATIVE = "tentative"
+    STABLE = "stable"
+
+
+class Paths:
+    """The paths of one world."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self._plan = plan
+        self._world = world
+        self._known: dict[tuple[PartitionId, str], Reach] = {}
+
+    def channel(self, consumer_host: str, channel: Channel) -> Reach:
+        """The best that a consumer on a host can get of a channel."""
+        return max((self._from(consumer_host, channel, p) for p in self.producers(channel)), key=_RANK.index)
+
+    def producers(self, channel: Channel) -> list[str]:
+        return list(self._plan.producer_addresses(channel))
+
+    def replica(self, of: PartitionId, node: str) -> Reach:
+        """The best that a replica can make."""
+        found = self._known.get((of, node))
+        if found is None:
+            found = self._known[of, node] = self._replica(of, node)
+        return found
+
+    def entries(self, consumer_host: str, channel: Channel) -> Iterator[tuple[str, Channel]]:
+        """(replica, source channel) of every place where tuples enter that may come to a consumer; some repeatedly."""
+        if channel.stream in self._plan.sources:
+            return
+        of = PartitionId(self._plan.producer[channel.stream].id, channel.partition)
+        for node in self.producers(channel):
+            if self._from(consumer_host, channel, node) is Reach.NONE:
+                continue
+            for upstream in self._plan.unit[of.unit].channels_in():
+                if upstream.stream in self._plan.sources:
+                    if self.channel(node, upstream) is not Reach.NONE:
+                        yield f"{of}@{node}", upstream
+                else:
+                    yield from self.entries(node, upstream)
+
+    def _from(self, consumer_host: str, channel: Channel, producer: str) -> Reach:
+        world = self._world
+        if producer in world.down or not world.open(consumer_host, producer):
+            return Reach.NONE
+        if channel.stream in self._plan.sources:
+            return Reach.STABLE
+        unit = self._plan.producer[channel.stream]
+        return self.replica(PartitionId(unit.id, channel.partition), producer)
+
+    def _replica(self, of: PartitionId, node: str) -> Reach:
+        if node in self._world.down or f"{of}@{node}" in self._world.recovering:
+            return Reach.NONE
+        inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in()]
+        if all(reach is Reach.STABLE for reach in inputs):
+            return Reach.STABLE
+        return Reach.TENTATIVE if any(reach is not Reach.NONE for reach in inputs) else Reach.NONE
+
+
+_RANK: Final = [Reach.NONE, Reach.TENTATIVE, Reach.STABLE]
+
+
+def hosts_behind(plan: Plan, channel: Channel) -> frozenset[str]:
+    """Every process that has a part in a channel."""
+    found = set(plan.producer_addresses(channel))
+    if channel.stream not in plan.sources:
+        for upstream in plan.producer[channel.stream].channels_in():
+            found |= hosts_behind(plan, upstream)
+    return frozenset(found)

@@ -1,0 +1,97 @@
+"""All checkers over one history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from consistency.checking.availability import check_availability
+from consistency.checking.bounds import Bounds
+from consistency.checking.completeness import check_completeness
+from consistency.checking.counters import Counters
+from consistency.checking.coverage import cover
+from consistency.checking.feeds import check_feeds
+from consistency.checking.finding import Finding, with_surroundings
+from consistency.checking.history import History
+from consistency.checking.masked import check_masked
+from consistency.checking.permanence import check_permanence
+from consistency.checking.preferred import check_preferred
+from consistency.checking.quiet import check_alarms, check_quiet
+from consistency.checking.rows import Reference
+from consistency.checking.schedule import intervals
+from consistency.checking.switching import check_switching
+from spe.plan import Plan
+
+#: Findings of one rule at one consumer beyond this many are only counted: the first ones tell.
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Premise:
+    """What is known of a run beside its history.
+
+    Attributes:
+      healed: everything healed before the end, and time was left to become quiet.
+      survivors: of each partition one replica with the stable state lived all along.
+    """
+
+    healed: bool = True
+    survivors: bool = True
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the checkers say of a run."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def holds(self) -> bool:
+        return not self.findings
+
+
+def judge(
+    history: History, plan: Plan, reference: Reference, *, premise: Premise | None = None, bounds: Bounds | None = None
+) -> Verdict:
+    """Judges a run.
+
+    Args:
+      reference: the stable stream of each output channel in a run without failures.
+      premise: what may be asked of the run at its end.
+      bounds: allowances; None: what the plan implies.
+    """
+    premise = premise if premise is not None else Premise()
+    bounds = bounds if bounds is not None else Bounds.of(plan)
+    verdict = Verdict()
+    counters, static = verdict.counters, intervals(history)
+    counters.add("runs")
+    counters.add("virtual time_us", history.end_us)
+    found = [
+        *check_permanence(history, counters),
+        *check_feeds(history, counters),
+        *check_switching(history, plan, reference, counters),
+        *check_availability(history, static, plan, bounds, counters),
+        *check_preferred(history, static, plan, bounds, counters),
+        *check_masked(history, static, plan, bounds, counters),
+        *check_alarms(history, bounds.steps_per_second, counters),
+    ]
+    if premise.healed and premise.survivors:
+        found += check_completeness(history, plan, reference, counters)
+    if premise.healed:
+        found += check_quiet(history, plan, counters)
+    cover(history, plan, counters)
+    verdict.findings = with_surroundings(_first_of_each(found, counters), history)
+    return verdict
+
+
+def _first_of_each(found: list[Finding], counters: Counters) -> list[Finding]:
+    """The first findings of each rule at each consumer, in order of time."""
+    told: dict[tuple[str, str, str], int] = {}
+    kept = []
+    for finding in sorted(found, key=lambda f: f.at_us):
+        key = (finding.property, finding.rule, finding.consumer)
+        told[key] = told.get(key, 0) + 1
+        if told[key] <= _TOLD:
+            kept.append(finding)
+    counters.add("findings", len(found))
+    return kept

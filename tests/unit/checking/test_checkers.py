@@ -1,0 +1,459 @@
+"""Each checker: histories that hold, and for each rule a smallest one that does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from consistency.checking.bounds import Bounds, delay_us
+from consistency.checking.history import Delivered, History, Opened, Received
+from consistency.checking.rows import Reference
+from consistency.checking.verdict import Premise, Verdict, judge
+from spe.batch import Batch, Rows
+from spe.plan import Channel, Plan, Policy
+from spe.query import AggregateCall, AggregateSpec, Window, WindowKind
+from spe.schema import Schema
+from spe.states import Kind, StreamId
+from tests.support.histories import told
+from tests.support.plans import chain, source, union_of
+from tests.support.streams import PAYLOAD, parse
+
+OUT = Channel(StreamId("s1"), 0)
+LENGTH = 20
+X_US = 1_000_000
+
+
+def make_plan(*, failure: Policy = Policy.PROCESS) -> Plan:
+    """Sources a and b, their union s1 on n1a and n1b, read by client c."""
+    sources = [source(name, reader={"kind": "generator"}, schema=PAYLOAD) for name in "ab"]
+    return chain(sources, [("s1", union_of("a", "b"), PAYLOAD)], x_us=X_US, failure=failure)
+
+
+def reference_of(text: str, schema: Schema = PAYLOAD) -> Reference:
+    (batch,) = parse(text, schema)
+    assert isinstance(batch, Batch)
+    return {OUT: (batch.row_ids(), batch.rows)}
+
+
+REFERENCE = reference_of(" ".join(f"S{i}/{10 * i}x" for i in range(1, LENGTH + 1)))
+WHOLE = " ".join(f"S{i}/{10 * i}x" for i in range(1, LENGTH + 1))
+
+
+def stable(first: int, last: int) -> str:
+    return " ".join(f"S{i}/{10 * i}x" for i in range(first, last + 1))
+
+
+def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> Verdict:
+    return judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
+
+
+def found(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> set[tuple[str, str]]:
+    return {(f.property, f.rule) for f in verdict(text, premise=premise, plan=plan).findings}
+
+
+# --- P2 and P4 at a subscription ---
+
+FEED = "1 open client:c n1a #1 main 0\n"
+
+GOOD_FEEDS = {
+    "stable only": FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)} B40(3) {stable(4, 6)}",
+    "tentative, undo, corrections": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)} T/40x b50 U(3) {stable(4, 6)} R+",
+    "a rec_done before what is tentative again": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) S2/20x R- T/30x b40",
+    "a switch goes on at the position": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 close client:c #1\n3 open client:c n1b #2 main 3\n"
+    f"4 recv client:c n1b #2 main: {stable(4, 5)}",
+    "a boundary may carry the position": FEED
+    + "2 recv client:c n1a #1 main: S1/10x B90(7)\n3 close client:c #1\n3 open client:c n1b #2 main 7\n",
+    "a tentative switch goes on by t_max": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x T/30x\n3 close client:c #1\n3 open client:c n1b #2 main 1 30\n"
+    "4 recv client:c n1b #2 main: T/40x\n5 recv client:c n1b #2 main: U(1) S2/20x R- T/25x",
+    "corrections beside a fresh feed": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 open client:c n1b #2 corrections 1\n"
+    "4 recv client:c n1b #2 corrections: U(1) S2/20x S3/30x R+\n4 close client:c #1\n4 promote client:c #2\n"
+    "5 recv client:c n1b #2 main: S4/40x",
+    "what comes for a closed subscription is dropped": FEED
+    + "2 close client:c #1\n3 recv client:c n1a #1 closed: S5/50x S9/90x",
+    "a substream leaves out ids": "1 open u1/0@n1a<a source:a #1 main 0\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S(0,1] S2/20x\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S(2,5] S6/60x",
+    "a consumer that begins anew says where": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 0\n"
+    f"5 recv client:c n1a #1 main: {stable(1, 4)}",
+    "a replica that installs says where": "1 open u1/0@n1a<a source:a #1 main 0\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S1/10x\n"
+    "3 state u1/0@n1a RECOVERING\n4 open u1/0@n1a<a source:a #1 main 9\n5 recv u1/0@n1a<a source:a #1 main: S10/100x",
+    "the last breath of what was killed": FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n3 down client:c\n3 recv client:c n1a #1 main: S9/90x",
+}
+
+BAD_FEEDS = {
+    ("P2", "stable ids follow each other"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n2 recv client:c n1a #1 main: S3/30x",
+    ("P2", "a subscription goes on where the consumer stands"): FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 close client:c #1\n3 open client:c n1b #2 main 2",
+    ("P2", "generations grow"): FEED + "2 close client:c #1\n3 open client:c n1a #1 main 0",
+    ("P2", "one subscription of each mode"): FEED + "2 open client:c n1b #2 main 0",
+    ("P2", "what comes for a closed subscription is dropped"): FEED
+    + "2 close client:c #1\n3 recv client:c n1a #1 main: S1/10x",
+    ("P2", "a batch holds the ids that it covers"): "",
+    ("P2", "no tuple behind its boundary"): FEED + "2 recv client:c n1a #1 main: S1/10x B30 S2/20x",
+    ("P2", "boundaries do not go back"): FEED + "2 recv client:c n1a #1 main: S1/10x B30 B20",
+    ("P2", "an undo stands between tentative and stable"): FEED + "2 recv client:c n1a #1 main: S1/10x T/20x S2/20x",
+    ("P2", "a rec_done stands between corrections and tentative"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) S2/20x T/30x",
+    ("P2", "tentative tuples go on by t_max after a switch"): FEED
+    + "2 recv client:c n1a #1 main: T/20x T/30x\n3 close client:c #1\n3 open client:c n1b #2 main 0 30\n"
+    "4 recv client:c n1b #2 main: T/30x",
+    ("P2", "corrections are stable"): FEED
+    + "2 open client:c n1b #2 corrections 0\n3 recv client:c n1b #2 corrections: T/20x",
+    ("P4", "an undo takes nothing stable"): FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)} T/40x U(2)",
+    ("P4", "a stable id has one content"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n3 open u2/0@n2a<s1 n1b #1 main 0\n4 recv u2/0@n2a<s1 n1b #1 main: S1/10y",
+    ("P4", "replicas make the same tuples"): "1 buffers u1/0@n1a 0 no 0 7:1\n1 buffers u1/0@n1b 0 no 0 7:2",
+}
+
+
+@pytest.mark.parametrize("text", GOOD_FEEDS.values(), ids=GOOD_FEEDS.keys())
+def test_a_subscription_that_holds(text: str) -> None:
+    assert verdict(text).findings == []
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_FEEDS.items(), ids=[f"{p} {r}" for p, r in BAD_FEEDS])
+def test_a_subscription_that_breaks_one_rule(rule: tuple[str, str], text: str) -> None:
+    if not text:
+        history = told(FEED)
+        rows = Rows.from_tuples(PAYLOAD, [10, 20], [("x",), ("x",)])
+        batch = Batch(Kind.STABLE, 0, 2, np.array([1, 3], np.int64), rows)
+        history(Received(2_000_000, "client:c", OUT, "n1a", 1, "main", batch))
+        findings = judge(history, make_plan(), REFERENCE, premise=Premise(healed=False)).findings
+        assert {(f.property, f.rule) for f in findings} == {rule}
+    else:
+        assert found(text) == {rule}
+
+
+# --- P2 at the client ---
+
+GOOD_DELIVERIES = {
+    "a prefix": f"1 give client:c: {stable(1, 9)}",
+    "tentative, undone, corrected": f"1 give client:c: {stable(1, 3)} T/40x T/50y U(3) {stable(4, 5)}",
+    "tentative results that are wrong may be anything": "1 give client:c: S1/10x T/20y T/20y T/20z",
+    "a result may come back after its undo": "1 give client:c: S1/10x T/20x U(1) T/20x U(1) S2/20x",
+    "begun anew from nothing": FEED + "1 up client:c\n1 open client:c n1a #1 main 0\n2 give client:c: S1/10x S2/20x\n"
+    "3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 0\n5 give client:c: S1/10x",
+    "begun anew from what was recorded": "1 up client:c\n1 open client:c n1a #1 main 0\n2 give client:c: S1/10x T/20x\n"
+    "3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 1\n5 give client:c: S2/20x",
+}
+
+BAD_DELIVERIES = {
+    "a gap": ("stable ids are consecutive", "1 give client:c: S1/10x\n2 give client:c: S3/30x"),
+    "a repeated id": ("stable ids are consecutive", f"1 give client:c: {stable(1, 3)}\n2 give client:c: S3/30x"),
+    "other content": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/20y"),
+    "another time": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/21x"),
+    "another t_max": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/20^25x"),
+    "more than there is": ("stable tuples are a prefix of the reference", f"1 give client:c: {stable(1, LENGTH + 1)}"),
+    "corrections without an undo": ("an undo comes before corrections", "1 give client:c: S1/10x T/30x S2/20x"),
+    "a tentative result twice": ("no result lives twice", "1 give client:c: S1/10x T/20x\n2 give client:c: T/20x"),
+    "a tentative copy of a stable one": ("no result lives twice", "1 give client:c: S1/10x S2/20x T/20x"),
+}
+
+
+@pytest.mark.parametrize("text", GOOD_DELIVERIES.values(), ids=GOOD_DELIVERIES.keys())
+def test_a_client_that_is_served_rightly(text: str) -> None:
+    text = text.removeprefix(FEED)
+    assert verdict(text).findings == []
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_DELIVERIES.values(), ids=BAD_DELIVERIES.keys())
+def test_a_client_that_is_served_wrongly(rule: str, text: str) -> None:
+    assert found(text) == {("P2", rule)}
+
+
+WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestamp", n="int64")
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2 U(1) S2/19:k,10,20,3", True),
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2 T/29:k,20,30,2 T/19:l,10,20,2", True),
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2\n2 give client:c: T/19:k,10,20,1", False),
+        ("1 give client:c: S1/9:k,0,10,3\n2 give client:c: T/9:k,0,10,2", False),
+    ],
+    ids=["corrected", "other groups and windows", "two versions of a window", "a version of a stable window"],
+)
+def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool) -> None:
+    plan = make_plan()
+    window = Window(WindowKind.TUMBLING, 10, 10)
+    spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
+    operator = replace(plan.query.operators[0], spec=spec, schema=WINDOWS)
+    plan = replace(plan, query=replace(plan.query, operators=(operator,)))
+    reference = reference_of("S1/9:k,0,10,3 S2/19:k,10,20,3", WINDOWS)
+    findings = judge(told(text, WINDOWS), plan, reference, premise=Premise(healed=False)).findings
+    assert [f.rule for f in findings] == ([] if holds else ["no result lives twice"])
+
+
+# --- P3 and the quiet at the end ---
+
+REPLICAS = ("u1/0@n1a", "u1/0@n1b")
+HOSTS = ("source:a", "source:b", "n1a", "n1b", "client:c")
+
+
+def calm(*, without: str = "", instead: str = "") -> str:
+    """A run that ends as it should, one line left out or put in place of another."""
+    lines = [f"0 up {h}" for h in HOSTS] + [f"1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE")]
+    lines += [f"1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab"]
+    lines += ["1 open client:c n1a #1 main 0", "2 sent a 9 90 4611686018427387904", "2 sent b 9 90 4611686018427387904"]
+    lines += [f"3 give client:c: {WHOLE} Binf", *(f"4 buffers {r} 0 no 1 20:5" for r in REPLICAS), "5 steps 90"]
+    changed = [instead if line == without else line for line in lines]
+    assert without == "" or without in lines
+    return "\n".join(line for line in changed if line)
+
+
+ENDINGS = {
+    "tuples are missing": (
+        "P3",
+        "all stable tuples arrive",
+        f"3 give client:c: {WHOLE} Binf",
+        f"3 give client:c: {stable(1, 19)}",
+    ),
+    "nothing came": ("P3", "all stable tuples arrive", f"3 give client:c: {WHOLE} Binf", ""),
+    "no end": ("P3", "a stream ends", f"3 give client:c: {WHOLE} Binf", f"3 give client:c: {WHOLE}"),
+    "tentative is left": ("P3", "nothing tentative is left", "5 steps 90", "5 give client:c: T/900y"),
+    "UP_FAILURE": ("P3", "all replicas are STABLE", "5 steps 90", "5 state u1/0@n1a UP_FAILURE"),
+    "held tuples": ("quiet", "SUnions are empty", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 8 no 1 20:5"),
+    "tentative kept": (
+        "quiet",
+        "nothing tentative is kept",
+        "4 buffers u1/0@n1a 0 no 1 20:5",
+        "4 buffers u1/0@n1a 0 yes 1 20:5",
+    ),
+    "long logs": ("quiet", "outputs are truncated", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 0 no 2 20:5"),
+    "nothing read": ("quiet", "every input is read", "5 steps 90", "5 close client:c #1"),
+    "two feeds": ("quiet", "every input is read", "5 steps 90", "5 open u1/0@n1a<a source:a #2 corrections 0"),
+    "a process is gone": ("quiet", "every process runs", "0 up source:b", ""),
+    "a process twice": ("quiet", "a process runs once", "5 steps 90", "5 up source:b"),
+    "a busy loop": ("quiet", "nothing spins", "5 steps 90", "5 steps 900000"),
+    "a quarantine": ("quiet", "quarantine", "5 steps 90", "5 note n1a quarantine producer=n2"),
+    "a bad peer": ("quiet", "bad_peer", "5 steps 90", "5 note n1a bad_peer why=x"),
+    "a stopped replica": ("quiet", "replica_stopped", "5 steps 90", "5 note n1a replica_stopped why=x"),
+}
+
+
+def test_a_calm_end_holds() -> None:
+    judged = verdict(calm(), premise=Premise())
+    assert judged.findings == []
+    assert judged.counters.amounts["tuples of the reference"] == LENGTH
+
+
+@pytest.mark.parametrize(("property", "rule", "without", "instead"), ENDINGS.values(), ids=ENDINGS.keys())
+def test_an_end_that_is_not_calm(property: str, rule: str, without: str, instead: str) -> None:
+    assert found(calm(without=without, instead=instead), premise=Premise()) == {(property, rule)}
+
+
+def test_without_its_premise_nothing_is_asked_of_the_end() -> None:
+    text = calm(without=f"3 give client:c: {WHOLE} Binf")
+    assert verdict(text, premise=Premise(healed=True, survivors=False)).findings == []
+    assert verdict(text + "\n9 close client:c #1", premise=Premise(healed=False)).findings == []
+
+
+# --- P1 ---
+
+SETTLED = (
+    "\n".join(f"0 up {h}" for h in HOSTS)
+    + "\n"
+    + "\n".join(f"0.1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE"))
+    + "\n"
+    + "\n".join(f"0.1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab")
+    + "\n0.1 open client:c n1a #1 main 0\n"
+)
+
+
+def running(
+    until: int, *, kind: str = "B", given: tuple[int, int] = (0, 10**9), fault: str = "", begun: int = 30
+) -> str:
+    """A tuple a second enters both replicas; a boundary covers it at the client 0.5 s later, in the seconds ``given``.
+
+    The fault happens at second ``begun``.
+    """
+    lines = []
+    for second in range(1, until):
+        if second == begun and fault:
+            lines.append(f"{second} {fault}")
+        lines += [f"{second} recv {r}<a source:a #1 main: S{second}/{second}x" for r in REPLICAS]
+        if given[0] <= second < given[1]:
+            lines.append(f"{second}.5 give client:c: {kind}{second + 1}({0})")
+    return SETTLED + "\n".join(lines)
+
+
+CUT_B = "fault 1 cut source:b>n1a n1a>source:b source:b>n1b n1b>source:b"
+CUT_ALL = "fault 1 cut n1a>client:c n1b>client:c"
+CLIENT_FROZEN = "fault 1 freeze client:c"
+
+
+def test_results_that_come_within_kx_hold_and_are_counted() -> None:
+    judged = verdict(running(30))
+    assert judged.findings == []
+    assert judged.counters.amounts["p1 stable_us"] > 1_000_000
+    assert judged.counters.amounts["p1 tuples due"] >= 2 * 15
+
+
+def test_a_client_that_gets_nothing_for_twelve_seconds_is_found() -> None:
+    """The vacuous oracle: silence must not look like the absence of anything late."""
+    (finding,) = verdict(running(30, given=(0, 17))).findings
+    assert (finding.property, finding.rule, finding.consumer) == ("P1", "results come within kX", "client:c")
+    assert 17e6 < finding.at_us < 20e6
+    assert "covered up to 17" in finding.what
+
+
+def test_a_client_that_never_gets_anything_is_found() -> None:
+    assert found(running(30, given=(0, 0))) == {("P1", "results come within kX")}
+
+
+def test_silence_while_a_source_is_cut_off_is_found() -> None:
+    judged = verdict(running(60, given=(0, 30), fault=CUT_B))
+    assert [f.rule for f in judged.findings] == ["results come within kX"]
+    assert "tentative paths since 30.000 s" in judged.findings[0].what
+
+
+def test_tentative_boundaries_cover_while_a_source_is_cut_off() -> None:
+    judged = verdict(running(60, kind="b", fault=CUT_B))
+    assert judged.findings == []
+    assert judged.counters.amounts["p1 tentative_us"] > 1_000_000
+
+
+@pytest.mark.parametrize("fault", [CUT_ALL, CLIENT_FROZEN, "fault 1 delay n1a>client:c", "fault 1 clock n1a"])
+def test_without_a_path_or_in_the_unknown_nothing_is_claimed(fault: str) -> None:
+    judged = verdict(running(60, given=(0, 30), fault=fault))
+    assert judged.findings == []
+
+
+def test_a_suspended_node_owes_nothing_tentative() -> None:
+    plan = make_plan(failure=Policy.SUSPEND)
+    assert verdict(running(60, given=(0, 30), fault=CUT_B), plan=plan).findings == []
+    assert found(running(60, given=(0, 30)), plan=plan) == {("P1", "results come within kX")}
+
+
+def test_a_lost_replica_leaves_a_path() -> None:
+    assert found(running(60, given=(0, 30), fault="down n1b")) == {("P1", "results come within kX")}
+    assert verdict(running(60, fault="down n1b")).findings == []
+
+
+def test_tentative_results_beside_a_whole_tree_are_found() -> None:
+    assert found(running(30) + "\n29.7 give client:c: T/31y") == {("P1", "stable where a tree is whole")}
+    late = running(60, kind="b", fault=CUT_B) + "\n59.7 give client:c: T/61y"
+    assert verdict(late).findings == []
+
+
+def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
+    sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
+    stages = [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)]
+    assert delay_us(chain(sources, stages, x_us=X_US), Channel(StreamId("s2"), 0)) == 2 * X_US
+
+
+# --- stable preferred ---
+
+FAILING = SETTLED + "1 state u1/0@n1a UP_FAILURE\n"
+
+
+def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
+    assert found(FAILING + "9 state u1/0@n1a STABILIZATION") == {("preferred", "a STABLE producer is taken")}
+
+
+def test_a_consumer_that_reads_nobody_is_found() -> None:
+    assert found(SETTLED + "1 close client:c #1\n9 steps 1\n9 state u1/0@n1a STABLE") == {
+        ("preferred", "a STABLE producer is taken")
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n9 state u1/0@n1a STABLE",
+        "2 state u1/0@n1b UP_FAILURE\n9 state u1/0@n1b STABILIZATION",
+        "1.1 fault 1 cut client:c>n1b\n9 end 1\n9.5 state u1/0@n1a STABLE",
+        "1.1 down client:c\n9 up client:c",
+    ],
+    ids=["switched", "the other fails too", "out of reach", "not there"],
+)
+def test_a_consumer_that_does_what_it_can(text: str) -> None:
+    assert verdict(FAILING + text).findings == []
+
+
+# --- masked ---
+
+
+def masked(plan: Plan, lasted: float, *, tentative: bool) -> Verdict:
+    lines = [*running(40).splitlines(), f"20.2 {CUT_B}", f"{20.2 + lasted} end 1"]
+    if tentative:
+        lines.append("20.9 give client:c: T/21y U(0)")
+    lines.sort(key=lambda line: float(line.split()[0]))
+    return judge(told("\n".join(lines)), plan, REFERENCE, premise=Premise(healed=False))
+
+
+def test_a_short_failure_makes_nothing_tentative() -> None:
+    plan = make_plan()
+    judged = masked(plan, 0.3, tentative=False)
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 1
+    assert [f.property for f in masked(plan, 0.3, tentative=True).findings] == ["masked"]
+
+
+def test_a_long_failure_may_make_something_tentative() -> None:
+    judged = masked(make_plan(), 5, tentative=True)
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 0
+
+
+# --- all of it ---
+
+
+def test_a_finding_shows_what_happened_around_it() -> None:
+    text = (
+        FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 recv client:c n1a #1 main: S5/50x\n4 note n1a far away"
+    )
+    (finding,) = verdict(text).findings
+    assert str(finding) == (
+        "P2 (stable ids follow each other) at 3.000 s, client:c: s1/0: a batch of ids (4, 5] when the subscription "
+        "stands at 3"
+    )
+    assert any("subscribes to s1/0 at n1a #1 main" in line for line in finding.around)
+    assert any("(4,5] S5/1970-01-01T00:00:00.000050 (1 rows)" in line for line in finding.around)
+    assert not any("far away" in line for line in finding.around)
+
+
+def test_of_one_rule_only_the_first_findings_are_told() -> None:
+    text = FEED + "2 recv client:c n1a #1 main: " + " B10(1) B5(0)" * 50
+    judged = verdict(text)
+    assert 0 < len(judged.findings) <= 6
+    assert judged.counters.amounts["findings"] >= 50
+
+
+def test_a_hundred_thousand_received_tuples_take_about_a_second() -> None:
+    """Twice that is allowed here, for other work on the machine; a loop over tuples would take ten times as long."""
+    count, size = 100_000, 10
+    history = History([Opened(0, "client:c", OUT, "n1a", 1, "main", 0, 0, False, 0)])
+    times = np.arange(1, count + 1, dtype=np.int64) * 10
+    rows = Rows.from_tuples(PAYLOAD, times, [("x",)] * count)
+    for first in range(0, count, size):
+        batch = Batch(Kind.STABLE, first, first + size, None, rows.slice(first, first + size))
+        history(Received(first, "client:c", OUT, "n1a", 1, "main", batch))
+        history(Delivered(first, "client:c", OUT, batch))
+    reference = {OUT: (np.arange(1, count + 1, dtype=np.int64), rows)}
+    began = time.process_time()
+    judged = judge(history, make_plan(), reference, premise=Premise(healed=False))
+    assert judged.findings == []
+    assert judged.counters.amounts["stable tuples received"] == count
+    assert time.process_time() - began < 2
+
+
+def test_bounds_grow_with_the_depth() -> None:
+    sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
+    one = chain(sources, [("s1", union_of("a"), PAYLOAD)])
+    two = chain(sources, [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)])
+    assert Bounds.of(two).correct_us > Bounds.of(one).correct_us
+    assert Bounds.of(one, noise_us=7).settle_us == Bounds.of(one).settle_us + 7
