@@ -65,12 +65,13 @@ def check_availability(
                     continue
                 one = paths.setdefault(interval.world, Paths(plan, interval.world))
                 reach = one.channel(host, channel)
-                if reach is Reach.TENTATIVE and _suspends(plan, hosts):
+                suspends = _suspends(plan, hosts)
+                if reach is Reach.TENTATIVE and suspends:
                     reach = Reach.NONE
                 if reach is Reach.NONE:
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
                     continue
-                claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel))
+                claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends)
                 places = {p for p in one.entries(host, channel) if p in arrivals} or {
                     ("", c) for _, c in one.entries(host, channel)
                 }
@@ -89,6 +90,8 @@ class _Claim:
     reach: Reach
     bounds: Bounds
     delay_us: int
+    #: Nothing new comes while it is corrected.
+    suspends: bool
 
     @property
     def _limit_us(self) -> int:
@@ -98,7 +101,7 @@ class _Claim:
         self, arrivals: Mapping[tuple[str, Channel], _Arrivals], coverage: _Coverage, counters: Counters
     ) -> Iterator[Finding]:
         begin = self.interval.from_us + self.bounds.settle_us
-        if self.reach is Reach.STABLE:
+        if self.suspends:
             begin += self.bounds.correct_us
         end = self.interval.to_us - self._limit_us
         slots: set[int] = set()

@@ -40,7 +40,7 @@ class Bounds:
         levels = max((depth(plan, u) for u in plan.units), default=0)
         replicas = max((len(nodes) for nodes in plan.placement.values()), default=1)
         settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
-        correct = levels * (replicas * 2 * timing.request_us + settle)
+        correct = levels * replicas * 2 * timing.request_us
         return cls(settle + noise_us, correct + noise_us, 150_000 + 50_000 * levels + noise_us)
 
 

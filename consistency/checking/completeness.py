@@ -35,7 +35,6 @@ def check_completeness(history: History, plan: Plan, reference: Reference, count
             counters.add("streams compared to the end")
             counters.add("tuples of the reference", len(reference[channel][0]))
             yield from _stream(end, f"client:{name}", channel, reference, at_us)
-    yield from _states(end, plan, at_us)
 
 
 @dataclass(slots=True)
@@ -46,7 +45,6 @@ class _End:
     frontier: dict[_Place, int] = field(default_factory=dict)
     #: The first of the tentative tuples that live.
     live: dict[_Place, Delivered] = field(default_factory=dict)
-    states: dict[str, StateChanged] = field(default_factory=dict)
     sources: dict[Channel, int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
@@ -54,8 +52,6 @@ class _End:
             case ProcessUp(_, host):
                 for key in [k for k in self.live if k[0] == host]:
                     del self.live[key]
-            case StateChanged():
-                self.states[event.replica] = event
             case Sent():
                 self.sources[event.channel] = event.frontier_us
             case Opened(_, consumer, channel):
@@ -94,12 +90,12 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
         yield Finding("P3", "a stream ends", at_us, client, what)
 
 
-def _states(end: _End, plan: Plan, at_us: int) -> Iterator[Finding]:
-    if not end.states:
-        return  # a client's recording says nothing of states
+def check_states(history: History, plan: Plan) -> Iterator[Finding]:
+    """Every replica is STABLE in the end.  Yields findings of P3."""
+    states = {e.replica: e for e in history if isinstance(e, StateChanged)}
     for of, nodes in plan.placement.items():
         for replica in (f"{of}@{n}" for n in nodes):
-            last = end.states.get(replica)
+            last = states.get(replica)
             if last is None or last.state is not NodeState.STABLE:
                 now = "was never heard of" if last is None else f"{last.state.name} since {last.at_us / 1e6:.3f} s"
-                yield Finding("P3", "all replicas are STABLE", at_us, replica, now)
+                yield Finding("P3", "all replicas are STABLE", history.end_us, replica, now)

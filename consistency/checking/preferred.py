@@ -30,8 +30,10 @@ def check_preferred(
 ) -> Iterator[Finding]:
     """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
 
-    ``static``: the intervals of the history.
+    ``static``: the intervals of the history.  Of a history without subscriptions nothing can be said.
     """
+    if not any(isinstance(event, Opened) for event in history):
+        return
     follow = _Follow(plan, bounds, counters)
     ahead = iter(static)
     interval = next(ahead)

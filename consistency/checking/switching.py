@@ -101,6 +101,7 @@ class _Lives:
         self._digests: list[list[int]] = []
         self._expected: list[dict[int, list[int]]] = []
         self._live: list[Counter[int]] = []
+        self._why: list[str] = []
         if not tentative or channel not in reference:
             return
         ids, rows = reference[channel]
@@ -111,13 +112,15 @@ class _Lives:
             self._rules(ids, rows, ours, columns, "another result of its group and window lives")
 
     def _rules(self, ids: Int64Array, rows: Rows, ours: Rows, columns: tuple[int, ...] | None, why: str) -> None:
+        digests, theirs = row_digests(ours, columns), row_digests(rows, columns)
+        met = np.isin(theirs, digests)
         expected: dict[int, list[int]] = defaultdict(list)
-        for digest, id in zip(row_digests(rows, columns).tolist(), ids.tolist(), strict=True):
+        for digest, id in zip(theirs[met].tolist(), ids[met].tolist(), strict=True):
             expected[digest].append(id)
         self._expected.append(expected)
-        self._digests.append(row_digests(ours, columns).tolist())
+        self._digests.append(digests.tolist())
         self._live.append(Counter())
-        self._why = (*getattr(self, "_why", ()), why)
+        self._why.append(why)
 
     def undo(self) -> None:
         self.any = False

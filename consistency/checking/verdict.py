@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from consistency.checking.availability import check_availability
 from consistency.checking.bounds import Bounds
-from consistency.checking.completeness import check_completeness
+from consistency.checking.completeness import check_completeness, check_states
 from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
 from consistency.checking.feeds import check_feeds
@@ -30,12 +30,14 @@ class Premise:
     """What is known of a run beside its history.
 
     Attributes:
-      healed: everything healed before the end, and time was left to become quiet.
+      healed: everything healed, and the run went on until its clients had all there was to come.
       survivors: of each partition one replica with the stable state lived all along.
+      quiet: after healing there was time for everybody to become quiet.
     """
 
     healed: bool = True
     survivors: bool = True
+    quiet: bool = True
 
 
 @dataclass(slots=True)
@@ -77,7 +79,9 @@ def judge(
     ]
     if premise.healed and premise.survivors:
         found += check_completeness(history, plan, reference, counters)
-    if premise.healed:
+        if premise.quiet:
+            found += check_states(history, plan)
+    if premise.healed and premise.quiet:
         found += check_quiet(history, plan, counters)
     cover(history, plan, counters)
     verdict.findings = with_surroundings(_first_of_each(found, counters), history)

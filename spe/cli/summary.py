@@ -134,6 +134,7 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
     if summary["switches"]:
         parts += [Text(""), _switches(summary)]
     parts += [Text(""), _processes(summary), Text(""), verdict_text(summary["verdict"], failures(summary))]
+    parts += [Text(text, style="yellow") for text in summary["verdict"].get("late", ())]
     parts += [Text(f"{name}: {text}", style="bold red") for name, text in summary.get("died", {}).items()]
     parts += [
         Text(f"{s['source']}: {show_lateness(s['late'], s['late_by_us'], s['disorder_us'])}", style="yellow")

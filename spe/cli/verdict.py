@@ -1,4 +1,4 @@
-"""Is the stable stream that each client received what a run without failures gives?"""
+"""Is the stable stream of each client what a run without failures gives, and was the promise kept on the way?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from replicas.comparison import compare
 from replicas.recorder import client_folder, recorded_stable
 from replicas.reference import reference_rows
 from spe.cli.offline import logged_inputs
+from spe.cli.recorded import judge_recorded
 from spe.errors import OperatorFailed
 from spe.plan import Channel, Plan
 from spe.storage import DiskStorage
@@ -22,7 +23,8 @@ def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str,
       reason: why it was broken off.
 
     Returns:
-      ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text}``;
+      ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text,
+      "late": [text], "checked": {what: how much}}``; ``late``: where P1 was not kept, by more than the machine's noise;
       where an operator fails in the reference as well, ``equal`` is None and ``reference`` and ``where`` tell of it.
 
     Raises:
@@ -46,4 +48,11 @@ def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str,
         found = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
         differences += [f"client {name}: {d}" for d in found]
         rows += sum(len(ids) for ids, _ in recorded.values())
-    return {"equal": not differences, "complete": complete, "rows": rows, "differences": differences, "reason": reason}
+    verdict = judge_recorded(plan, folder, reference, complete=complete)
+    if not differences:  # what was taken back, or lived twice, does not show in the rows
+        differences = [str(f) for f in verdict.findings if f.property in ("P2", "P3", "P4")]
+    return {
+        **{"equal": not differences, "complete": complete, "rows": rows, "differences": differences, "reason": reason},
+        **{"late": [str(f) for f in verdict.findings if f.property == "P1"]},
+        **{"checked": dict(sorted(verdict.counters.amounts.items()))},
+    }

@@ -1,0 +1,132 @@
+"""The history of a run of real processes, from its directory: what the checkers judge, as for a simulated run.
+
+There is what the clients recorded, what the supervisor noted of processes and faults, and what the sources logged; the
+inputs of nodes are not recorded.  Times count from the run's first event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.history import (
+    Delivered,
+    Event,
+    FaultBegan,
+    FaultEnded,
+    History,
+    ProcessDown,
+    ProcessUp,
+    Sent,
+    StateChanged,
+)
+from consistency.checking.rows import Reference
+from consistency.checking.verdict import Premise, Verdict
+from consistency.checking.verdict import judge as judge_history
+from replicas.faults import others, processes_of
+from replicas.recorder import channel_folder, client_folder, read_recording
+from spe.batch import Batch, Boundary
+from spe.cli.delays import source_epoch
+from spe.cli.offline import logged_inputs
+from spe.plan import Channel, Plan
+from spe.states import NodeId, NodeState
+from spe.storage import DiskStorage
+from spe.times import BEFORE_TIME
+
+#: What an ordinary machine, with other work to do, may add to any delay of real processes.
+NOISE_US: Final = 500_000
+
+
+def recorded_history(plan: Plan, folder: Path) -> History:
+    """What happened in a run.
+
+    Raises:
+      LogError: a recording or a source's log is damaged.
+    """
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    first_us = min((int(line["t"]) for line in lines), default=0)
+    begun_us = next((int(line["begun_us"]) for line in lines if line["event"] == "begin"), None)
+    events = [*_of_the_supervisor(plan, lines), *_of_clients(plan, folder), *_of_sources(plan, folder, begun_us)]
+    return History(_since(first_us, e) for e in sorted(events, key=lambda e: e.at_us))
+
+
+def judge_recorded(
+    plan: Plan, folder: Path, reference: Reference, *, complete: bool, noise_us: int = NOISE_US
+) -> Verdict:
+    """Judges a run by what its clients recorded: P1 with an allowance for noise, P2, P4, and P3 where it is complete.
+
+    Raises LogError as :func:`recorded_history`.
+    """
+    premise = Premise(healed=complete, survivors=complete, quiet=False)
+    history = recorded_history(plan, folder)
+    return judge_history(history, plan, reference, premise=premise, bounds=Bounds.of(plan, noise_us=noise_us))
+
+
+def _since(first_us: int, event: Event) -> Event:
+    fields = (getattr(event, name) for name in type(event).__slots__[1:])
+    return type(event)(event.at_us - first_us, *fields)
+
+
+def _of_clients(plan: Plan, folder: Path) -> Iterator[Event]:
+    storage = DiskStorage(folder)
+    for name, client in plan.clients.items():
+        for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
+            schema = plan.query.schema_of(channel.stream)
+            for change in read_recording(storage, channel_folder(client_folder(name), channel), schema):
+                yield Delivered(change.arrived_us, f"client:{name}", channel, change.element)
+
+
+def _of_sources(plan: Plan, folder: Path, begun_us: int | None) -> Iterator[Event]:
+    """When each tuple was due at its source; nothing where tuple time does not follow the clock."""
+    inputs = logged_inputs(plan, folder)
+    for stream, source in plan.sources.items():
+        epoch = source_epoch(source, begun_us)
+        if epoch is None:
+            continue
+        at_us, upto_id, frontier = 0, 0, BEFORE_TIME
+        for element in inputs[stream]:
+            high = BEFORE_TIME
+            if isinstance(element, Batch) and len(element):
+                upto_id, high = element.upto_id, element.rows.span()[2]
+                at_us = max(at_us, epoch.created_us(high))
+            elif isinstance(element, Boundary):
+                frontier = element.time
+            yield Sent(at_us, Channel(stream, 0), upto_id, high, frontier)
+
+
+def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[Event]:
+    numbers: dict[str, int] = {}
+    for line in lines:
+        at_us, event = int(line["t"]), line["event"]
+        if event == "process_started":
+            host = line["process"]
+            yield ProcessUp(at_us, host, int(line["start"]))
+            for replica in plan.replicas_on(NodeId(host)) if host in plan.nodes else ():
+                yield StateChanged(at_us, str(replica), NodeState.RECOVERING, False)
+        elif event in ("process_killed", "process_died"):
+            yield ProcessDown(at_us, line["process"])
+        elif event == "state":
+            yield StateChanged(at_us, line["replica"], NodeState[line["after"]], False)
+        elif event in ("fault_began", "fault_ended"):
+            fault = {k: v for k, v in line.items() if k not in ("t", "event", "errors")}
+            key = json.dumps(fault, sort_keys=True)
+            if event == "fault_began":
+                numbers[key] = len(numbers) + 1
+                hosts, links = _targets(plan, fault)
+                yield FaultBegan(at_us, numbers[key], fault["kind"], hosts, links)
+            else:
+                yield FaultEnded(at_us, numbers[key])
+
+
+def _targets(plan: Plan, fault: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """(processes, links) of a fault as it was noted."""
+    if "from" not in fault:
+        return tuple(fault.get("target", ())), ()
+    known = processes_of(plan)
+    links = [(a, b) for a in others(fault["from"], "", known) for b in others(fault["to"], a, known)]
+    if not fault.get("one_way"):
+        links += [(b, a) for a, b in links]
+    return (), tuple(links)

@@ -1,0 +1,74 @@
+"""The checkers on a run of real processes, by what its client recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.history import Delivered, History
+from consistency.checking.verdict import Premise, judge
+from replicas.reference import reference_rows
+from spe.batch import Batch
+from spe.cli.offline import logged_inputs
+from spe.cli.recorded import NOISE_US, recorded_history
+from spe.cli.run_dir import load_target
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """
+cluster: checked
+bucket: 50ms
+sources:
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 1, duration: 14s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 2, duration: 14s}}}
+query: {out: {union: [a, b]}}
+outputs: [out]
+fragments: {f: {operators: [out], replicas: [n1, n2]}}
+defaults: {x: 1s, alpha: 0.8, policy: process}
+nodes: [n1, n2]
+clients: {c: {reads: [out]}}
+"""
+FAULTS = (
+    "- {at: 1s, kind: kill, target: 'reads:c', for: 1s}\n- {at: 3s, kind: cut, from: 'source:a', to: all, for: 2s}\n"
+)
+
+
+def test_a_run_with_a_kill_and_a_cut_keeps_its_promise_and_a_silence_in_it_would_be_found(tmp_path: Path) -> None:
+    """1. spe run says that nothing was late, and how much was checked
+    2. the same recording with three seconds of silence in it: P1 fails
+    3. ... with its undo taken out: P2 fails"""
+    config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
+    config.write_text(CONFIG)
+    schedule.write_text(FAULTS)
+    command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run_dir, "--no-view"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    verdict = json.loads((run_dir / "summary.json").read_text())["verdict"]
+    assert verdict["late"] == [], ended.stdout
+    assert verdict["checked"]["p1 tuples due"] > 0
+    assert verdict["checked"]["undos checked"] > 0
+
+    plan = load_target(run_dir).plan
+    reference = reference_rows(plan, logged_inputs(plan, run_dir))
+    history = recorded_history(plan, run_dir)
+    bounds = Bounds.of(plan, noise_us=NOISE_US)
+
+    def broken(events: History) -> set[tuple[str, str]]:
+        premise = Premise(quiet=False)
+        return {(f.property, f.rule) for f in judge(events, plan, reference, premise=premise, bounds=bounds).findings}
+
+    assert broken(history) == set()
+    ends_at = max(e.at_us for e in history if isinstance(e, Delivered))
+
+    def held_back(event: object) -> bool:
+        return isinstance(event, Delivered) and ends_at - 5_000_000 < event.at_us < ends_at - 1_000_000
+
+    silent = History([e for e in history if not held_back(e)])
+    assert ("P1", "results come within kX") in broken(silent)
+    no_undo = History([e for e in history if not isinstance(e, Delivered) or isinstance(e.element, Batch)])
+    assert ("P2", "an undo comes before corrections") in broken(no_undo)
