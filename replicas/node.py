@@ -11,6 +11,7 @@ import trio.lowlevel
 
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
+from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
 from replicas.inputs import Action
 from replicas.links import Identity, dial
 from replicas.output_log import NotReady as LogNotReady
@@ -39,7 +40,6 @@ from spe.wire.messages import (
     Subscribed,
     Truncated,
 )
-from spe.wire.state import decode_state, encode_state
 
 #: A consumer that has not acknowledged for this long counts as dead when room must be made.
 DEAD_US: Final = 2_000_000
@@ -152,6 +152,8 @@ class NodeProcess:
                 self._host(id)
                 nursery.start_soon(self._work, id.of)
                 nursery.start_soon(self._recover, id.of)
+                if self._plan.nodes[self._node].checkpoints.disk:
+                    nursery.start_soon(self._write_checkpoints, id.of)
             nursery.start_soon(self._tick)
             self._env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
@@ -262,8 +264,11 @@ class NodeProcess:
     # --- recovery ---
 
     async def _recover(self, partition: PartitionId) -> None:
-        """Gets a snapshot from a partner, or starts from nothing while upstream still has everything (A3)."""
+        """Gets a snapshot from a partner, or from disk, or starts from nothing while upstream has everything (A3)."""
         period = self._plan.timing.heartbeat_us / 2e6
+        if self._plan.nodes[self._node].checkpoints.disk:
+            first = self._hosted[partition].replica
+            first.stored = await CheckpointStore(self._env, self._plan, first.id).newest()
         while True:
             hosted = self._hosted[partition]
             if hosted.replica.must_reinstall():
@@ -271,11 +276,13 @@ class NodeProcess:
                 self._host(hosted.replica.id)
                 continue
             if not hosted.replica.installed:
+                stored = hosted.replica.stored
                 partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
                 if partner is not None:
                     await self._install_from(hosted, partner)
                 if hosted.replica.installed:
-                    self._env.trace.event("installed", replica=hosted.name, partner=partner)
+                    origin = partner or ("nothing" if stored is None else "disk")
+                    self._env.trace.event("installed", replica=hosted.name, origin=origin)
                     self._upstream.choose()
             await trio.sleep(period)
 
@@ -292,11 +299,43 @@ class NodeProcess:
             if isinstance(data, str):
                 self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=data)
                 return
-            state = decode_state(data)
+            state = decode_snapshot(self._plan, data)
             if self._hosted.get(id.of) is hosted and not hosted.replica.installed:
                 hosted.replica.install(state, self._env.clock.monotonic_us())
         except (*GONE, RemoteProtocolError) as error:
             self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
+
+    async def _write_checkpoints(self, partition: PartitionId) -> None:
+        """Writes one per interval, and before that when upstream is full and waits for us (A8)."""
+        every_us = self._plan.nodes[self._node].checkpoints.disk_us
+        assert every_us is not None
+        clock, store = self._env.clock, CheckpointStore(self._env, self._plan, ReplicaId(*partition, self._node))
+        last, trouble = clock.monotonic_us(), ""
+        while True:
+            await trio.sleep(min(every_us, self._plan.timing.heartbeat_us) / 1e6)
+            hosted = self._hosted[partition]
+            replica = hosted.replica
+            if hosted.error is not None or not (
+                clock.monotonic_us() - last >= every_us or (replica.installed and replica.upstream_full())
+            ):
+                continue
+            snapshot = replica.durable_snapshot()
+            if snapshot is None:
+                continue
+            last = clock.monotonic_us()
+            try:
+                size = await store.write(snapshot)
+            except OSError as error:
+                self._env.trace.event("checkpoint_failed", replica=hosted.name, why=str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    print(
+                        f"{hosted.name}: no checkpoint: {error}; going on without, upstream keeps more", file=sys.stderr
+                    )
+                continue
+            trouble = ""
+            replica.written(snapshot)
+            self._env.trace.event("checkpoint_written", replica=hosted.name, restart=snapshot["restart"], bytes=size)
 
     # --- partners ---
 
@@ -386,7 +425,7 @@ class NodeProcess:
         state = hosted.replica.snapshot()
         if state is None:
             return SnapshotRefused(f"{hosted.name} is recovering itself")
-        return await self._env.compute.run(lambda: encode_state(state))
+        return await self._env.compute.run(lambda: encode_snapshot(self._plan, state))
 
     def status(self) -> Mapping[str, Any]:
         return {

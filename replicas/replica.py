@@ -17,7 +17,7 @@ from operators.sunion import SUnion
 from replicas.inputs import Action, Input
 from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
-from spe.plan import Channel, Plan, ReplicaId
+from spe.plan import Channel, Plan, Reconcile, ReplicaId
 from spe.review import stall_us
 from spe.states import NodeState
 from spe.times import BEFORE_TIME
@@ -54,6 +54,10 @@ class Replica:
         self._started_at = now
         #: Nothing is read before a snapshot is installed, or it is sure that everything is still upstream (A3).
         self.installed = False
+        #: Our newest checkpoint on disk, while it may still be needed (A3).
+        self.stored: Mapping[str, Any] | None = None
+        #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
+        self._durable: list[int] | None = None
         self.tentative_count = 0
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
         channels = self.unit.channels_in()
@@ -83,6 +87,8 @@ class Replica:
             )
             for stream in self.unit.outputs
         ]
+        if self.node.checkpoints.disk:
+            self._durable = [0 for _ in self.inputs]
         nodes = plan.placement[id.of]
         self.partners: dict[str, NodeState | None] = {n: None for n in nodes if n != id.node}
         self.core = UnitReplica(
@@ -178,12 +184,18 @@ class Replica:
         """What upstream may forget, per input (A1); nothing before the install."""
         if not self.installed:
             return []
-        return list(zip((i.channel for i in self.inputs), self.sunion.acknowledged(), strict=True))
+        acks = self.sunion.acknowledged()
+        if self._durable is not None:
+            acks = list(map(min, acks, self._durable))
+        return list(zip((i.channel for i in self.inputs), acks, strict=True))
 
     # --- recovery (A3, A4) ---
 
     def recovery_wish(self, now: int) -> str | None:
-        """The partner to ask for a snapshot, if one can give it; else decides to start from nothing when it may."""
+        """The partner to ask for a snapshot, if one can give it.
+
+        Else installs our own checkpoint from disk, or decides to start from nothing when that may be.
+        """
         if self.installed:
             return None
         for name, state in self.partners.items():
@@ -192,6 +204,10 @@ class Replica:
         waited = now - self._started_at
         unknown = any(state is None for state in self.partners.values())
         if unknown and waited < self.plan.timing.request_us:
+            return None
+        if (stored := self.stored) is not None:
+            self.install(stored, now)
+            self.written(stored)
             return None
         if self._upstream_is_whole(patient=waited < self.node.x_us):
             self.installed = True
@@ -237,13 +253,32 @@ class Replica:
         }
 
     def install(self, snapshot: Mapping[str, Any], now: int) -> None:
-        """Takes over a partner's snapshot; we stay RECOVERING until caught up."""
+        """Takes over a partner's snapshot, or our own; we stay RECOVERING until caught up."""
+        self.stored = None
         checkpoint = Checkpoint(int(snapshot["restart"]), snapshot["fragment"], list(snapshot["outputs"]))
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
             log.install(state)
         self.core.install(checkpoint, [int(p) for p in snapshot["positions"]])
         self.installed = True
         self._started_at = now
+
+    # --- checkpoints on disk (A8) ---
+
+    def durable_snapshot(self) -> dict[str, Any] | None:
+        """What to write now; None: nothing new, or not now.
+
+        With undo/redo there is no state to be had while tainted, short of making it again.
+        """
+        if self.sunion.tainted and self.node.reconcile is Reconcile.UNDO:
+            return None
+        if not self.installed or self.sunion.acknowledged() == self._durable:
+            return None
+        return self.snapshot()
+
+    def written(self, snapshot: Mapping[str, Any]) -> None:
+        """A checkpoint is safely on disk: upstream may forget what it holds."""
+        if self._durable is not None:
+            self._durable = [int(p) for p in snapshot["positions"]]
 
     # --- for people ---
 

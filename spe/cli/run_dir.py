@@ -1,7 +1,7 @@
 """The directory of a run: everything that is needed to understand it, repeat it, and talk to it while it lasts.
 
 config.yaml  cluster.json  faults.json  events.jsonl  summary.json
-logs/NAME.log  trace/NAME.jsonl  conditions/NAME.json  sources/…  clients/…  output/…
+logs/NAME.log  trace/NAME.jsonl  conditions/NAME.json  sources/…  nodes/…  clients/…  output/…
 """
 
 from __future__ import annotations

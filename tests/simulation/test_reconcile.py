@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -113,5 +115,144 @@ async def test_a_replica_that_undoes_gives_a_restarting_partner_its_state(autoju
             cluster.heal()
             await trio.sleep(3)
             cluster.kill("n1a")
+            outcome = await run(cluster, SECONDS + 8)
+            outcome.assert_complete()
+
+
+DISK = {"every": "500ms", "disk": True}
+NODES = ("n1a", "n1b", "n2a", "n2b")
+
+
+def origins(cluster: SimCluster, since: float) -> dict[str, str]:
+    """Where each replica that was installed after ``since`` seconds got its state."""
+    words = [line.split() for line in cluster.log if " installed " in line]
+    return {w[1]: w[4].removeprefix("origin=") for w in words if float(w[0]) > since}
+
+
+def stop_all(cluster: SimCluster) -> None:
+    for node in NODES:
+        cluster.kill(node)
+
+
+@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+async def test_a_whole_cluster_that_stops_goes_on_from_its_disks(autojump_clock: MockClock, reconcile: str) -> None:
+    """A5, A8: all replicas of all units at once; the client is the only one who remembers more than the disks."""
+    async with SimCluster(make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            stop_all(cluster)
+            await trio.sleep(1)
+            for node in NODES:
+                cluster.restart(node)
+            await trio.sleep(2)
+            assert origins(cluster, 4) == dict.fromkeys(NODES, "disk")
+            outcome = await run(cluster, SECONDS + 6)
+            outcome.assert_complete()
+            for node in cluster.nodes.values():
+                for replica in node.replicas().values():
+                    assert all(one.port.position > 0 for one in replica.inputs)
+
+
+async def test_a_unit_whose_upstream_has_forgotten_the_beginning_goes_on_from_its_disks(
+    autojump_clock: MockClock,
+) -> None:
+    """Without checkpoints on disk nobody could ever make its state again."""
+    async with SimCluster(make_plan(checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            assert all(log.first > 1 for r in cluster.nodes["n1a"].replicas().values() for log in r.logs)
+            cluster.kill("n2a")
+            cluster.kill("n2b")
+            await trio.sleep(1)
+            cluster.restart("n2a")
+            cluster.restart("n2b")
+            outcome = await run(cluster, SECONDS + 6)
+            assert origins(cluster, 4) == {"n2a": "disk", "n2b": "disk"}
+            outcome.assert_complete()
+
+
+async def test_upstream_keeps_what_no_checkpoint_holds(autojump_clock: MockClock) -> None:
+    """A8: acknowledgements never pass the disk."""
+    async with SimCluster(make_plan(checkpoint={"every": "2s", "disk": True})) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1.8)
+            (log,) = (log for r in cluster.nodes["n1a"].replicas().values() for log in r.logs)
+            assert log.last_id > 10
+            assert log.first == 1
+            await trio.sleep(1)
+            assert log.first > 1
+
+
+async def test_a_partner_that_lives_is_asked_before_the_disk(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan(checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.kill("n1a")
+            await trio.sleep(1)
+            cluster.restart("n1a")
+            await trio.sleep(1)
+            assert origins(cluster, 3) == {"n1a": "n1b"}
+            cluster.kill("n1b")
+            outcome = await run(cluster, SECONDS + 6)
+            outcome.assert_complete()
+
+
+async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan(checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            stop_all(cluster)
+            for node in NODES:
+                storage = cluster._storages[node]
+                path = max(p for p in storage.files if p.suffix == ".checkpoint")
+                cluster._storages[node] = storage.with_file(path, storage.read(path)[:-9])
+                cluster.restart(node)
+            await trio.sleep(2)
+            assert origins(cluster, 4) == dict.fromkeys(NODES, "disk")
+            assert sum("checkpoint_refused" in line for line in cluster.log) == len(NODES)
+            outcome = await run(cluster, SECONDS + 6)
+            outcome.assert_complete()
+
+
+async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with SimCluster(make_plan(checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2.2)
+            for node in ("n2a", "n2b"):
+
+                async def full(path: PurePosixPath, data: bytes) -> None:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+                cluster._storages[node].write_atomic = full  # type: ignore[method-assign]
+            await trio.sleep(0.2)
+            (log,) = (log for r in cluster.nodes["n1a"].replicas().values() for log in r.logs)
+            kept = log.first
+            outcome = await run(cluster, SECONDS + 4)
+            outcome.assert_complete()
+            assert log.first == kept < log.last_id
+            assert "no checkpoint: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
+async def test_stopping_while_tentative_loses_nothing(autojump_clock: MockClock) -> None:
+    """The disk holds the state before the failure; after the restart the failure is still on."""
+    async with SimCluster(make_plan(checkpoint=DISK)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2.5)
+            cluster.cut("source:b", "*")
+            await trio.sleep(2)
+            stop_all(cluster)
+            for node in NODES:
+                cluster.restart(node)
+            await trio.sleep(1.5)
+            cluster.heal()
             outcome = await run(cluster, SECONDS + 8)
             outcome.assert_complete()

@@ -1,0 +1,86 @@
+"""A replica's snapshot as bytes, and its checkpoints on disk (docs/rules.md A8).
+
+One form for all: what a partner sends, what lies on disk, what a standby node would receive.  It is checksummed
+(spe.wire.state) and says which plan it is of, for another plan has other ids (U11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from spe.env import Env
+from spe.errors import RemoteProtocolError
+from spe.plan import Plan, ReplicaId
+from spe.wire.state import decode_state, encode_state
+
+#: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
+KEPT: Final = 2
+_SUFFIX: Final = ".checkpoint"
+
+
+def encode_snapshot(plan: Plan, snapshot: Mapping[str, Any]) -> bytes:
+    """The bytes of what :meth:`Replica.snapshot` returns."""
+    return encode_state({"plan": plan.fingerprint, **snapshot})
+
+
+def decode_snapshot(plan: Plan, data: bytes) -> dict[str, Any]:
+    """What :meth:`Replica.install` takes.
+
+    Raises:
+      RemoteProtocolError: the bytes are damaged, or of another plan.
+    """
+    snapshot = decode_state(data)
+    if not isinstance(snapshot, dict) or "plan" not in snapshot:
+        raise RemoteProtocolError("no snapshot of a replica")
+    if snapshot["plan"] != plan.fingerprint:
+        raise RemoteProtocolError(f"a snapshot of plan {snapshot['plan']}; this is plan {plan.fingerprint}")
+    return snapshot
+
+
+class CheckpointStore:
+    """The newest checkpoints of one replica, as files ``nodes/NODE/UNIT-PARTITION/NUMBER.checkpoint``.
+
+    Args:
+      env: storage, threads, and the trace that is told what could not be read.
+      plan: whose checkpoints count.
+      replica: whose they are.
+    """
+
+    def __init__(self, env: Env, plan: Plan, replica: ReplicaId) -> None:
+        self._env = env
+        self._plan = plan
+        self._replica = replica
+        self.folder = PurePosixPath("nodes", replica.node, f"{replica.unit}-{replica.partition}")
+
+    async def newest(self) -> dict[str, Any] | None:
+        """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
+        for name in reversed(self._names()):
+            path = self.folder / name
+            try:
+                data = self._env.storage.read(path)
+                return await self._env.compute.run(lambda data=data: decode_snapshot(self._plan, data))  # type: ignore[misc]
+            except (OSError, RemoteProtocolError) as error:
+                self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
+        return None
+
+    async def write(self, snapshot: Mapping[str, Any]) -> int:
+        """Writes one more, and forgets all but the newest; returns its size in bytes.
+
+        Raises:
+          OSError: it could not be written; those that were there still are.
+        """
+        data = await self._env.compute.run(lambda: encode_snapshot(self._plan, snapshot))
+        storage = self._env.storage
+        names = self._names()
+        number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1
+        name = f"{number:012d}{_SUFFIX}"
+        await storage.write_atomic(self.folder / name, data)
+        for old in [*names, name][:-KEPT]:
+            storage.remove(self.folder / old)
+        return len(data)
+
+    def _names(self) -> list[str]:
+        """Oldest first."""
+        return [n for n in self._env.storage.list(self.folder) if n.removesuffix(_SUFFIX).isdecimal()]
