@@ -166,11 +166,11 @@ class UnitReplica:
         released = None if self._outputs.full() else sunion.release_stable(SLICE_ROWS)
         if released is not None:
             self._emit_stable(self._live, released)
-            self._mark_periodically(now)
             if self.state is NodeState.UP_FAILURE:
                 self._move(Event.HEALED)
-            if sunion.stable_end > sunion.next:
-                return True
+        self._mark_if_due(now)
+        if released is not None and sunion.stable_end > sunion.next:
+            return True
         if sunion.stable_end > sunion.next:  # held back by a full buffer: stable, only not yet released
             if self.state is NodeState.RECOVERING and self._inputs.started(now):
                 self._move(Event.CAUGHT_UP)  # only who is served acknowledges, and makes room
@@ -181,13 +181,18 @@ class UnitReplica:
             self._go_tentative(now, Event.TENTATIVE)
         return False
 
-    def _mark_periodically(self, now: int) -> None:
-        """Without an interval the mark is set on entering UP_FAILURE (C1).  What is kept for it may not fill us up."""
+    def checkpoint_due(self, now: int) -> bool:
+        """Only with an interval; else the mark is set on entering UP_FAILURE (C1).  What is kept may not fill us up."""
         every_us = self._node.checkpoints.memory_us
-        if every_us is None:
-            return
+        if every_us is None or self.sunion.tainted:
+            return False
+        if self._mark is None:
+            return True
         crowded = self.sunion.stable_bytes * 2 >= self._redo_bytes
-        if self._mark is None or now - self._marked_at >= every_us or crowded:
+        return self._mark.restart < self.sunion.next and (crowded or now - self._marked_at >= every_us)
+
+    def _mark_if_due(self, now: int) -> None:
+        if self.checkpoint_due(now):
             self._mark = self._live.mark(self.sunion.next)
             self._marked_at = now
             self.sunion.keep_from(self.sunion.next)

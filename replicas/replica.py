@@ -163,7 +163,9 @@ class Replica:
 
     def time_matters(self, now: int) -> bool:
         """Can the mere passing of time change something now?  Keeps an idle replica from being woken at every tick."""
-        return self.state is not NodeState.STABLE or self.sunion.waited(now) >= self.node.alpha_x_us
+        if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
+            return True
+        return self.sunion.waited(now) >= self.node.alpha_x_us
 
     def choose(self, now: int) -> list[tuple[int, Action]]:
         """Connection work, per input index."""

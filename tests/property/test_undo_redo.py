@@ -146,7 +146,7 @@ def test_periodic_checkpoints_show_the_same_elements(
     unit = unit_of(name)
     dropped = 0
     for seed in range(12):
-        one, other = play(unit, seed), play(unit, seed, Checkpoints(every_us=30))
+        one, other = play(unit, seed), play(unit, seed, Checkpoints(every_us=100))
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()
         assert other.replica.redone_rows >= one.replica.redone_rows

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from tests.simulation.test_cluster import Outcome
 from tests.support.cluster import SimCluster, seeded_scheduling
-from tests.support.swarm import SECONDS, Faults, random_plan, unrest
+from tests.support.swarm import SECONDS, Faults, random_plan, unrest, with_random_checkpoints
 
 FIRST, LAST = (int(n) for n in os.environ.get("SWARM", "0:25").split(":"))
 
@@ -29,6 +29,13 @@ def test_whatever_happens_it_ends_complete_and_quiet(seed: int) -> None:
         trio.run(scenario, seed, clock=MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
+def test_however_its_nodes_get_back_it_ends_complete_and_quiet(seed: int) -> None:
+    """The same with undo/redo, periodic and durable checkpoints, drawn for each node."""
+    with seeded_scheduling(seed):
+        trio.run(scenario, seed, True, clock=MockClock(autojump_threshold=0))
+
+
 def test_a_run_is_its_seed() -> None:
     """Fails when trio's private switch for its task order changes, or when something draws from elsewhere."""
     logs = []
@@ -38,10 +45,12 @@ def test_a_run_is_its_seed() -> None:
     assert logs[0] == logs[1]
 
 
-async def scenario(seed: int) -> list[str]:
+async def scenario(seed: int, otherwise: bool = False) -> list[str]:
     """Runs a seed; returns its story."""
     random = Random(seed)
     plan = random_plan(random)
+    if otherwise:
+        plan = with_random_checkpoints(plan, Random(f"checkpoints/{seed}"))
     async with SimCluster(plan, seed=seed) as cluster:
         with cluster.explain():
             await cluster.start()

@@ -14,7 +14,7 @@ import trio
 
 from replicas.replica import Replica
 from spe.config import load_plan_data
-from spe.plan import Limits, Plan
+from spe.plan import Checkpoints, Limits, Plan, Reconcile
 from spe.states import NodeState
 from tests.support.cluster import SimCluster
 
@@ -67,6 +67,24 @@ def random_plan(random: Random) -> Plan:
         nodes={name: replace(node, address=f"{name}:1") for name, node in plan.nodes.items()},
         sources={name: replace(one, address=f"source-{name}:1") for name, one in plan.sources.items()},
         limits=_limits(random),
+    )
+
+
+def with_random_checkpoints(plan: Plan, random: Random) -> Plan:
+    """The same plan, whose nodes each get back behind tentative data, and over restarts, in a way of their own."""
+    ways = [
+        Checkpoints(),
+        Checkpoints(30_000),
+        Checkpoints(300_000),
+        Checkpoints(100_000, True),
+        Checkpoints(700_000, True),
+    ]
+    return replace(
+        plan,
+        nodes={
+            name: replace(node, reconcile=random.choice(list(Reconcile)), checkpoints=random.choice(ways))
+            for name, node in plan.nodes.items()
+        },
     )
 
 
