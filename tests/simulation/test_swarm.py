@@ -12,9 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from consistency.checking.verdict import judge
+from replicas.observation import buffers
 from tests.simulation.test_cluster import Outcome
 from tests.support.cluster import SimCluster, seeded_scheduling
-from tests.support.swarm import SECONDS, Faults, random_plan, unrest, with_random_checkpoints
+from tests.support.swarm import SECONDS, Faults, random_plan, replicas_of, unrest, with_random_checkpoints
 
 FIRST, LAST = (int(n) for n in os.environ.get("SWARM", "0:25").split(":"))
 
@@ -62,4 +64,7 @@ async def scenario(seed: int, otherwise: bool = False) -> list[str]:
                 await trio.sleep(0.25)
             Outcome(cluster, *plan.clients).assert_complete()
             assert unrest(cluster) == []
+            for replica in replicas_of(cluster).values():
+                cluster.history(buffers(replica, round(trio.current_time() * 1e6)))
+            assert judge(cluster.history, plan, cluster.reference()).findings == []
     return cluster.log

@@ -26,12 +26,15 @@ import trio.lowlevel
 from consistency.checking.history import FaultBegan, FaultEnded, History, Note, ProcessDown, ProcessUp
 from replicas.client import Client
 from replicas.client_view import Change
+from replicas.comparison import ChannelRows
 from replicas.node import NodeProcess
+from replicas.reference import reference_rows
 from replicas.signal import Signal
 from replicas.source_process import run_source_process
 from spe.env import Env
 from spe.errors import LinkBroken
-from spe.plan import Plan
+from spe.plan import Channel, Plan
+from spe.source_log import read_source_log
 from spe.states import NodeId, StreamId
 from tests.support.memory_storage import MemoryStorage
 
@@ -399,6 +402,14 @@ class SimCluster:
 
     def _note(self, text: str) -> None:
         self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
+
+    def reference(self) -> dict[Channel, ChannelRows]:
+        """What a run without failures gives, by the sources' logs."""
+        inputs = {
+            s: read_source_log(self.env(f"source:{s}").storage, PurePosixPath(s), self.plan.query.sources[s])
+            for s in self.plan.sources
+        }
+        return reference_rows(self.plan, inputs)
 
     @contextmanager
     def explain(self) -> Iterator[None]:
