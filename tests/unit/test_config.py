@@ -675,6 +675,17 @@ def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> 
 # -- Python
 
 
+def test_how_to_correct_is_said_in_python_as_in_yaml() -> None:
+    env = api.Environment(reconcile="undo", checkpoint={"every": "200ms"})
+    orders = env.source("orders", api.generator("orders", rate=10))
+    env.node("n1", reconcile="checkpoint", checkpoint={"every": "5s", "disk": True}).node("n2")
+    nodes = env.outputs(orders.filter("qty > 1", name="some")).plan().nodes
+
+    n1, n2 = nodes[NodeId("n1")], nodes[NodeId("n2")]
+    assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
+    assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
+
+
 def quickstart_in_python() -> api.Environment:
     env = api.Environment("quickstart", bucket="100ms", x="2s", alpha=0.9, policy="process")
     shops = [

@@ -394,6 +394,7 @@ class TestPeriodicCheckpoints:
         world.B(1, 160, 40)
         world.run(160)
         world.grant(161)
+        assert world.sunion.restart_point() == 10  # what a partner would be given now begins there, too
         assert world.run(161) == "S4/22y S5/25x B40(5) clear"
         assert world.replica.redone_rows == 5
         assert world.states[-1] == "STABLE"
