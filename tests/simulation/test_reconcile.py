@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import PurePosixPath
+from random import Random
 from typing import Any
 
 import pytest
@@ -255,4 +256,27 @@ async def test_stopping_while_tentative_loses_nothing(autojump_clock: MockClock)
             await trio.sleep(1.5)
             cluster.heal()
             outcome = await run(cluster, SECONDS + 8)
+            outcome.assert_complete()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whenever_and_however_often_it_stops_as_a_whole(autojump_clock: MockClock, seed: int) -> None:
+    """Twice, at any moment of starting, failing, correcting and catching up, with disks of different ages."""
+    random = Random(seed)
+    plan = make_plan(reconcile=random.choice(["checkpoint", "undo"]), checkpoint=DISK)
+    async with SimCluster(plan, seed=seed) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            for _ in range(2):
+                await trio.sleep(random.uniform(0.2, 2.5))
+                cluster.cut("source:b", "*")
+                await trio.sleep(random.uniform(0.1, 2))
+                cluster.heal()
+                await trio.sleep(random.uniform(0, 1))
+                stop_all(cluster)
+                await trio.sleep(random.uniform(0, 1))
+                for node in random.sample(NODES, len(NODES)):
+                    cluster.restart(node)
+                    await trio.sleep(random.uniform(0, 0.5))
+            outcome = await run(cluster, SECONDS + 14)
             outcome.assert_complete()
