@@ -23,7 +23,7 @@ class Chunk:
         self.floor = floor
         self.sorted, self.min, self.max = rows.span()
         self.width = width
-        self.nbytes = len(rows) * width
+        self.nbytes = len(rows.time) * width
 
     def select(self, low: int, high: int) -> Rows | None:
         """Rows with low ≤ time < high."""

@@ -99,11 +99,12 @@ class SUnionInput:
         """Stores a stable batch that begins at or before our position; duplicates are dropped by id (U10)."""
         if batch.from_id < self.position:
             batch = batch.after(min(self.position, batch.upto_id))
-        self.position = max(self.position, batch.upto_id)
+        if batch.upto_id > self.position:
+            self.position = batch.upto_id
         rows = batch.rows
-        if len(rows) == 0:
+        if not len(rows.time):
             return
-        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width_of(rows))
+        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width or self._width_of(rows))
         latest = chunk.max
         if chunk.min < self.skip_below:
             # After an install the state already holds what lies below the restart point (B7, A3).
@@ -111,18 +112,19 @@ class SUnionInput:
             if rest is None:
                 return
             chunk = rest
-        if self.sorted:
-            self.last_time = max(self.last_time, latest)
+        if self.sorted and latest > self.last_time:
+            self.last_time = latest
         self.stable.append(chunk)
-        self._owner.stable_bytes += chunk.nbytes
+        owner = self._owner
+        owner.stable_bytes += chunk.nbytes
         if self.tentative:
             self._drop_tentative()
-        self._owner._arrived(latest, now)
+        if latest >= owner._highest_end:
+            owner._arrived(latest, now)
 
     def _width_of(self, rows: Rows) -> int:
         """Bytes per row, as the first batch had them: exact but for masks that come later."""
-        if not self._width:
-            self._width = max(1, rows.nbytes // len(rows))
+        self._width = max(1, rows.nbytes // len(rows))
         return self._width
 
     def add_tentative(self, batch: Batch, now: int) -> None:
@@ -134,7 +136,7 @@ class SUnionInput:
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
         self._owner._arrived(int(rows.time[-1]), now)
-        chunk = Chunk(rows, 0, None, low, self._width_of(rows)).from_time(low)
+        chunk = Chunk(rows, 0, None, low, self._width or self._width_of(rows)).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)
@@ -144,19 +146,22 @@ class SUnionInput:
 
     def add_boundary(self, boundary: Boundary, now: int) -> None:
         """Advances the frontier of the boundary's kind; a stable one also covers ids (U10)."""
+        time = boundary.time
         if boundary.kind is Kind.STABLE:
-            self.position = max(self.position, boundary.upto_id)
-            if boundary.time > self.frontier:
-                self.frontier = boundary.time
-                if boundary.time >= self.skip_below:
+            if boundary.upto_id > self.position:
+                self.position = boundary.upto_id
+            if time > self.frontier:
+                self.frontier = time
+                if time >= self.skip_below:
                     self.skip_below = BEFORE_TIME
                 if self.tentative:
                     self._drop_tentative()
         else:
             self.held = True
-        if boundary.time > self.tentative_frontier:
-            self.tentative_frontier = boundary.time
-        self._owner._arrived(boundary.time, now)
+        if time > self.tentative_frontier:
+            self.tentative_frontier = time
+        if time >= self._owner._highest_end:
+            self._owner._arrived(time, now)
 
     def undo(self) -> None:
         """The producer withdraws its tentative suffix (B5)."""
@@ -250,12 +255,15 @@ class SUnion:
     @property
     def frontier(self) -> int:
         """F: everything below is stable on every input."""
-        return min(i.frontier for i in self.inputs)
+        return min([i.frontier for i in self.inputs])
 
     @property
     def stable_end(self) -> int:
         """Fd: the end of the last stable bucket."""
-        return floor_to(self.frontier, self._bucket_us)
+        frontier = min([i.frontier for i in self.inputs])
+        if BEFORE_TIME < frontier < END_OF_TIME:
+            return frontier - frontier % self._bucket_us
+        return frontier
 
     @property
     def tainted(self) -> bool:
@@ -285,10 +293,14 @@ class SUnion:
         self._clock_starts = [min(start + gap_us, now) for start in self._clock_starts]
 
     def _forget_clocks(self) -> None:
+        if not self._clock_buckets:
+            return
         low = self.next if self.redo_next is None else min(self.next, self.redo_next)
-        if self.tainted:  # released, but unstable: R1 asks for their age, and they are released once more (R7)
+        if (
+            self.restart is not None
+        ):  # released, but unstable: R1 asks for their age, and they are released once more (R7)
             low = min(low, self.stable_end)
-        if self._clock_buckets and self._clock_buckets[0] < low:
+        if self._clock_buckets[0] < low:
             at = bisect_left(self._clock_buckets, low)
             del self._clock_buckets[:at]
             del self._clock_starts[:at]
@@ -325,7 +337,7 @@ class SUnion:
 
     def release_stable(self, max_rows: int) -> Slice | None:
         """Everything stable since the last release, at most about ``max_rows``; None when there is nothing (B1)."""
-        assert not self.tainted, "stable release while tainted"
+        assert self.restart is None, "stable release while tainted"
         end = self.stable_end
         if end <= self.next:
             return None
@@ -361,7 +373,7 @@ class SUnion:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
         self._forget_clocks()
-        return Slice([_serialise(p) for p in parts], end, Kind.TENTATIVE)
+        return Slice([merge_rows(p) if p else None for p in parts], end, Kind.TENTATIVE)
 
     def begin_redo(self) -> None:
         """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
@@ -420,6 +432,8 @@ class SUnion:
 
     def _bounded(self, end: int, low: int, max_rows: int) -> int:
         """``end``, or an earlier bucket end so that a slice holds about ``max_rows`` per input."""
+        if self.stable_bytes <= 8 * max_rows:  # a row has a time, so it has eight bytes at least
+            return end
         for one in self.inputs:
             count = 0
             for chunk in one.stable:
@@ -452,8 +466,15 @@ class SUnion:
         """Removes and returns every stable tuple with time < end."""
         parts: list[list[Rows]] = [[] for _ in range(self._streams)]
         for one in self.inputs:
-            into = parts[one.stream]
             chunks = one.stable
+            if not chunks:
+                continue
+            into = parts[one.stream]
+            if len(chunks) == 1 and chunks[0].max < end:  # all is well, and everything goes
+                into.append(chunks[0].rows)
+                self.stable_bytes -= chunks[0].nbytes
+                chunks.clear()
+                continue
             kept: list[Chunk] = []
             seen = 0
             for chunk in chunks:
@@ -474,9 +495,4 @@ class SUnion:
                 kept.append(chunk)
             if seen:
                 chunks[:seen] = kept
-        return Slice([_serialise(p) for p in parts], end, Kind.STABLE)
-
-
-def _serialise(parts: list[Rows]) -> Rows | None:
-    """Parts in (input, id) order become one sequence in (time, input, id) order."""
-    return merge_rows(parts) if parts else None
+        return Slice([merge_rows(p) if p else None for p in parts], end, Kind.STABLE)

@@ -247,29 +247,26 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
     """
     if _in_order(parts):
         return concat_rows(parts)
-    time = np.concatenate([p.time for p in parts])
+    concatenate = np.concatenate
+    time = concatenate([p.time for p in parts])
     order = time.argsort(kind="stable")
     time = time.take(order)
     t_max = time
     for part in parts:
         if part.t_max is not part.time:
-            t_max = np.concatenate([p.t_max for p in parts]).take(order)
+            t_max = concatenate([p.t_max for p in parts]).take(order)
             break
     columns = []
     for column in zip(*[p.columns for p in parts]):
         last = column[-1].dictionary
-        if last is None:
-            values = np.concatenate([c.values for c in column])
-        else:
-            values = np.concatenate(
-                [c.values if c.dictionary is last else c.in_dictionary(last).values for c in column]
-            )
-        valid = None
+        valid, pieces = None, []
         for one in column:
+            pieces.append(one.values if one.dictionary is last else one.in_dictionary(last).values)
             if one.valid is not None:
-                valid = _masks(column).take(order)
-                break
-        columns.append(Column(values.take(order), valid, last))
+                valid = one.valid
+        if valid is not None:
+            valid = _masks(column).take(order)
+        columns.append(Column(concatenate(pieces).take(order), valid, last))
     return Rows(time, t_max, tuple(columns))
 
 
@@ -281,7 +278,7 @@ def _in_order(parts: Sequence[Rows]) -> bool:
     """Is each part sorted, and none begins before the end of the one before it?"""
     end = BEFORE_TIME
     for rows in parts:
-        if len(rows):
+        if len(rows.time):
             in_order, low, high = rows.span()
             if low < end or not in_order:
                 return False
