@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import os
 import socket
-from collections.abc import Callable
+import struct
+import time
 from statistics import median
 
 import numpy as np
 
-from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, SCHEMA, Shape, as_rows, plain
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
 from replicas.links import RECEIVE_BYTES
@@ -30,81 +30,120 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Those of node-cpu."""
 
 
-class Pair:
-    """Two ends of a loopback TCP connection in one thread: sends what fits, receives what is there."""
+class Raw:
+    """The limit: the columns' bytes put into one piece, and taken out of what arrives into another one."""
 
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self._sender = socket.create_connection(server.getsockname())
-            self._receiver, _ = server.accept()
-        self._sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sender.setblocking(False)
+    def __init__(self, rows: Rows) -> None:
+        self._columns = [a.tobytes() for a in arrays_of(rows)]
+        self.size = sum(map(len, self._columns))
+        self._out = bytearray(self.size)
+        self._at = 0
 
-    def move(self, data: bytes, take: Callable[[bytes], None]) -> None:
-        """All of ``data`` from one end to the other; ``take`` gets what each read brought."""
-        view, sent, received = memoryview(data), 0, 0
-        while received < len(data):
-            if sent < len(data):
-                with contextlib.suppress(BlockingIOError):
-                    sent += self._sender.send(view[sent:])
-            piece = self._receiver.recv(RECEIVE_BYTES)
-            received += len(piece)
-            take(piece)
+    def make(self) -> bytes:
+        return b"".join(self._columns)
 
-    def close(self) -> None:
-        self._sender.close()
-        self._receiver.close()
+    def take(self, piece: bytes) -> int:
+        """Bytes of batches that are complete, as multiples of ``size``."""
+        view, before = memoryview(piece), self._at
+        while view:
+            at = self._at % self.size
+            part = view[: self.size - at]
+            self._out[at : at + len(part)] = part
+            self._at += len(part)
+            view = view[len(part) :]
+        return self._at // self.size - before // self.size
+
+    def check(self) -> None:
+        demand(bytes(self._out) == b"".join(self._columns), "the bytes came out different")
+
+
+class Codec:
+    """Ours, as a node does it: one batch at a time is encoded, and all frames of one read are decoded together."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._encoder = ElementEncoder(SCHEMA)
+        self._decoder, self._reader = ElementDecoder(SCHEMA, StringPool()), FrameReader(64 << 20)
+        self._sent = 0
+        self._last: Batch | None = None
+
+    def make(self) -> bytes:
+        first, n = self._sent, len(self._rows)
+        self._sent += n
+        return self._encoder.encode_many([Batch(Kind.STABLE, first, first + n, None, self._rows)])
+
+    def take(self, piece: bytes) -> int:
+        rows = 0
+        for element in self._decoder.decode_all(self._reader.feed(piece)):
+            if isinstance(element, Batch):
+                self._last = element
+                rows += len(element)
+        return rows // len(self._rows)
+
+    def check(self) -> None:
+        assert self._last is not None
+        n = len(self._rows)
+        received = self._last.rows.slice(len(self._last) - n, len(self._last))
+        for mine, wanted in zip(arrays_of(received)[:4], arrays_of(self._rows)[:4], strict=True):
+            demand(bool(np.array_equal(mine, wanted)), "a column came out different")
+        demand(received.columns[3].to_list() == self._rows.columns[3].to_list(), "the strings came out different")
 
 
 def arrays_of(rows: Rows) -> list[AnyArray]:
     return [rows.time, *[c.values for c in rows.columns]]
 
 
-def measure(n: int, repeat: int) -> tuple[list[float], list[float]]:
-    """CPU seconds per batch: with the codec, and of the bare bytes."""
-    dictionary = StringDictionary(NAMES)
-    rows = as_rows(plain(Shape(n, 1), 0, 0), dictionary)
-    encoder, decoder, reader = ElementEncoder(SCHEMA), ElementDecoder(SCHEMA, StringPool()), FrameReader(64 << 20)
-    pair = Pair()
-    got: list[Batch] = []
-    ids = iter(range(0, 10**9))
-
-    def take(piece: bytes) -> None:
-        for frame in reader.feed(piece):
-            element = decoder.decode(frame)
-            if isinstance(element, Batch):
-                got[:] = [element]
-
-    def with_codec() -> None:
-        first = next(ids) * n
-        pair.move(encoder.encode_many([Batch(Kind.STABLE, first, first + n, None, rows)]), take)
-
-    # The baseline: the columns copied into one piece, sent, received, and copied out into one piece.
-    columns = [a.tobytes() for a in arrays_of(rows)]
-    out = bytearray(sum(len(c) for c in columns))
-
-    def raw() -> None:
-        at = 0
-
-        def copy(piece: bytes) -> None:
-            nonlocal at
-            out[at : at + len(piece)] = piece
-            at += len(piece)
-
-        pair.move(b"".join(columns), copy)
-
-    ours: list[float] = []
-    theirs: list[float] = []
+def receive(connection: socket.socket, ways: list[Raw | Codec], repeat: int, report: int) -> None:
+    """The receiving process: takes ``repeat`` batches of each way in turn; reports CPU seconds of each turn."""
     for number in range(ROUNDS + 1):
-        for function, into in [(with_codec, ours), (raw, theirs)][:: 1 if number % 2 else -1]:
-            into.append(cpu_for(function, repeat))
-    pair.close()
-    received = got[0].rows
-    for mine, wanted in zip(arrays_of(received)[:4], arrays_of(rows)[:4], strict=True):
-        demand(bool(np.array_equal(mine, wanted)), "a column came out different")
-    demand(received.columns[3].to_list() == rows.columns[3].to_list(), "the strings came out different")
-    demand(bytes(out) == b"".join(columns), "the bytes came out different")
-    return ours[1:], theirs[1:]
+        for way in ways[:: 1 if number % 2 else -1]:
+            begin, count = time.process_time(), 0
+            while count < repeat:
+                count += way.take(connection.recv(RECEIVE_BYTES))
+            os.write(report, struct.pack("d", time.process_time() - begin))
+    for way in ways:
+        way.check()
+    os.write(report, struct.pack("d", 0.0))
+
+
+def measure(n: int, repeat: int) -> tuple[list[float], list[float]]:
+    """CPU seconds per batch of both processes together: with the codec, and of the bare bytes."""
+    rows = as_rows(plain(Shape(n, 1), 0, 0), StringDictionary(NAMES))
+    ways: list[Raw | Codec] = [Codec(rows), Raw(rows)]
+    spent: dict[int, list[float]] = {0: [], 1: []}
+    results, report = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    child = os.fork()
+    if not child:
+        try:
+            sender.close()
+            receive(receiver, ways, repeat, report)
+        finally:
+            os._exit(0)
+    receiver.close()
+    os.close(report)
+    for number in range(ROUNDS + 1):
+        for way in ways[:: 1 if number % 2 else -1]:
+            begin = time.process_time()
+            for _ in range(repeat):
+                sender.sendall(way.make())
+            own = time.process_time() - begin
+            spent[ways.index(way)].append((own + _reported(results)) / repeat)
+    _reported(results)  # it has checked what came out
+    sender.close()
+    os.close(results)
+    os.waitpid(child, 0)
+    return spent[0][1:], spent[1][1:]
+
+
+def _reported(results: int) -> float:
+    data = os.read(results, 8)
+    demand(len(data) == 8, "the receiving process found something wrong, see above")
+    (value,) = struct.unpack("d", data)
+    return float(value)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -123,12 +162,12 @@ def run(arguments: argparse.Namespace) -> None:
         ["rows/batch", "raw bytes, CPU us/batch", "codec, CPU us/batch", "ratio", "target", "check"],
         table,
         [
-            "Codec: encode a batch of five columns (29 bytes a row; one of strings whose",
-            "table is known), send, receive in",
-            f"reads of at most {RECEIVE_BYTES >> 10} KiB, cut into frames, decode and check. ",
-            "Raw: join the same columns' bytes, send, receive with",
-            "the same reads, copy out into one buffer; no header, no checks, no strings. ",
-            "One thread does both ends of a",
-            f"loopback TCP connection.  {ROUNDS} paired rounds: median (min-max).",
+            "Two processes, one loopback TCP connection, batch after batch; CPU time of",
+            "both together.  Codec: encode a batch of five columns (29 bytes a row; one",
+            "of strings whose table is known), send; receive in reads of at most",
+            f"{RECEIVE_BYTES >> 10} KiB, cut into frames, decode and check all frames of a read. ",
+            "Raw: join the same columns' bytes, send; receive with the same reads, copy",
+            "out into one buffer; no header, no checks, no strings. ",
+            f"{ROUNDS} paired rounds: median (min-max).",
         ],
     )

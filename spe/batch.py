@@ -153,7 +153,7 @@ class Rows:
         span = self._span
         if span is None:
             time = self.time
-            first, last = time[0].item(), time[-1].item()
+            first, last = time.item(0), time.item(-1)
             if len(time) < 2 or not np.count_nonzero(time[1:] < time[:-1]):
                 span = (True, first, last)
             else:

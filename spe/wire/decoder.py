@@ -44,8 +44,9 @@ _STATES: Final = tuple(NodeState)
 _RUN_ROWS: Final = 8_192
 _NO_BOOLEAN: Final = "BATCH: a boolean that is neither 0 nor 1"
 
-#: Rows up to which Python's own lists and bytes check faster than NumPy's reductions.
+#: Rows up to which Python's own lists, and bytes, check faster than NumPy's reductions.
 _FEW: Final = 64
+_MANY: Final = 2_048
 
 
 class ElementDecoder:
@@ -206,8 +207,11 @@ class ElementDecoder:
         size = len(body)
         if size < layout.header:
             raise RemoteProtocolError(f"BATCH: a body of {size} bytes has no room for its header")
-        kind, flags, zero, n, from_id, upto_id = BATCH.unpack_from(body)
-        nulls = int.from_bytes(body[BATCH.size : layout.header], "little")
+        if layout.words == 1:
+            kind, flags, zero, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
+        else:
+            kind, flags, zero, n, from_id, upto_id = BATCH.unpack_from(body)
+            nulls = int.from_bytes(body[BATCH.size : layout.header], "little")
         if kind > 1 or flags > 3 or zero or not 0 <= from_id <= upto_id:
             raise RemoteProtocolError(f"BATCH: kind {kind}, flags {flags}, ids ({from_id}, {upto_id}]: out of range")
         if nulls & ~layout.nullable:
@@ -259,7 +263,7 @@ class ElementDecoder:
 def _bits(body: Buffer, at: int, n: int) -> BoolArray:
     """Booleans from word ``at`` on; a byte other than 0 and 1 would be neither true nor false to NumPy."""
     start = 8 * at
-    if n > _FEW:
+    if n > _MANY:
         _check_bits(np.frombuffer(body, UINT8, n, start))
     elif bytes(body[start : start + n]).translate(None, b"\0\1"):
         raise RemoteProtocolError(_NO_BOOLEAN)

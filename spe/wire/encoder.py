@@ -117,7 +117,9 @@ class ElementEncoder:
                 masks += 1
                 parts.append(_plain(valid, BOOL, n))
                 parts.append(_ZEROS[-n & 7])
-            values = _plain(column.values, dtype, n)
+            values = column.values
+            if values.dtype is not dtype or len(values) != n or not values.flags.c_contiguous:
+                values = _plain(values, dtype, n)
             if form == CODE:
                 if column.dictionary is None:
                     raise LocalProtocolError("a string column without a dictionary")
@@ -157,7 +159,7 @@ class ElementEncoder:
 
 def _plain(array: AnyArray, dtype: np.dtype[Any], n: int) -> AnyArray:
     """``array`` as the wire needs it: length, type, byte order, in one piece."""
-    if array.dtype != dtype:
+    if array.dtype is not dtype and array.dtype != dtype:
         try:
             array = array.astype(dtype, casting="equiv")
         except TypeError:

@@ -75,6 +75,8 @@ class Layout:
 
     def size(self, n: int, flags: int, masks: int) -> int:
         """Length of the body."""
+        if not (flags or masks):
+            return self.header + 8 * (n * (1 + self.eights) + (n + 1 >> 1) * self.fours + (n + 7 >> 3) * self.ones)
         eights = 1 + self.eights + (flags & 1) + (flags >> 1)
         return self.header + 8 * (n * eights + (n + 1) // 2 * self.fours + (n + 7) // 8 * (self.ones + masks))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,9 @@ class SendTable:
         """Begins anew: everything is forgotten, here now and there with the next frames."""
         self._table = StringDictionary([""])
         self._translations: WeakKeyDictionary[StringDictionary, _Translation] = WeakKeyDictionary()
+        #: The translation used last, and of what: it is nearly always the next one as well.
+        self._last: _Translation | None = None
+        self._last_dictionary: ref[StringDictionary] = ref(self._table)
         #: Entries and bytes of text that the receiver has, once frames() has been sent.
         self._sent = 1
         self._sent_bytes = 0
@@ -88,9 +91,12 @@ class SendTable:
     ) -> Int32Array:
         """The connection's code of each row."""
         unsigned = values.view(np.uint32)  # so that a negative code is out of range, and not counted from the end
-        translation = self._translations.get(dictionary)
-        if translation is None:
-            translation = self._translations[dictionary] = _Translation(self._table)
+        translation = self._last
+        if translation is None or self._last_dictionary() is not dictionary:
+            translation = self._translations.get(dictionary)
+            if translation is None:
+                translation = self._translations[dictionary] = _Translation(self._table)
+            self._last, self._last_dictionary = translation, ref(dictionary)
         try:
             return translation.apply(unsigned, dictionary.strings)
         except IndexError:
