@@ -345,7 +345,9 @@ class SUnion:
         if self.kept_from is None:
             released = self._take(end)
         else:
-            released = Slice([_serialise(p) for p in self._gather(self.next, end, tentative=False)], end, Kind.STABLE)
+            released = Slice(
+                [merge_rows(p) if p else None for p in self._gather(self.next, end, tentative=False)], end, Kind.STABLE
+            )
         self.next = end
         self._forget_clocks()
         return released
