@@ -335,6 +335,7 @@ class SimCluster:
     def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None
         self._starts[host] = main
+        self.history(ProcessUp(now := round(trio.current_time() * 1e6), host, now))
         self._nursery.start_soon(self._process, host)
 
     def kill(self, host: str) -> None:
@@ -351,6 +352,7 @@ class SimCluster:
         assert self._nursery is not None
         self._note(f"restart {host}")
         self._storages[host] = self._storages[host].restarted()
+        self.history(ProcessUp(now := round(trio.current_time() * 1e6), host, now))
         self._nursery.start_soon(self._process, host)
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
@@ -422,7 +424,6 @@ class SimCluster:
 
     async def _process(self, host: str) -> None:
         HOST.set(host)
-        self.history(ProcessUp(now := round(trio.current_time() * 1e6), host, now))
         with trio.CancelScope() as scope:
             self._scopes[host] = scope
             await self._starts[host]()
