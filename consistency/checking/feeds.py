@@ -25,7 +25,7 @@ from consistency.checking.history import (
     host_of,
 )
 from spe.batch import Batch, Boundary, RecDone, Undo
-from spe.plan import Channel
+from spe.plan import Channel, Plan
 from spe.states import Kind, NodeState
 from spe.times import BEFORE_TIME
 
@@ -39,10 +39,12 @@ class _Feed:
     position: int
     frontier: int
     t_star: int
+    opened_us: int
     #: Tentative elements live that this subscription brought.
     tentative: bool = False
-    #: An undo came, and no rec_done after it.
+    #: An undo came, and no rec_done after it; when it came.
     correcting: bool = False
+    undone_us: int = 0
     #: Nothing tentative may repeat what was seen before it was opened, until the first undo.
     first_run: bool = True
 
@@ -55,14 +57,19 @@ class _View:
     feeds: dict[int, _Feed] = field(default_factory=dict)
 
 
-def check_feeds(history: History, counters: Counters) -> Iterator[Finding]:
+def check_feeds(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
     """See the module.  Yields findings of P2."""
-    return _FeedCheck(counters).run(history)
+    return _FeedCheck(plan, counters).run(history)
 
 
 class _FeedCheck:
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, plan: Plan, counters: Counters) -> None:
+        self._plan = plan
         self._counters = counters
+        #: State of each replica, and since when.
+        self._states: dict[str, tuple[NodeState, int]] = {}
+        #: When each replica was STABLE last.
+        self._stable_us: dict[str, int] = {}
         self._views: dict[tuple[str, Channel], _View] = {}
         self._down: set[str] = set()
 
@@ -85,9 +92,14 @@ class _FeedCheck:
     def _begin(self, event: Event) -> None:
         """A consumer that begins holds nothing."""
         match event:
-            case StateChanged(_, replica, NodeState.RECOVERING):
-                for key in [k for k in self._views if k[0] == replica]:
-                    del self._views[key]
+            case StateChanged(at_us, replica, state):
+                before, _ = self._states.get(replica, (state, 0))
+                if before is NodeState.STABLE:
+                    self._stable_us[replica] = at_us
+                self._states[replica] = (state, at_us)
+                if state is NodeState.RECOVERING:
+                    for key in [k for k in self._views if k[0] == replica]:
+                        del self._views[key]
             case ProcessUp(_, host):
                 self._down.discard(host)
                 self._forget(host)
@@ -118,7 +130,7 @@ class _FeedCheck:
             what = f"generation {event.generation} after {view.generation}"
             yield _finding(event, "generations grow", what)
         view.generation = max(view.generation, event.generation)
-        feed = _Feed(event.producer, event.mode, event.position, event.frontier, event.t_star)
+        feed = _Feed(event.producer, event.mode, event.position, event.frontier, event.t_star, event.at_us)
         view.feeds[event.generation] = feed
         yield from self._one_of_each(view, event)
 
@@ -148,6 +160,11 @@ class _FeedCheck:
             what = f"takes what {event.producer} sends on subscription {event.generation}, which is not open"
             yield _finding(event, "what comes for a closed subscription is dropped", what)
             return
+        producer = self._replica(event)
+        state, since_us = self._states.get(producer, (None, 0))
+        if state is NodeState.RECOVERING and since_us <= feed.opened_us:
+            what = f"{event.producer} answers, though it is RECOVERING since {since_us / 1e6:.3f} s"
+            yield _finding(event, "a recovering replica serves nobody", what)
         element = event.element
         if isinstance(element, Batch):
             if element.kind is Kind.STABLE:
@@ -163,9 +180,20 @@ class _FeedCheck:
             self._counters.add("undos")
             feed.tentative = feed.first_run = False
             feed.correcting = True
+            feed.undone_us = event.at_us
         elif isinstance(element, RecDone):
             self._counters.add("rec_dones")
+            was_stable = (
+                state is None or state is NodeState.STABLE or self._stable_us.get(producer, -1) >= feed.undone_us
+            )
+            if element.state is NodeState.STABLE and not was_stable:
+                what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"
+                yield _finding(event, "a rec_done comes when the correction is complete", what)
             feed.correcting = False
+
+    def _replica(self, event: Received) -> str:
+        unit = self._plan.producer.get(event.channel.stream)
+        return "" if unit is None else f"{unit.id}/{event.channel.partition}@{event.producer}"
 
     def _stable_batch(self, event: Received, batch: Batch, view: _View, feed: _Feed) -> Iterator[Finding]:
         self._counters.add("stable tuples received", len(batch))

@@ -70,7 +70,7 @@ def judge(
     counters.add("virtual time_us", history.end_us)
     found = [
         *check_permanence(history, counters),
-        *check_feeds(history, counters),
+        *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
         *check_availability(history, static, plan, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),

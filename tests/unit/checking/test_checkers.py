@@ -59,6 +59,14 @@ def found(text: str, *, premise: Premise | None = None, plan: Plan | None = None
 FEED = "1 open client:c n1a #1 main 0\n"
 
 GOOD_FEEDS = {
+    "a rec_done that arrives when its producer fails again": "0 state u1/0@n1a UP_FAILURE\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 state u1/0@n1a STABILIZATION\n"
+    "4 recv client:c n1a #1 main: U(1) S2/20x\n4 state u1/0@n1a STABLE\n5 state u1/0@n1a UP_FAILURE\n"
+    "5 recv client:c n1a #1 main: R+",
+    "what a replica sent before it died": "0 state u1/0@n1a STABLE\n"
+    + FEED
+    + "2 state u1/0@n1a RECOVERING\n2 recv client:c n1a #1 main: S1/10x",
     "stable only": FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)} B40(3) {stable(4, 6)}",
     "tentative, undo, corrections": FEED
     + f"2 recv client:c n1a #1 main: {stable(1, 3)} T/40x b50 U(3) {stable(4, 6)} R+",
@@ -106,6 +114,13 @@ BAD_FEEDS = {
     ("P2", "an undo stands between tentative and stable"): FEED + "2 recv client:c n1a #1 main: S1/10x T/20x S2/20x",
     ("P2", "a rec_done stands between corrections and tentative"): FEED
     + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) S2/20x T/30x",
+    ("P2", "a recovering replica serves nobody"): "0 state u1/0@n1a RECOVERING\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x",
+    ("P2", "a rec_done comes when the correction is complete"): "0 state u1/0@n1a UP_FAILURE\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 state u1/0@n1a STABILIZATION\n"
+    "4 recv client:c n1a #1 main: U(1) S2/20x R+",
     ("P2", "tentative tuples go on by t_max after a switch"): FEED
     + "2 recv client:c n1a #1 main: T/20x T/30x\n3 close client:c #1\n3 open client:c n1b #2 main 0 30\n"
     "4 recv client:c n1b #2 main: T/30x",
