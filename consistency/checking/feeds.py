@@ -45,6 +45,8 @@ class _Feed:
     #: An undo came, and no rec_done after it; when it came.
     correcting: bool = False
     undone_us: int = 0
+    #: Nothing has come since the undo: it is made for what follows it.
+    bare: bool = False
     #: Nothing tentative may repeat what was seen before it was opened, until the first undo.
     first_run: bool = True
 
@@ -181,6 +183,8 @@ class _FeedCheck:
             feed.tentative = feed.first_run = False
             feed.correcting = True
             feed.undone_us = event.at_us
+            feed.bare = True
+            return
         elif isinstance(element, RecDone):
             self._counters.add("rec_dones")
             was_stable = (
@@ -189,7 +193,11 @@ class _FeedCheck:
             if element.state is NodeState.STABLE and not was_stable:
                 what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"
                 yield _finding(event, "a rec_done comes when the correction is complete", what)
+            if feed.bare:
+                what = f"a rec_done of {event.producer} follows its undo at once, without a correction"
+                yield _finding(event, "a rec_done comes when the correction is complete", what)
             feed.correcting = False
+        feed.bare = False
 
     def _replica(self, event: Received) -> str:
         unit = self._plan.producer.get(event.channel.stream)

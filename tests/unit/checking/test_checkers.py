@@ -138,6 +138,11 @@ def test_a_subscription_that_holds(text: str) -> None:
     assert verdict(text).findings == []
 
 
+def test_a_rec_done_does_not_stand_between_an_undo_and_its_correction() -> None:
+    text = FEED + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) R+ S2/20x"
+    assert found(text) == {("P2", "a rec_done comes when the correction is complete")}
+
+
 @pytest.mark.parametrize(("rule", "text"), BAD_FEEDS.items(), ids=[f"{p} {r}" for p, r in BAD_FEEDS])
 def test_a_subscription_that_breaks_one_rule(rule: tuple[str, str], text: str) -> None:
     if not text:
