@@ -13,10 +13,10 @@ from trio.testing import MockClock
 
 from replicas.comparison import ChannelRows
 from replicas.recorder import stable_rows
+from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_text
 from spe.plan import Channel, Plan
 from spe.states import NodeId
-from tests.support.cluster import SimCluster
 from tests.support.conformance import CLUSTER_CASES, FOLDER, ClusterCase, cluster_cases, load
 
 pytestmark = [

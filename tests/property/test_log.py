@@ -10,18 +10,18 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt
 from spe.log import Record, SegmentedLog
-from tests.support.memory_storage import MemoryStorage
 
 LOG = PurePosixPath("log")
 ACKNOWLEDGED = [b"alpha", b"", b"gamma" * 3, b"delta"]
 TAIL = [b"epsilon", b"zeta"]
 
 
-async def make() -> MemoryStorage:
+async def make() -> SimDisk:
     """Two segments with four acknowledged records, and a tail of two that are not."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log = await SegmentedLog.open(storage, LOG, segment_bytes=80)
     for body in ACKNOWLEDGED:
         log.append(body)
@@ -32,7 +32,7 @@ async def make() -> MemoryStorage:
     return storage
 
 
-async def recovered(storage: MemoryStorage) -> list[bytes] | None:
+async def recovered(storage: SimDisk) -> list[bytes] | None:
     """The bodies, or None when the log is refused as corrupt."""
     bodies: list[bytes] = []
     try:
@@ -107,7 +107,7 @@ def test_no_power_loss_takes_an_acknowledged_record(plan: list[list[tuple[str, i
         return bytes(kept)
 
     async def main() -> None:
-        storage = MemoryStorage()
+        storage = SimDisk()
         history: list[bytes] = []
         acknowledged: list[bytes] = []
         count = 0

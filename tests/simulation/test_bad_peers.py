@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicas.simulation.cluster import SimCluster
 from spe.states import NodeId
 from spe.wire.framing import FrameReader, FrameType
 from spe.wire.messages import (
@@ -28,7 +29,6 @@ from spe.wire.messages import (
     decode_message,
 )
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
-from tests.support.cluster import SimCluster
 
 
 @pytest.fixture

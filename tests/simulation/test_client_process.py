@@ -17,11 +17,11 @@ from replicas.client_stats import ReplayEpoch
 from replicas.comparison import compare
 from replicas.recorder import client_folder, recorded_stable
 from replicas.reference import reference_rows
+from replicas.simulation.cluster import SimCluster
 from spe.plan import Channel, Plan
 from spe.source_log import read_source_log
 from spe.states import StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
-from tests.support.cluster import SimCluster
 
 OUT = Channel(StreamId("s1"), 0)
 

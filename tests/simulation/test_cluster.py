@@ -20,6 +20,7 @@ from replicas.client import Client
 from replicas.comparison import compare
 from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
+from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Boundary, Element, Rows, Undo
 from spe.errors import SpeError
 from spe.generators import generator_schema
@@ -29,7 +30,6 @@ from spe.schema import Schema
 from spe.source_log import read_source_log
 from spe.states import Kind, StreamId
 from spe.times import END_OF_TIME
-from tests.support.cluster import SimCluster
 from tests.support.plans import chain, pass_on, source, union_of
 
 SCHEMA = generator_schema("sequence")

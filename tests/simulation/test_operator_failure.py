@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicas.simulation.cluster import SimCluster
 from spe.plan import Client, Plan
 from spe.query import CustomSpec, Operator
 from spe.states import StreamId
 from spe.wire.messages import NotReady, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
-from tests.support.cluster import SimCluster
 
 
 @pytest.fixture

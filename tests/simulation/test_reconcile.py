@@ -12,10 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
 from spe.plan import Plan
 from tests.simulation.test_cluster import run
-from tests.support.cluster import SimCluster
 
 SECONDS = 8
 
@@ -209,9 +209,9 @@ async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(autojump_
             await trio.sleep(4)
             stop_all(cluster)
             for node in NODES:
-                storage = cluster._storages[node]
+                storage = cluster.disks[node]
                 path = max(p for p in storage.files if p.suffix == ".checkpoint")
-                cluster._storages[node] = storage.with_file(path, storage.read(path)[:-9])
+                cluster.disks[node] = storage.with_file(path, storage.read(path)[:-9])
                 cluster.restart(node)
             await trio.sleep(2)
             assert origins(cluster, 4) == dict.fromkeys(NODES, "disk")
@@ -232,7 +232,7 @@ async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
                 async def full(path: PurePosixPath, data: bytes) -> None:
                     raise OSError(errno.ENOSPC, "No space left on device")
 
-                cluster._storages[node].write_atomic = full  # type: ignore[method-assign]
+                cluster.disks[node].write_atomic = full  # type: ignore[method-assign]
             await trio.sleep(0.2)
             (log,) = (log for r in cluster.nodes["n1a"].replicas().values() for log in r.logs)
             kept = log.first

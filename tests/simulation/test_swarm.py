@@ -14,8 +14,9 @@ from trio.testing import MockClock
 
 from consistency.checking.verdict import judge
 from replicas.observation import buffers
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.host import seeded_scheduling
 from tests.simulation.test_cluster import Outcome
-from tests.support.cluster import SimCluster, seeded_scheduling
 from tests.support.swarm import SECONDS, Faults, random_plan, replicas_of, unrest, with_random_checkpoints
 
 FIRST, LAST = (int(n) for n in os.environ.get("SWARM", "0:25").split(":"))

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import trio
 
+from replicas.simulation.disk import SimDisk
 from spe.env import Env
 from spe.network import TcpNetwork
-from tests.support.memory_storage import MemoryStorage
 
 T = TypeVar("T")
 
@@ -47,12 +47,12 @@ class ListTrace:
         return [fields for found, fields in self.events if found == name]
 
 
-def source_env(storage: MemoryStorage | None = None, *, epoch_us: int = 0, trace: ListTrace | None = None) -> Env:
+def source_env(storage: SimDisk | None = None, *, epoch_us: int = 0, trace: ListTrace | None = None) -> Env:
     """``epoch_us``: what the wall clock shows at trio's time 0."""
     return Env(
         clock=TrioClock(epoch_us),
         network=TcpNetwork(),
-        storage=storage if storage is not None else MemoryStorage(),
+        storage=storage if storage is not None else SimDisk(),
         compute=AtOnceCompute(),
         random=Random(0),
         trace=trace if trace is not None else ListTrace(),

@@ -13,10 +13,10 @@ from typing import Any, Final
 import trio
 
 from replicas.replica import Replica
+from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
 from spe.plan import Checkpoints, Limits, Plan, Reconcile
 from spe.states import NodeState
-from tests.support.cluster import SimCluster
 
 #: Length of every source; faults happen within about this time, everything heals after it.
 SECONDS: Final = 6
@@ -165,7 +165,6 @@ class Faults:
             await trio.sleep(self._random.choice([0.05, 0.2, 0.5, 0.9, 1.3]))
             await self._happen(self._random.choice(self._kinds))
         self._heal()
-        self._cluster.network.delays.clear()
         for host in sorted(self._frozen):
             self._cluster.thaw(host)
         self._restart()
@@ -199,7 +198,7 @@ class Faults:
                     await trio.sleep(random.choice([0.1, 0.4]))
             case "slow":
                 for pair in self._edges:
-                    cluster.network.delays[pair] = random.choice([0.0, 0.005, 0.05])
+                    cluster.delay(*pair, random.choice([0.0, 0.005, 0.05]))
             case "half-open":
                 cluster.network.lose_one(random)
             case "freeze":

@@ -14,12 +14,12 @@ import trio
 import trio.lowlevel
 
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
+from replicas.simulation.disk import SimDisk
 from spe.env import Env
 from spe.errors import RemoteProtocolError
 from spe.plan import Plan, ReplicaId
 from spe.states import NodeId, UnitId
 from tests.simulation.test_reconcile import make_plan
-from tests.support.memory_storage import MemoryStorage
 
 REPLICA = ReplicaId(UnitId("f1"), 0, NodeId("n1a"))
 FOLDER = PurePosixPath("nodes/n1a/f1-0")
@@ -34,7 +34,7 @@ class Disk:
 
     def __init__(self, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan()
-        self.storage = MemoryStorage()
+        self.storage = SimDisk()
         self.log: list[str] = []
 
     def store(self) -> CheckpointStore:
@@ -124,7 +124,7 @@ async def test_a_full_disk_leaves_what_was_there() -> None:
     disk = Disk()
     await disk.store().write(snapshot(1))
 
-    class Full(MemoryStorage):
+    class Full(SimDisk):
         async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 

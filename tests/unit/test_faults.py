@@ -22,12 +22,14 @@ from replicas.faults import (
     processes_of,
 )
 from replicas.injection import FaultInjector
+from replicas.simulation.clock import SimClock
+from replicas.simulation.disk import SimDisk
+from replicas.simulation.host import SimCompute
+from replicas.simulation.network import HostNetwork, SimNetwork
 from spe.env import Env
 from spe.errors import ConfigError, LinkBroken
 from spe.faulty_storage import FaultyStorage
 from spe.runtime import NullTrace
-from tests.support.cluster import HostNetwork, SimClock, SimCompute, SimNetwork
-from tests.support.memory_storage import MemoryStorage
 from tests.support.plans import SEQUENCE, chain, source, union_of
 
 READER = {"kind": "generator", "generator": "sequence", "rate": 10.0}
@@ -423,7 +425,7 @@ def test_a_happening_is_pending_until_its_length_is_over() -> None:
 
 
 def env_on(network: SimNetwork, host: str) -> Env:
-    return Env(SimClock(), HostNetwork(network, host), MemoryStorage(), SimCompute(), Random(1), NullTrace())
+    return Env(SimClock(), HostNetwork(network, host), SimDisk(), SimCompute(), Random(1), NullTrace())
 
 
 async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(autojump_clock: MockClock) -> None:
@@ -476,7 +478,7 @@ async def test_an_injector_takes_nothing_but_conditions() -> None:
 
 
 async def test_a_stalled_disk_makes_nothing_durable_until_it_moves_again(autojump_clock: MockClock) -> None:
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(SimDisk())
     file = storage.open(PurePosixPath("log"))
     synced: list[float] = []
 

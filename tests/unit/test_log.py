@@ -8,27 +8,27 @@ import pytest
 import trio
 import trio.testing
 
+from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log import Position, SegmentedLog, read_log
 from spe.log.format import HEADER_BYTES, Segment
 from spe.log.marks import read_mark
 from spe.log.recovery import live_segments
 from spe.storage import DiskStorage
-from tests.support.memory_storage import MemoryStorage
 
 LOG = PurePosixPath("log")
 
 
-async def opened(storage: MemoryStorage, segment_bytes: int = 1 << 20) -> tuple[SegmentedLog, list[bytes]]:
+async def opened(storage: SimDisk, segment_bytes: int = 1 << 20) -> tuple[SegmentedLog, list[bytes]]:
     """An open log and the bodies that it recovered."""
     bodies: list[bytes] = []
     log = await SegmentedLog.open(storage, LOG, lambda r: bodies.append(r.body), segment_bytes=segment_bytes)
     return log, bodies
 
 
-async def written(bodies: list[bytes], segment_bytes: int = 1 << 20) -> MemoryStorage:
+async def written(bodies: list[bytes], segment_bytes: int = 1 << 20) -> SimDisk:
     """A disk with a log in which each body was acknowledged on its own."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage, segment_bytes)
     for body in bodies:
         log.append(body)
@@ -36,7 +36,7 @@ async def written(bodies: list[bytes], segment_bytes: int = 1 << 20) -> MemorySt
     return storage
 
 
-def segments(storage: MemoryStorage) -> list[PurePosixPath]:
+def segments(storage: SimDisk) -> list[PurePosixPath]:
     return sorted(p for p in storage.files if p.suffix == ".seg")
 
 
@@ -44,7 +44,7 @@ BODIES = [b"first", b"", b"third " * 5]
 
 
 async def test_an_empty_folder_is_an_empty_log() -> None:
-    log, bodies = await opened(MemoryStorage())
+    log, bodies = await opened(SimDisk())
     assert (bodies, log.last_sequence, log.synced_sequence, log.epoch) == ([], 0, 0, 1)
 
 
@@ -60,7 +60,7 @@ async def test_records_are_recovered_in_order_with_where_they_are() -> None:
 
 
 async def test_reading_back_goes_on_over_segments_in_bounded_steps() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=100)
     first = log.append(b"0" * 40)
     for i in range(1, 20):
@@ -77,7 +77,7 @@ async def test_reading_back_goes_on_over_segments_in_bounded_steps() -> None:
 
 
 async def test_a_record_longer_than_the_read_limit_is_read_whole() -> None:
-    log, _ = await opened(MemoryStorage())
+    log, _ = await opened(SimDisk())
     at = log.append(b"x" * 5000)
     await log.sync()
     records, _ = log.read(at, 16)
@@ -85,7 +85,7 @@ async def test_a_record_longer_than_the_read_limit_is_read_whole() -> None:
 
 
 async def test_what_is_not_synced_is_not_acknowledged_and_not_served() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
     await log.sync()
@@ -96,7 +96,7 @@ async def test_what_is_not_synced_is_not_acknowledged_and_not_served() -> None:
 
 
 async def test_appending_goes_on_during_a_sync_which_acknowledges_only_what_was_there_before() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"before")
     storage.sync_gate = trio.Event()
@@ -111,7 +111,7 @@ async def test_appending_goes_on_during_a_sync_which_acknowledges_only_what_was_
 
 async def test_the_mark_is_written_after_the_records_are_synced() -> None:
     """Power may fail between the two syncs: then the mark is the old one, and nothing was acknowledged."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
     await log.sync()
@@ -138,7 +138,7 @@ async def test_a_whole_record_beyond_the_mark_survives_the_end_of_the_process() 
 
 
 async def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"kept")
     await log.sync()
@@ -154,7 +154,7 @@ async def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it() -> None:
 
 async def test_blocks_of_a_tail_may_reach_the_disk_in_any_order() -> None:
     """A whole record behind a hole was never acknowledged either: both go."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"kept")
     await log.sync()
@@ -207,7 +207,7 @@ async def test_segments_without_a_mark_are_corrupt() -> None:
 
 
 async def test_damage_that_came_later_is_named_and_never_served() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"payload")
     await log.sync()
@@ -217,7 +217,7 @@ async def test_damage_that_came_later_is_named_and_never_served() -> None:
 
 
 async def test_a_full_disk_takes_the_partial_record_back_and_leaves_the_rest_readable() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"fits")
     await log.sync()
@@ -235,7 +235,7 @@ async def test_a_full_disk_takes_the_partial_record_back_and_leaves_the_rest_rea
 
 
 async def test_what_was_appended_before_the_disk_was_full_can_still_be_acknowledged() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
     storage.space_left = 30
@@ -254,7 +254,7 @@ async def test_a_disk_that_is_full_when_a_segment_begins_leaves_a_log_that_opens
 
 
 async def test_a_sync_error_makes_the_log_read_only_and_is_never_retried() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"safe")
     await log.sync()
@@ -280,7 +280,7 @@ async def test_a_tail_that_a_failed_sync_left_in_the_page_cache_is_written_anew(
     2. the next writer acknowledges it
     3. the power fails, and what the failed sync gave up is gone from the old segment: the record is still there
     """
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
     await log.sync()
@@ -302,7 +302,7 @@ async def test_a_second_writer_is_refused() -> None:
 
 async def test_a_writer_whose_lock_did_not_hold_is_stopped_by_the_epoch() -> None:
     """What the old writer adds is never acknowledged, and the log of the new one is not damaged by it."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     old, _ = await opened(storage)
     old.append(b"a")
     await old.sync()
@@ -320,7 +320,7 @@ async def test_a_writer_whose_lock_did_not_hold_is_stopped_by_the_epoch() -> Non
 
 async def test_a_stale_segment_that_comes_back_with_the_power_changes_nothing() -> None:
     """Removing a file may be lost; the epoch in the name tells which segment counts."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"unacknowledged")
     (stale,) = segments(storage)
@@ -355,7 +355,7 @@ async def test_what_follows_a_hole_is_not_taken_for_its_successor() -> None:
 
 async def test_a_segment_is_not_left_before_all_of_it_is_synced() -> None:
     """A record that comes during the sync that fills a segment is synced with the next group."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=60)
     log.append(b"fills the segment" * 5)
     storage.sync_gate = trio.Event()
@@ -372,7 +372,7 @@ async def test_a_segment_is_not_left_before_all_of_it_is_synced() -> None:
 
 async def test_marks_go_on_for_ever_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
-    storage = MemoryStorage()
+    storage = SimDisk()
     log, _ = await opened(storage)
     for i in range(20):
         log.append(b"")
@@ -384,7 +384,7 @@ async def test_marks_go_on_for_ever_in_two_small_files(monkeypatch: pytest.Monke
 
 
 async def test_a_position_at_the_end_of_a_segment_goes_on_in_the_next() -> None:
-    log, _ = await opened(MemoryStorage(), segment_bytes=60)
+    log, _ = await opened(SimDisk(), segment_bytes=60)
     at = log.append(b"x" * 60)
     await log.sync()
     _, end = log.read(at, 1000)
@@ -409,6 +409,6 @@ async def test_the_log_on_a_real_disk(tmp_path: Path) -> None:
 
 
 async def test_a_record_beyond_the_bound_is_refused_before_it_is_written() -> None:
-    log, _ = await opened(MemoryStorage())
+    log, _ = await opened(SimDisk())
     with pytest.raises(ValueError, match="at most"):
         log.append(bytes((64 << 20) + 1))

@@ -20,6 +20,7 @@ from trio.testing import MockClock
 
 from replicas.faults import load_faults_text
 from replicas.reference import reference_rows
+from replicas.simulation.cluster import SimCluster
 from replicas.source import reference_elements
 from spe.cli.app import app
 from spe.config import load_plan_text
@@ -28,7 +29,6 @@ from spe.plan import Plan
 from spe.review import review
 from spe.source_log import read_source_log
 from spe.states import StreamId
-from tests.support.cluster import SimCluster
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,19 +10,19 @@ import pytest
 from replicas.client_view import Change
 from replicas.comparison import compare
 from replicas.recorder import Recorder, channel_folder, client_folder, read_recording, recorded_stable
+from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.plan import Channel
 from spe.schema import Schema
 from spe.states import StreamId
 from spe.times import BEFORE_TIME
-from tests.support.memory_storage import MemoryStorage
 from tests.support.streams import PAYLOAD, parse, show
 
 FOLDER = client_folder("dashboard")
 ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
 
 
-def record(storage: MemoryStorage, *texts: str, segment_bytes: int = 1 << 20, start: int = 1_000) -> Recorder:
+def record(storage: SimDisk, *texts: str, segment_bytes: int = 1 << 20, start: int = 1_000) -> Recorder:
     """Records elements of channel ONE, one microsecond apart."""
     recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD}, segment_bytes=segment_bytes)
     elements = parse(" ".join(texts), position=recorder.position(ONE)[0])
@@ -31,20 +31,20 @@ def record(storage: MemoryStorage, *texts: str, segment_bytes: int = 1 << 20, st
     return recorder
 
 
-def replay(storage: MemoryStorage, channel: Channel = ONE, schema: Schema = PAYLOAD) -> list[Change]:
+def replay(storage: SimDisk, channel: Channel = ONE, schema: Schema = PAYLOAD) -> list[Change]:
     return list(read_recording(storage, channel_folder(FOLDER, channel), schema))
 
 
-def text(storage: MemoryStorage) -> str:
+def text(storage: SimDisk) -> str:
     return show(change.element for change in replay(storage))
 
 
-def segments(storage: MemoryStorage) -> list[PurePosixPath]:
+def segments(storage: SimDisk) -> list[PurePosixPath]:
     return sorted(p for p in storage.files if p.suffix == ".seg")
 
 
 def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     story = "S1/5a S2/6b B10(2) T/12c b20 U(2) S3/12d B20(3) R+"
     record(storage, story)
     assert text(storage) == story
@@ -53,7 +53,7 @@ def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
 
 
 def test_a_recording_is_readable_while_it_is_written() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     recorder = record(storage, "S1/5a")
     assert text(storage) == "S1/5a"
     recorder.write(Change(ONE, parse("B10(1)")[0], 7))
@@ -61,7 +61,7 @@ def test_a_recording_is_readable_while_it_is_written() -> None:
 
 
 def test_a_recording_goes_over_many_segments() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     story = " | ".join(f"S{i}/{i}x" for i in range(1, 40))
     record(storage, story, segment_bytes=300)
     assert len(segments(storage)) > 5
@@ -69,7 +69,7 @@ def test_a_recording_goes_over_many_segments() -> None:
 
 
 def test_a_second_session_goes_on_where_the_first_ended() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     first = record(storage, "S1/5a B10(1)")
     first.close()
     storage = storage.restarted()
@@ -80,7 +80,7 @@ def test_a_second_session_goes_on_where_the_first_ended() -> None:
 
 
 def test_position_and_frontier_are_found_again_over_segments() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a B10(1) | " + " | ".join(f"T/{i}x" for i in range(12, 40)), segment_bytes=200)
     storage = storage.restarted()
     again = Recorder(storage, FOLDER, {ONE: PAYLOAD})
@@ -89,7 +89,7 @@ def test_position_and_frontier_are_found_again_over_segments() -> None:
 
 def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> None:
     """Who held them is gone; an undo is recorded so that a reader never has stable tuples after tentative ones."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a B10(1) T/12b b20")
     storage = storage.restarted()
     record(storage, "S2/12c", start=9_000)
@@ -103,7 +103,7 @@ def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> Non
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_torn_end_loses_the_torn_record_only(cut: int) -> None:
     """Cut anywhere inside the last record; read, then go on."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a B10(1) S2/12b")
     (path,) = segments(storage)
     whole = storage.read(path)
@@ -114,7 +114,7 @@ def test_a_torn_end_loses_the_torn_record_only(cut: int) -> None:
 
 
 def test_a_torn_header_of_a_segment_that_had_just_begun_is_passed_over() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a")
     (path,) = segments(storage)
     storage = storage.with_file(path, storage.read(path)[:9])
@@ -124,7 +124,7 @@ def test_a_torn_header_of_a_segment_that_had_just_begun_is_passed_over() -> None
 
 
 def test_damage_inside_a_session_is_reported_with_its_place() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, " | ".join(f"S{i}/{i}x" for i in range(1, 20)), segment_bytes=300)
     path = segments(storage)[1]
     data = bytearray(storage.read(path))
@@ -135,21 +135,21 @@ def test_damage_inside_a_session_is_reported_with_its_place() -> None:
 
 
 def test_a_recording_of_another_schema_is_refused() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a")
     with pytest.raises(LogCorrupt, match=r"clients/dashboard/out\.0: record 1 is no change of this schema"):
         replay(storage, schema=Schema.of(n="int64", m="int64"))
 
 
 def test_two_recorders_of_one_client_are_one_too_many() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a")
     with pytest.raises(LogError, match="is held by another process"):
         Recorder(storage, FOLDER, {ONE: PAYLOAD})
 
 
 def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     recorder = record(storage, "S1/5a")
     storage.space_left = 20
     with pytest.raises(LogFull, match=rf"record 2.*{errno.ENOSPC}|record 2.*No space"):
@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
 
 
 def test_the_stable_tuples_of_a_recording_can_be_compared_repeats_and_all() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     record(storage, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
     stable = recorded_stable(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD})
     ids, rows = stable[ONE]

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from replicas.readers import Chunk, Live
+from replicas.simulation.disk import SimDisk
 from replicas.source import SourceProxy, reference_elements
 from spe.batch import Batch, Boundary, Column, Element
 from spe.env import Env
@@ -23,7 +24,6 @@ from spe.schema import Schema
 from spe.source_log import read_source_log, source_folder
 from spe.states import Kind, StreamId
 from spe.times import BEFORE_TIME, END_OF_TIME, SECOND
-from tests.support.memory_storage import MemoryStorage
 from tests.support.source_env import ListTrace, source_env
 
 STREAM = StreamId("events")
@@ -140,7 +140,7 @@ async def test_a_file_becomes_a_stable_stream_with_an_end(tmp_path: Path) -> Non
 
 
 async def test_nothing_is_published_before_it_is_synced(tmp_path: Path) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), csv_source(tmp_path, 1, 2, 3))
     storage.sync_gate = trio.Event()
     published: list[Element] = []
@@ -196,7 +196,7 @@ async def test_a_gap_is_leased_once_and_not_at_every_boundary(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The next event time is known, so one record carries the tuple and the promise over the whole gap."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     of = csv_source(tmp_path, 0, 60 * SECOND, replay={"speed": 1.0}, boundary_us=100_000)
     _, published = await run_to_end(source_env(storage), of)
     assert sum(isinstance(e, Boundary) for e in published) > 590
@@ -257,7 +257,7 @@ async def test_a_silent_live_source_goes_on_promising_by_the_clock(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Each promise is logged before it is sent, so a restart stands above it."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     of = live((0.35, None, 1), (0.29, None, 1), boundary_us=100_000, disorder_us=50_000)
     _, published = await run_to_end(source_env(storage, epoch_us=SECOND), of)
     assert_a_true_stream(published)
@@ -295,7 +295,7 @@ async def test_a_restart_goes_on_where_the_log_ends(crash_at: float, autojump_cl
     """Killed while it plays: the two lives together make the stream of a run without failures."""
     reader = {"kind": "generator", "generator": "orders", "start": 0, "rate": 100, "count": 200, "disorder": "40ms"}
     of = source(reader, generator_schema("orders"), boundary_us=20_000, disorder_us=30_000, replay={"speed": 1.0})
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of)
     first_life: list[Element] = []
     with trio.move_on_after(crash_at):
@@ -316,7 +316,7 @@ async def test_what_was_missed_while_the_source_was_down_is_due_at_once(
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 100, "duration": "4s"}
     of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
-    storage = MemoryStorage()
+    storage = SimDisk()
     env = source_env(storage)
     start = trio.current_time()
     proxy = await SourceProxy.open(env, of)
@@ -334,7 +334,7 @@ async def test_a_wall_clock_that_was_set_back_does_not_stop_a_replay(
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 100, "duration": "2s"}
     of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
-    storage = MemoryStorage()
+    storage = SimDisk()
     start = trio.current_time()
     proxy = await SourceProxy.open(source_env(storage, epoch_us=7_200 * SECOND), of)
     with trio.move_on_after(1.0):
@@ -348,7 +348,7 @@ async def test_a_restart_stands_above_what_was_promised(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Trace 3, second half, through a real log: leased up to 1.9 s, then an event at 0.5 s."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), live((10.0, None, 0), boundary_us=100_000))
     with trio.move_on_after(1.95):
         await proxy.run()
@@ -366,7 +366,7 @@ async def test_a_restart_stands_above_what_was_promised(
 async def test_a_promise_holds_although_the_disorder_was_raised_at_the_restart(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     first = live((0.0, [500], 1), (10.0, None, 0), boundary_us=100, reader={"kind": "stdin", "lease": False})
     proxy = await SourceProxy.open(source_env(storage), first)
     with trio.move_on_after(1.0):
@@ -381,7 +381,7 @@ async def test_a_promise_holds_although_the_disorder_was_raised_at_the_restart(
 async def test_a_restart_in_a_leased_gap_does_not_publish_the_future(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     of = csv_source(tmp_path, 0, 100 * SECOND, replay={"speed": 1.0}, boundary_us=SECOND)
     proxy = await SourceProxy.open(source_env(storage), of)
     with trio.move_on_after(3.5):
@@ -394,7 +394,7 @@ async def test_a_restart_in_a_leased_gap_does_not_publish_the_future(
 
 
 async def test_an_ended_source_stays_ended(tmp_path: Path) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     of = csv_source(tmp_path, 1, 2)
     await run_to_end(source_env(storage), of)
     proxy, published = await run_to_end(source_env(storage.restarted()), of)
@@ -404,7 +404,7 @@ async def test_an_ended_source_stays_ended(tmp_path: Path) -> None:
 
 
 async def test_a_log_of_another_schema_is_refused(tmp_path: Path) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     await run_to_end(source_env(storage), csv_source(tmp_path, 1))
     other = csv_source(tmp_path, 1, schema=Schema.of(ts="timestamp!", name="int64"))
     with pytest.raises(SpeError, match="sources/events: the log holds"):
@@ -459,7 +459,7 @@ async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
 ) -> None:
     """The log already leases the whole gap; a consumer that joins now must not see the future."""
     of = csv_source(tmp_path, 0, 100 * SECOND, replay={"speed": 1.0}, boundary_us=SECOND)
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.run)
@@ -472,7 +472,7 @@ async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
 
 
 async def test_damage_under_a_running_proxy_is_never_served() -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "count": 50}
     proxy, _ = await run_to_end(source_env(storage), source(reader, generator_schema("sequence")), tail_bytes=0)
     (path,) = (p for p in storage.files if p.suffix == ".seg")
@@ -485,7 +485,7 @@ async def test_damage_under_a_running_proxy_is_never_served() -> None:
 
 
 async def test_malformed_rows_are_counted_told_of_and_kept_aside(tmp_path: Path) -> None:
-    storage, trace = MemoryStorage(), ListTrace()
+    storage, trace = SimDisk(), ListTrace()
     proxy, published = await run_to_end(source_env(storage, trace=trace), csv_source(tmp_path, 1, "x", 3, "y"))
     assert show(published) == "1/1n1 2/3n3 BEND(2)"
     assert proxy.counters()["malformed"] == 2
@@ -517,7 +517,7 @@ async def test_a_full_disk_stops_the_intake_and_leaves_everything_else_readable(
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 1000, "count": 5_000}
     of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of)
     storage.space_left = 40_000
     published: list[Element] = []
@@ -532,7 +532,7 @@ async def test_a_full_disk_stops_the_intake_and_leaves_everything_else_readable(
 
 
 async def test_a_failed_sync_publishes_nothing_more(tmp_path: Path) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), csv_source(tmp_path, 1, 2))
     storage.sync_fails = True
     published: list[Element] = []
@@ -545,7 +545,7 @@ async def test_a_failed_sync_publishes_nothing_more(tmp_path: Path) -> None:
 async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_errors(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
-    storage = MemoryStorage()
+    storage = SimDisk()
     of = live((0.0, [1], 1), (3_600.0, None, 1), reader={"kind": "stdin", "lease": False})
     proxy = await SourceProxy.open(source_env(storage), of)
     storage.space_left = 20
@@ -557,7 +557,7 @@ async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_er
 
 async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.source_writer._PENDING_BYTES_MAX", 10_000)
-    storage = MemoryStorage()
+    storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 5_000}
     proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
     storage.sync_gate = trio.Event()
@@ -580,7 +580,7 @@ async def test_strings_of_all_batches_are_in_one_dictionary() -> None:
 
 async def test_a_slow_disk_makes_larger_groups(tmp_path: Path) -> None:
     """While one sync is under way the next group gathers: few syncs, not one per record."""
-    storage = MemoryStorage()
+    storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 1_000}
     proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
     storage.sync_gate = trio.Event()

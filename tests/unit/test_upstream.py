@@ -12,6 +12,7 @@ from replicas.client_view import ClientPort
 from replicas.inputs import MAIN, Action, Close, Input, Open
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
+from replicas.simulation.cluster import SimCluster
 from replicas.upstream import Upstream
 from spe.batch import Element
 from spe.errors import LinkBroken
@@ -20,7 +21,6 @@ from spe.states import NodeId, StreamId
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME
 from spe.wire.messages import PROTOCOL_VERSION, SnapshotPart, SnapshotRequest, Welcome
-from tests.support.cluster import SimCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)

@@ -25,12 +25,13 @@ from consistency.checking.history import (
     host_of,
 )
 from consistency.checking.json_lines import read_lines, write_lines
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.host import seeded_scheduling
 from spe.errors import SpeError
 from spe.plan import Channel
 from spe.schema import Schema
 from spe.states import NodeState, StreamId
 from tests.simulation.test_cluster import make_plan
-from tests.support.cluster import SimCluster, seeded_scheduling
 from tests.support.streams import parse
 
 OUT = Channel(StreamId("out"), 0)

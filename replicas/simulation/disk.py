@@ -1,6 +1,6 @@
-"""Storage in memory that fails on demand: what a disk may do, without a disk.
+"""A simulated disk: storage in memory that fails on demand, as a disk may.
 
-A file has bytes that are written and bytes that are synced.  :meth:`MemoryStorage.power_loss` keeps the synced ones
+A file has bytes that are written and bytes that are synced.  :meth:`SimDisk.power_loss` keeps the synced ones
 and, of the rest, whatever the test says.
 """
 
@@ -9,22 +9,28 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import PurePosixPath
+from random import Random
 
 import trio
 
 from spe.errors import LogError
 
 
-class MemoryFile:
+class _File:
     """Contents shared by every handle on a path."""
 
-    def __init__(self) -> None:
-        self.written = bytearray()
-        self.synced = b""
+    def __init__(self, contents: bytes = b"") -> None:
+        self.written = bytearray(contents)
+        #: So much of it is on disk whatever happens; files only grow, and what is cut off was not synced.
+        self.synced_size = len(contents)
+
+    @property
+    def synced(self) -> bytes:
+        return bytes(self.written[: self.synced_size])
 
 
-class MemoryAppendFile:
-    def __init__(self, storage: MemoryStorage, file: MemoryFile) -> None:
+class _AppendFile:
+    def __init__(self, storage: SimDisk, file: _File) -> None:
         self._storage = storage
         self._file = file
         self._closed = False
@@ -41,14 +47,11 @@ class MemoryAppendFile:
         self._file.written += data
 
     async def sync(self) -> None:
-        seen = bytes(self._file.written)  # what is appended meanwhile is not promised
+        seen = len(self._file.written)  # what is appended meanwhile is not promised
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
-        if self._storage.sync_fails:
-            raise OSError(errno.EIO, "Input/output error")
-        if self._storage.sync_gate is not None:
-            await self._storage.sync_gate.wait()
-        self._file.synced = seen
+        await self._storage.moving()
+        self._file.synced_size = min(seen, len(self._file.written))
 
     def read(self, offset: int, length: int) -> bytes:
         assert not self._closed
@@ -67,26 +70,28 @@ class MemoryAppendFile:
         self._closed = True
 
 
-class MemoryStorage:
+class SimDisk:
     """Implements spe.env.Storage.
 
     Attributes:
       space_left: bytes until the disk is full; None: never.
       sync_fails: every sync raises EIO from now on.
       sync_gate: a sync waits for this event before it counts, while appends go on.
+      sync_s: how long a sync takes.
       syncs: how many syncs were asked for.
     """
 
     def __init__(self) -> None:
-        self.files: dict[PurePosixPath, MemoryFile] = {}
+        self.files: dict[PurePosixPath, _File] = {}
         self.locks: set[PurePosixPath] = set()
         self.space_left: int | None = None
         self.sync_fails = False
         self.sync_gate: trio.Event | None = None
+        self.sync_s = 0.0
         self.syncs = 0
 
-    def open(self, path: PurePosixPath) -> MemoryAppendFile:
-        return MemoryAppendFile(self, self.files.setdefault(path, MemoryFile()))
+    def open(self, path: PurePosixPath) -> _AppendFile:
+        return _AppendFile(self, self.files.setdefault(path, _File()))
 
     def exists(self, path: PurePosixPath) -> bool:
         return path in self.files
@@ -96,9 +101,10 @@ class MemoryStorage:
 
     async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        file = self.files[path] = MemoryFile()
-        file.written += data
-        file.synced = data
+        if self.space_left is not None and len(data) > self.space_left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await self.moving()
+        self.files[path] = _File(data)
 
     def read(self, path: PurePosixPath) -> bytes:
         try:
@@ -114,22 +120,39 @@ class MemoryStorage:
             raise LogError(f"{path} is held by another process")
         self.locks.add(path)
 
-    def restarted(self) -> MemoryStorage:
+    def restarted(self) -> SimDisk:
         """The same disk after the process ended: everything written is there, locks are free, faults are mended."""
         return self._copy(lambda _path, file: bytes(file.written))
 
-    def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> MemoryStorage:
+    def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
         """The disk after the power failed: ``remains(path, synced, written)`` says what each file holds."""
         return self._copy(lambda path, file: remains(path, file.synced, bytes(file.written)))
 
-    def with_file(self, path: PurePosixPath, data: bytes) -> MemoryStorage:
+    def with_file(self, path: PurePosixPath, data: bytes) -> SimDisk:
         """The same disk after a restart, with other bytes in one file."""
         return self._copy(lambda p, file: data if p == path else bytes(file.written))
 
-    def _copy(self, contents: Callable[[PurePosixPath, MemoryFile], bytes]) -> MemoryStorage:
-        other = MemoryStorage()
+    def _copy(self, contents: Callable[[PurePosixPath, _File], bytes]) -> SimDisk:
+        other = SimDisk()
         for path, file in self.files.items():
-            kept = other.files[path] = MemoryFile()
-            kept.synced = contents(path, file)
-            kept.written = bytearray(kept.synced)
+            other.files[path] = _File(contents(path, file))
         return other
+
+    async def moving(self) -> None:
+        """What a sync takes, and whether it works."""
+        if self.sync_s:
+            await trio.sleep(self.sync_s)
+        if self.sync_fails:
+            raise OSError(errno.EIO, "Input/output error")
+        if self.sync_gate is not None:
+            await self.sync_gate.wait()
+
+    def flip(self, random: Random, folder: PurePosixPath) -> PurePosixPath | None:
+        """Turns one bit of one file below a folder; which file, or None where there is none with bytes in it."""
+        found = sorted(p for p, f in self.files.items() if f.written and folder in p.parents)
+        if not found:
+            return None
+        path = random.choice(found)
+        at = random.randrange(len(self.files[path].written))
+        self.files[path].written[at] ^= 1 << random.randrange(8)
+        return path

@@ -1,0 +1,65 @@
+"""Virtual time: it stands while anybody has something to do, and jumps to the next deadline when nobody has."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+import trio
+
+#: What the wall clock of every host shows at the beginning.
+EPOCH_US: Final = 1_700_000_000_000_000
+
+
+class JumpClock(trio.abc.Clock):
+    """trio's clock in a simulation.
+
+    Everything that waits, waits on a deadline of this clock: messages under way and disks as well, so nothing has to be
+    pumped.  A run in which nobody waits for anything can only be waiting for ever.
+
+    Attributes:
+      wall_s: real seconds after which the run is broken off (checked where time jumps).
+    """
+
+    def __init__(self, wall_s: float = math.inf) -> None:
+        self.wall_s = wall_s
+        self._now = 0.0
+        self._began = time.monotonic()
+
+    def start_clock(self) -> None:
+        self._began = time.monotonic()
+
+    def current_time(self) -> float:
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Asked only when nobody is runnable: so we are at the deadline at once."""
+        if deadline == math.inf:
+            raise Stuck(f"at {self._now:.3f} s nobody is runnable, and nobody has a deadline")
+        if time.monotonic() - self._began > self.wall_s:
+            raise Stuck(f"at {self._now:.3f} s: the run took more than {self.wall_s:g} real seconds")
+        self._now = max(self._now, deadline)
+        return 0.0
+
+
+class Stuck(Exception):
+    """A simulated run that cannot go on."""
+
+
+class SimClock:
+    """The clocks of one host; its wall clock may be off."""
+
+    def __init__(self) -> None:
+        self.skew_us = 0
+
+    def monotonic_us(self) -> int:
+        return now_us()
+
+    def wall_us(self) -> int:
+        return now_us() + EPOCH_US + self.skew_us
+
+
+def now_us() -> int:
+    """Microseconds since the run began."""
+    return round(trio.current_time() * 1e6)

@@ -1,0 +1,327 @@
+"""A whole cluster in one process and in virtual time: the real node, source and client code on simulated hosts.
+
+    async with SimCluster(plan, seed=1) as cluster:
+        await cluster.start()
+        cluster.cut("source:a", "*"); await trio.sleep(5); cluster.heal()
+        cluster.kill("n1"); cluster.restart("n1")
+
+Run it with a clock that jumps (:class:`~replicas.simulation.clock.JumpClock`, or trio's ``MockClock``): an hour costs
+what happens in it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import PurePosixPath
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import trio
+import trio.lowlevel
+
+from consistency.checking.history import FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
+from replicas.client import Client
+from replicas.client_view import Change
+from replicas.comparison import ChannelRows
+from replicas.faults import processes_of
+from replicas.node import NodeProcess
+from replicas.observation import buffers
+from replicas.reference import reference_rows
+from replicas.replica import Replica
+from replicas.simulation.clock import SimClock, now_us
+from replicas.simulation.disk import SimDisk
+from replicas.simulation.host import HOST, Processors, SimCompute, StoryTrace
+from replicas.simulation.network import GOOD, HostNetwork, LinkState, SimNetwork
+from replicas.source_process import run_source_process
+from spe.env import Env
+from spe.plan import Channel, Plan
+from spe.source_log import read_source_log
+from spe.states import NodeId, StreamId
+
+#: A slow node runs for this long, and then stands still for a multiple of it.
+SLICE_S = 0.01
+
+Pair = tuple[str, str]
+
+
+class SimCluster:
+    """Sources, nodes and clients of a plan; see the module.
+
+    Args:
+      seed: of everything random in the run but the order of tasks.
+      link: what every link is like while nothing is wrong with it.
+
+    Attributes:
+      changes: what each client's application was given.
+      nodes: the node processes that run now.
+      disks: by host.
+      lag_s: seconds that a client's application spends on each change.
+    """
+
+    def __init__(self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD) -> None:
+        self.plan = plan
+        self.network = SimNetwork(Random(f"{seed}/network"), link)
+        self.log: list[str] = []
+        self.history = History()
+        self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
+        self.clients: dict[str, Client] = {}
+        self.nodes: dict[str, NodeProcess] = {}
+        self.disks: dict[str, SimDisk] = {}
+        self.lag_s: dict[str, float] = {}
+        self.stuck = ""
+        self._hosts = processes_of(plan)
+        self._clocks = {host: SimClock() for host in self._hosts}
+        self._processors = Processors(self.history, self._is_stuck)
+        self._seed = seed
+        self._random = Random(f"{seed}/hosts")
+        self._lasting: list[FaultBegan] = []
+        self._cuts: set[Pair] = set()
+        self._delays: dict[Pair, float] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._slow: dict[str, trio.CancelScope] = {}
+        self._starts: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._nursery_manager: Any = None
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> SimCluster:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        trio.lowlevel.add_instrument(self._processors)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> Any:
+        assert self._nursery is not None
+        for host in list(self._processors.frozen):
+            self._processors.thaw(host)
+        trio.lowlevel.remove_instrument(self._processors)
+        self._nursery.cancel_scope.cancel()
+        return await self._nursery_manager.__aexit__(kind, error, tb)
+
+    def env(self, host: str) -> Env:
+        return Env(
+            self._clocks.setdefault(host, SimClock()),
+            HostNetwork(self.network, host),
+            self.disks.setdefault(host, SimDisk()),
+            SimCompute(),
+            Random(f"{self._seed}/{host}"),
+            StoryTrace(self.log, self.history, host),
+            self.history,
+        )
+
+    # --- processes ---
+
+    async def start(self) -> None:
+        """Starts every process of the plan."""
+        for stream in self.plan.sources:
+            self.launch(f"source:{stream}", partial(self._source, stream))
+        for node in self.plan.nodes:
+            self.launch(node, partial(self._node, node))
+        for name in self.plan.clients:
+            self.launch(f"client:{name}", partial(self._client, name))
+        await trio.lowlevel.checkpoint()
+
+    def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None
+        self._starts[host] = main
+        self.history(ProcessUp(now := now_us(), host, now))
+        self._nursery.start_soon(self._process, host)
+
+    def replicas(self) -> dict[str, Replica]:
+        """Those that run now, by name."""
+        return {name: replica for node in self.nodes.values() for name, replica in node.replicas().items()}
+
+    def kill(self, host: str, *, power: bool = False) -> None:
+        """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
+
+        Without power nobody says goodbye, and of what was not synced any part may be gone.
+        """
+        self._note(f"{'power off' if power else 'kill'} {host}")
+        self._scopes[host].cancel()
+        self.history(ProcessDown(now_us(), host))
+        self.network.gone(host, silently=power)
+        self.nodes.pop(host, None)
+        self._processors.thaw(host)
+        self._ended("freeze", host)
+        if power:
+            self.disks[host] = self.disks[host].power_loss(self._torn)
+
+    def restart(self, host: str) -> None:
+        assert self._nursery is not None
+        self._note(f"restart {host}")
+        self.disks[host] = self.disks[host].restarted()
+        self.history(ProcessUp(now := now_us(), host, now))
+        self._nursery.start_soon(self._process, host)
+
+    def _torn(self, path: PurePosixPath, synced: bytes, written: bytes) -> bytes:
+        """Any part of what was not synced, its last bytes perhaps garbage."""
+        tail = written[len(synced) :]
+        kept = tail[: self._random.randint(0, len(tail))]
+        if kept and self._random.random() < 0.3:
+            cut = self._random.randint(0, len(kept) - 1)
+            kept = kept[:cut] + self._random.randbytes(len(kept) - cut)
+        return synced + kept
+
+    def freeze(self, host: str) -> None:
+        """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
+        self._note(f"freeze {host}")
+        self._processors.freeze(host)
+        self._began("freeze", (host,))
+
+    def thaw(self, host: str) -> None:
+        self._note(f"thaw {host}")
+        self._ended("freeze", host)
+        self._processors.thaw(host)
+
+    def slow(self, host: str, times: float) -> None:
+        """The host runs ``times`` slower; 1 ends it."""
+        assert self._nursery is not None
+        self._note(f"slow {host} {times:g}x")
+        if (old := self._slow.pop(host, None)) is not None:
+            old.cancel()
+        if times > 1:
+            scope = self._slow[host] = trio.CancelScope()
+            self._nursery.start_soon(self._run_slowly, host, times, scope)
+
+    async def _run_slowly(self, host: str, times: float, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                await trio.sleep(SLICE_S)
+                if host not in self._processors.frozen:
+                    self._processors.freeze(host)
+                    try:
+                        await trio.sleep((times - 1) * SLICE_S)
+                    finally:
+                        if not any(f.kind == "freeze" and host in f.hosts for f in self._lasting):
+                            self._processors.thaw(host)
+
+    def skew(self, host: str, skew_us: int) -> None:
+        """The wall clock of a host is off by this much."""
+        self._note(f"skew {host} {skew_us / 1e6:g} s")
+        self._clocks[host].skew_us = skew_us
+
+    # --- links ---
+
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """``*`` stands for everybody."""
+        self._note(f"cut {a} {'->' if one_way else '--'} {b}")
+        ends = [[h for h in self._hosts if name in (h, "*")] for name in (a, b)]
+        links = [(x, y) for x in ends[0] for y in ends[1]]
+        links = links if one_way else links + [(y, x) for x, y in links]
+        self._began("cut", (), links)
+        self._cuts.update(links)
+        self._set_links()
+
+    def delay(self, a: str, b: str, seconds: float) -> None:
+        """Everything between two hosts takes this long; 0 ends it."""
+        for pair in ((a, b), (b, a)):
+            self._delays.pop(pair, None)
+            if seconds:
+                self._delays[pair] = seconds
+        self._set_links()
+
+    def heal(self) -> None:
+        """Ends all cuts and delays."""
+        self._note("heal")
+        self._ended("cut")
+        self._cuts.clear()
+        self._delays.clear()
+        self._set_links()
+
+    def lose(self, a: str, b: str) -> None:
+        """The connections that two hosts have become half open: nobody hears of it."""
+        self._note(f"half open {a} -- {b}")
+        self._began("half-open", (a, b))
+        self._ended("half-open")
+        self.network.lose(a, b)
+
+    def _set_links(self) -> None:
+        links: dict[Pair, LinkState] = {}
+        for pair in self._cuts | self._delays.keys():
+            links[pair] = LinkState(cut=pair in self._cuts, delay_us=round(1e6 * self._delays.get(pair, 0.0)))
+        self.network.set_links(links)
+
+    # --- the story ---
+
+    def began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = ()) -> FaultBegan:
+        """Tells the history of a fault that somebody else makes."""
+        fault = FaultBegan(now_us(), len(self.history), kind, tuple(hosts), tuple(links))
+        self._lasting.append(fault)
+        self.history(fault)
+        return fault
+
+    def ended(self, fault: FaultBegan) -> None:
+        if fault in self._lasting:
+            self._lasting.remove(fault)
+            self.history(FaultEnded(now_us(), fault.number))
+
+    def _began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = ()) -> None:
+        self.began(kind, hosts, links)
+
+    def _ended(self, kind: str, host: str = "") -> None:
+        for fault in [f for f in self._lasting if f.kind == kind and (not host or host in f.hosts)]:
+            self.ended(fault)
+
+    def _note(self, text: str) -> None:
+        self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
+
+    def _is_stuck(self, why: str) -> None:
+        """Nobody gets anywhere: the run ends here (a task may not be cancelled from an instrument)."""
+        if not self.stuck:
+            self.stuck = f"busy loop: {why}"
+            assert self._nursery is not None
+            trio.lowlevel.current_trio_token().run_sync_soon(self._nursery.cancel_scope.cancel)
+
+    def observe(self) -> None:
+        """Tells the history what every replica holds now."""
+        for replica in self.replicas().values():
+            self.history(buffers(replica, now_us()))
+
+    def reference(self) -> dict[Channel, ChannelRows]:
+        """What a run without failures gives, by the sources' logs."""
+        inputs = {
+            s: read_source_log(self.env(f"source:{s}").storage, PurePosixPath(s), self.plan.query.sources[s])
+            for s in self.plan.sources
+        }
+        return reference_rows(self.plan, inputs)
+
+    @contextmanager
+    def explain(self) -> Iterator[None]:
+        """Prints the story of the run when the block fails."""
+        try:
+            yield
+        except BaseException:
+            print("\n".join(self.log[-400:]))
+            raise
+
+    # --- what runs ---
+
+    async def _process(self, host: str) -> None:
+        HOST.set(host)
+        with trio.CancelScope() as scope:
+            self._scopes[host] = scope
+            await self._starts[host]()
+
+    async def _node(self, name: NodeId) -> None:
+        self.nodes[name] = process = NodeProcess(self.env(name), self.plan, name)
+        await process.run()
+
+    async def _source(self, stream: str) -> None:
+        await run_source_process(
+            self.env(f"source:{stream}"), self.plan, StreamId(stream), folder=PurePosixPath(stream)
+        )
+
+    async def _client(self, name: str) -> None:
+        client = Client(self.env(f"client:{name}"), self.plan, name)
+        self.clients[name] = client
+        async with trio.open_nursery() as nursery:
+            await nursery.start(client.run)
+            async for change in client.changes():
+                self.changes[name].append(change)
+                if lag := self.lag_s.get(name):
+                    await trio.sleep(lag)
+            # All streams have ended; what it holds goes on being acknowledged.
