@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import trio
 
 from replicas.fault_state import Action, FaultState
-from replicas.faults import READS, Fault, FaultKind
+from replicas.faults import READS, STATE, Fault, FaultKind
 from spe.env import Clock
 
+#: How long a fault waits for somebody to be in a state, and how often it looks.
+PATIENCE_S: Final = 3.0
+LOOK_S: Final = 0.01
 #: Does one thing to a process; "" or why it could not be done.
 Perform = Callable[[Action], Awaitable[str]]
 
@@ -46,6 +50,8 @@ class FaultRunner:
       state: which hold.
       perform: does things to processes.
       reads: the node that a client reads now, for targets such as ``reads:screen``; None: nobody.
+      in_state: a node that has a replica in a state now, for targets such as ``state:STABILIZATION``; None: nobody.
+      once: makes a fault that has no length happen (reset); "" or why not.
       told: called when a fault begins, ends, or could not be done: "began", "ended", "failed".
 
     Attributes:
@@ -60,12 +66,16 @@ class FaultRunner:
         *,
         told: Callable[[str, Happening], None] = lambda event, happening: None,
         reads: Callable[[str], str | None] = lambda client: None,
+        in_state: Callable[[str], str | None] = lambda state: None,
+        once: Callable[[Fault], Awaitable[str]] | None = None,
     ) -> None:
         self._clock = clock
         self._state = state
         self._perform = perform
         self._told = told
         self._reads = reads
+        self._in_state = in_state
+        self._once = once
         self._nursery: trio.Nursery | None = None
         self.happenings: list[Happening] = []
 
@@ -106,30 +116,47 @@ class FaultRunner:
 
     async def _begin(self, happening: Happening) -> None:
         happening.began_us = self._clock.wall_us()
-        if (who := self._resolve(happening)) is not None:
+        if why := await self._resolve(happening):
             happening.ended_us = happening.began_us
-            happening.errors.append(f"client {who} reads nobody")
+            happening.errors.append(why)
             self._told("failed", happening)
             return
+        happening.began_us = self._clock.wall_us()
         happening.number, actions = self._state.begin(happening.fault)
         self._told("began", happening)
         if happening.fault.kind is FaultKind.HEAL:
             self._note_healed()
         await self._do(happening, actions)
+        if happening.fault.kind in (FaultKind.RESET, FaultKind.FLIP):
+            error = "not here" if self._once is None else await self._once(happening.fault)
+            if error:
+                happening.errors.append(error)
+                self._told("failed", happening)
 
-    def _resolve(self, happening: Happening) -> str | None:
-        """Puts the node in place of ``reads:CLIENT``; the client that reads nobody, where there is one."""
+    async def _resolve(self, happening: Happening) -> str:
+        """Puts a node in place of ``reads:CLIENT`` and ``state:STATE``; "", or why there is none."""
         found: dict[str, str] = {}
         fault = happening.fault
         for name in (*fault.first, *fault.second):
             if name.startswith(READS):
-                client = name.removeprefix(READS)
-                node = self._reads(client)
+                node = self._reads(name.removeprefix(READS))
                 if node is None:
-                    return client
+                    return f"client {name.removeprefix(READS)} reads nobody"
+                found[name] = node
+            elif name.startswith(STATE):
+                node = await self._wait_for(name.removeprefix(STATE))
+                if node is None:
+                    return f"nobody was in {name.removeprefix(STATE)} within {PATIENCE_S:g} s"
                 found[name] = node
         first, second = (tuple(found.get(n, n) for n in names) for names in (fault.first, fault.second))
         happening.fault = replace(fault, first=first, second=second)
+        return ""
+
+    async def _wait_for(self, state: str) -> str | None:
+        with trio.move_on_after(PATIENCE_S):
+            while (node := self._in_state(state)) is None:  # noqa: ASYNC110  (no event says so)
+                await trio.sleep(LOOK_S)
+            return node
         return None
 
     async def _end_later(self, happening: Happening) -> None:
@@ -146,7 +173,7 @@ class FaultRunner:
     def _note_healed(self) -> None:
         """Of the faults that last, those that a heal has just ended altogether."""
         for one in self.happenings:
-            lasting = one.fault.kind in (FaultKind.FREEZE, FaultKind.CUT, FaultKind.DELAY, FaultKind.STALL)
+            lasting = one.fault.kind not in (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART, FaultKind.HEAL)
             if lasting and one.number and one.ended_us is None and not self._state.is_active(one.number):
                 one.ended_us = self._clock.wall_us()
                 self._told("ended", one)

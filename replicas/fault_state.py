@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from replicas.faults import ALL, Fault, FaultKind, others
 
@@ -18,6 +18,7 @@ class Do(enum.StrEnum):
     """What the supervisor does to a process."""
 
     KILL = "kill"
+    POWER = "power"
     START = "start"
     RESTART = "restart"  # kill it first if it runs
     FREEZE = "freeze"
@@ -39,6 +40,50 @@ class _Item(NamedTuple):
     first: str
     second: str = ""
     by_us: int = 0
+    jitter_us: int = 0
+    amount: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """What is wrong with one direction of a link; of several faults the worst.
+
+    Attributes:
+      cut: bytes are held.
+      delay_us, jitter_us: bytes are late by the delay and up to the jitter.
+      bytes_per_s: bandwidth; None: no bound.
+      loss: share of sends that have to be repeated.
+      refused: connections that the sender opens are refused.
+    """
+
+    cut: bool = False
+    delay_us: int = 0
+    jitter_us: int = 0
+    bytes_per_s: float | None = None
+    loss: float = 0.0
+    refused: bool = False
+
+    def with_(self, item: _Item) -> LinkFaults:
+        """One fault more."""
+        match item.kind:
+            case FaultKind.CUT:
+                return replace(self, cut=True)
+            case FaultKind.DELAY:
+                return replace(
+                    self, delay_us=max(self.delay_us, item.by_us), jitter_us=max(self.jitter_us, item.jitter_us)
+                )
+            case FaultKind.SLOW:
+                return replace(self, bytes_per_s=min(item.amount, self.bytes_per_s or item.amount))
+            case FaultKind.LOSS:
+                return replace(self, loss=max(self.loss, item.amount))
+            case FaultKind.REFUSE:
+                return replace(self, refused=True)
+        return self
+
+
+_LASTING_ON_LINKS: Final = (FaultKind.CUT, FaultKind.DELAY, FaultKind.SLOW, FaultKind.LOSS, FaultKind.REFUSE)
+_ONCE: Final = (FaultKind.RESET, FaultKind.FLIP)
+_DOWN: Final = (FaultKind.KILL, FaultKind.POWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +143,12 @@ class FaultState:
             return number, self._heal(fault)
         if fault.kind is FaultKind.RESTART:
             return number, [Action(Do.RESTART, p) for p in fault.first]
+        if fault.kind in _ONCE:
+            return number, []
         items = self._items(fault)
         self._active[number] = items
-        if fault.kind is FaultKind.KILL:
-            return number, [Action(Do.KILL, p) for p in fault.first]
+        if fault.kind in _DOWN:
+            return number, [Action(Do.KILL if fault.kind is FaultKind.KILL else Do.POWER, p) for p in fault.first]
         if fault.kind is FaultKind.FREEZE:
             return number, [Action(Do.FREEZE, p) for p in fault.first]
         return number, self._tell(items)
@@ -109,7 +156,7 @@ class FaultState:
     def end(self, number: int) -> list[Action]:
         """What to do at the end of a fault; nothing where it was healed before."""
         items = self._active.pop(number, set())
-        killed = [Action(Do.START, i.first) for i in self._sorted(items) if i.kind is FaultKind.KILL]
+        killed = [Action(Do.START, i.first) for i in self._sorted(items) if i.kind in _DOWN]
         return killed + self._undone(items)
 
     def is_active(self, number: int) -> bool:
@@ -118,7 +165,7 @@ class FaultState:
     @property
     def holds(self) -> bool:
         """Something holds that a heal would end."""
-        return any(i.kind is not FaultKind.KILL for i in self._all())
+        return any(i.kind not in _DOWN for i in self._all())
 
     def frozen(self) -> set[str]:
         return {i.first for i in self._all() if i.kind is FaultKind.FREEZE}
@@ -143,33 +190,43 @@ class FaultState:
                 stalled = True
         return Conditions(tuple(sorted(cuts)), tuple(sorted(delays.items())), stalled)
 
-    def links(self) -> tuple[set[tuple[str, str]], dict[tuple[str, str], int]]:
-        """Cut (sender, receiver) pairs, and microseconds by which pairs are late."""
-        cuts: set[tuple[str, str]] = set()
-        delays: dict[tuple[str, str], int] = {}
+    def links(self) -> dict[tuple[str, str], LinkFaults]:
+        """What is wrong with links, by (sender, receiver); for refusals, by (who connects, who listens)."""
+        found: dict[tuple[str, str], LinkFaults] = {}
         for item in self._all():
-            pair = (item.first, item.second)
-            if item.kind is FaultKind.CUT:
-                cuts.add(pair)
-            elif item.kind is FaultKind.DELAY:
-                delays[pair] = max(item.by_us, delays.get(pair, 0))
-        return cuts, delays
+            if item.kind in _LASTING_ON_LINKS:
+                pair = (item.first, item.second)
+                found[pair] = found.get(pair, LinkFaults()).with_(item)
+        return found
+
+    def suffering(self, kind: FaultKind) -> dict[str, _Item]:
+        """Processes that a kind of fault besets now; of several the worst."""
+        found: dict[str, _Item] = {}
+        for item in self._sorted(i for i in self._all() if i.kind is kind):
+            worst = found.get(item.first)
+            if worst is None or (item.by_us, item.amount) > (worst.by_us, worst.amount):
+                found[item.first] = item
+        return found
+
+    def pairs(self, fault: Fault) -> list[tuple[str, str]]:
+        """The directed links that a fault of links means."""
+        return sorted({(i.first, i.second) for i in self._items(fault)})
 
     def _items(self, fault: Fault) -> set[_Item]:
-        if fault.kind not in (FaultKind.CUT, FaultKind.DELAY):
-            return {_Item(fault.kind, p) for p in fault.first}
+        if fault.kind not in (*_LASTING_ON_LINKS, FaultKind.RESET):
+            return {_Item(fault.kind, p, "", fault.by_us, 0, fault.amount) for p in fault.first}
         items = set()
         for a in others(fault.first, "", self._processes):
             for b in others(fault.second, a, self._processes):
-                items.add(_Item(fault.kind, a, b, fault.by_us))
+                items.add(_Item(fault.kind, a, b, fault.by_us, fault.jitter_us, fault.amount))
                 if not fault.one_way:
-                    items.add(_Item(fault.kind, b, a, fault.by_us))
+                    items.add(_Item(fault.kind, b, a, fault.by_us, fault.jitter_us, fault.amount))
         return items
 
     def _heal(self, fault: Fault) -> list[Action]:
         healed: set[_Item] = set()
         for number, items in list(self._active.items()):
-            ends = {i for i in items if i.kind is not FaultKind.KILL and _concerns(fault, i)}
+            ends = {i for i in items if i.kind not in _DOWN and _concerns(fault, i)}
             healed |= ends
             items -= ends
             if not items:
@@ -184,7 +241,7 @@ class FaultState:
         return [Action(Do.RESUME, p) for p in resumed] + self._tell(gone)
 
     def _tell(self, items: Iterable[_Item]) -> list[Action]:
-        links = [i for i in items if i.kind in (FaultKind.CUT, FaultKind.DELAY, FaultKind.STALL)]
+        links = [i for i in items if i.kind not in (*_DOWN, FaultKind.FREEZE)]
         concerned = {i.first for i in links} | {i.second for i in links if i.kind is FaultKind.CUT}
         return [Action(Do.TELL, p) for p in self._processes if p in concerned]
 

@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from spe.describe import show_duration
 from spe.errors import ConfigError
 from spe.plan import Plan
 from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.states import NodeState
 
 #: In place of a name: every other process of the cluster.  (YAML and shells have other plans for an asterisk.)
 ALL: Final = "all"
@@ -31,18 +32,30 @@ ALL: Final = "all"
 
 #: ``reads:CLIENT``: the node that a client reads (the first of its channels) at the moment of the fault.
 READS: Final = "reads:"
+#: ``state:STABILIZATION``: a node one of whose replicas is in that state; the fault waits a while for one to be.
+STATE: Final = "state:"
 
 
 class FaultKind(enum.StrEnum):
     """What can happen."""
 
     KILL = "kill"  # kill -9; with a length, started again after it
+    POWER = "power"  # no power: nobody says goodbye, and what was not synced may be gone
     RESTART = "restart"  # started again; killed first if it runs
     FREEZE = "freeze"  # SIGSTOP: alive to its kernel, silent to its peers
+    BUSY = "busy"  # runs many times slower
+    LAG = "lag"  # a client takes its time over every change
     CUT = "cut"  # a link holds what is sent over it
     DELAY = "delay"  # a link delivers later
+    SLOW = "slow"  # a link has a bandwidth
+    LOSS = "loss"  # a link loses sends, which come again later
+    REFUSE = "refuse"  # new connections over a link are refused
+    RESET = "reset"  # connections over a link break
     STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
-    HEAL = "heal"  # ends freezes, cuts, delays and stalls
+    FULL = "full"  # a disk is full
+    FLIP = "flip"  # a bit of a file turns
+    SKEW = "skew"  # a wall clock is off
+    HEAL = "heal"  # ends whatever lasts and is no kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,9 @@ class Fault:
       first: processes it happens to; one end of the links of a cut or delay.  () for heal: everything.
       second: the other end of the links; ``all`` stands for every other process.  () where no link is meant.
       one_way: only what ``first`` sends to ``second`` is held or delayed.
-      by_us: how much later what is sent arrives (delay).
+      by_us: how much later what is sent arrives (delay); how long a client takes (lag); how far a clock is off (skew).
+      jitter_us: what is sent arrives up to this much later still (delay).
+      amount: bytes per second (slow), share of sends (loss), times slower (busy).
       for_us: it ends after this; None: when healed, or never.
     """
 
@@ -65,6 +80,8 @@ class Fault:
     by_us: int = 0
     for_us: int | None = None
     at_us: int = 0
+    jitter_us: int = 0
+    amount: float = 0.0
 
     def __str__(self) -> str:
         """As ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
@@ -75,6 +92,8 @@ class Fault:
             text += f" {'→' if self.one_way else '↔'} {','.join(self.second)}"
         if self.by_us:
             text += f" by {show_duration(self.by_us)}"
+        if self.amount:
+            text += f" {_AMOUNTS[self.kind]} {self.amount:g}"
         return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
 
     def to_data(self) -> dict[str, Any]:
@@ -88,35 +107,74 @@ class Fault:
             data["one_way"] = True
         if self.by_us:
             data["by"] = show_duration(self.by_us)
+        if self.jitter_us:
+            data["jitter"] = show_duration(self.jitter_us)
+        if self.amount:
+            data[_AMOUNTS[self.kind]] = self.amount
         if self.for_us is not None:
             data["for"] = show_duration(self.for_us)
         return data
 
 
+_LINK: Final = ("target", "from", "to", "one_way")
 #: What goes with each kind, besides ``at`` and ``kind``.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "kill": ("target", "for"),
+    "power": ("target", "for"),
     "restart": ("target",),
     "freeze": ("target", "for"),
+    "busy": ("target", "times", "for"),
+    "lag": ("target", "by", "for"),
     "stall": ("target", "for"),
-    "cut": ("target", "from", "to", "one_way", "for"),
-    "delay": ("target", "from", "to", "one_way", "by", "for"),
+    "full": ("target", "for"),
+    "flip": ("target",),
+    "skew": ("target", "by", "for"),
+    "cut": (*_LINK, "for"),
+    "delay": (*_LINK, "by", "jitter", "for"),
+    "slow": (*_LINK, "bytes_per_second", "for"),
+    "loss": (*_LINK, "share", "for"),
+    "refuse": (*_LINK, "for"),
+    "reset": ("target", "from", "to"),
     "heal": ("target", "from", "to"),
 }
+#: The field that holds a kind's amount, and what it must be.
+_AMOUNTS: Final[Mapping[str, str]] = {"slow": "bytes_per_second", "loss": "share", "busy": "times"}
 #: What happens to links rather than to processes, or to both.
-LINKS: Final = ("cut", "delay", "heal")
+LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "heal")
+#: What only some processes can suffer.
+_ONLY: Final[Mapping[str, tuple[str, str]]] = {
+    "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
+    "lag": ("client:", "only a client can lag, and {} is none; busy?"),
+}
+#: What real processes can be made to suffer, by who makes links fail (``spe run --links``); the rest is for simulation.
+_REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
+REAL: Final[Mapping[str, frozenset[str]]] = {
+    "inside": _REAL,
+    "proxy": _REAL | {"slow", "refuse", "reset"},
+    "namespaces": _REAL - {"delay"},
+}
+
+
+Kind = Literal[
+    "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "stall",
+    "full", "flip", "skew", "heal",
+]  # fmt: skip
 
 
 class FaultModel(Model):
     """A fault as it is written."""
 
     at: Length | None = None
-    kind: Literal["kill", "restart", "freeze", "cut", "delay", "stall", "heal"]
+    kind: Kind
     target: Names | None = None
     from_: Names | None = Field(default=None, alias="from")
     to: Names | None = None
     one_way: bool | None = None
     by: PositiveDuration | None = None
+    jitter: PositiveDuration | None = None
+    bytes_per_second: Annotated[float, Field(gt=0)] | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    times: Annotated[float, Field(gt=1)] | None = None
     for_: PositiveDuration | None = Field(default=None, alias="for")
 
     @model_validator(mode="after")
@@ -125,21 +183,23 @@ class FaultModel(Model):
         stray = sorted(given - {"at", "kind", *_FIELDS[self.kind]})
         if stray:
             raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(_FIELDS[self.kind])}")
+        if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in given:
+            raise ValueError(f"{self.kind} needs {needed}")
         if self.target is not None and given & {"from", "to"}:
             raise ValueError("expected target, or from and to, not both")
         if ("from" in given) != ("to" in given):
             raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
         if self.target is None and self.from_ is None and self.kind != "heal":
             raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
-        if self.kind == "delay" and self.by is None:
-            raise ValueError("delay needs by, such as by: 200ms")
+        if self.kind in ("delay", "lag", "skew") and self.by is None:
+            raise ValueError(f"{self.kind} needs by, such as by: 200ms")
         if self.one_way and self.from_ is None:
             raise ValueError("one_way needs from and to")
         return self
 
     def fault(self) -> Fault:
         second = self.to or ()
-        if self.target is not None and self.kind in ("cut", "delay"):
+        if self.target is not None and self.kind in LINKS and self.kind != "heal":
             second = (ALL,)
         return Fault(
             FaultKind(self.kind),
@@ -149,6 +209,8 @@ class FaultModel(Model):
             self.by or 0,
             self.for_,
             self.at or 0,
+            self.jitter or 0,
+            self.bytes_per_second or self.share or self.times or 0.0,
         )
 
 
@@ -239,10 +301,11 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
         if given is not None:
             field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in given)
             names["from_" if field == "from" else field] = field_names
-            if model.kind == "stall":
+            if model.kind in _ONLY:
+                prefix, why = _ONLY[model.kind]
                 for name in field_names:
-                    if not name.startswith("source:") and len(problems.found) == before:
-                        problems.add((*path, field), f"only a source can stall, and {name} is none; freeze it?")
+                    if not name.startswith(prefix) and len(problems.found) == before:
+                        problems.add((*path, field), why.format(name))
     return None if len(problems.found) > before else model.model_copy(update=names).fault()
 
 
@@ -252,11 +315,27 @@ def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Prob
         return name
     if name.startswith(READS) and f"client:{name.removeprefix(READS)}" in known:
         return name
+    if name.startswith(STATE) and name.removeprefix(STATE) in NodeState.__members__:
+        return name
     alike = [k for k in known if k.partition(":")[2] == name]
     if len(alike) == 1:
         return alike[0]
     problems.add(path, f"no process {name!r}{did_you_mean(name, known)}; expected {one_of(list(known))}")
     return name
+
+
+def refuse_unreal(faults: Iterable[Fault], links: str) -> None:
+    """Raises ConfigError where real processes cannot be made to suffer something."""
+    possible = REAL[links]
+    found = dict.fromkeys(str(f.kind) for f in faults if f.kind not in possible)
+    if found:
+        wrong = [
+            f"{kind} is for simulation only (spe simulate)"
+            if kind not in REAL["proxy"] | REAL["inside"]
+            else f"{kind} needs other links than {links}: --links proxy"
+            for kind in found
+        ]
+        raise ConfigError(wrong)
 
 
 def others(names: Iterable[str], than: str, known: Iterable[str]) -> list[str]:

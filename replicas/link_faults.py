@@ -38,10 +38,12 @@ class Links(Protocol):
     Attributes:
       via: process -> peer -> the address that it has to dial; where it says nothing, the peer's own.
       inside: the processes have to make these faults themselves.
+      mode: which of the three this is.
     """
 
     via: Mapping[str, Mapping[str, str]]
     inside: bool
+    mode: LinkMode
 
     def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
         """Where processes listen that were to listen at ``addresses``."""
@@ -57,6 +59,10 @@ class Links(Protocol):
 
     async def apply(self, state: FaultState) -> str:
         """From now on exactly these faults hold; "" or what cannot be done."""
+        ...
+
+    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
+        """The connections of these pairs break; "" or why not."""
         ...
 
 
@@ -98,6 +104,7 @@ class InsideLinks:
     """Each process cuts and delays what it sends and receives itself (spe.faulty_network)."""
 
     inside = True
+    mode = LinkMode.INSIDE
 
     def __init__(self) -> None:
         self.via: Mapping[str, Mapping[str, str]] = {}
@@ -114,11 +121,15 @@ class InsideLinks:
     async def apply(self, state: FaultState) -> str:
         return ""
 
+    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "processes do not reset their own links: use --links proxy"
+
 
 class ProxyLinks:
     """Every link goes through a listener of a proxy in the supervising process."""
 
     inside = False
+    mode = LinkMode.PROXY
 
     def __init__(self, plan: Plan, addresses: Mapping[str, str], random: Random) -> None:
         pairs = [(a, b) for a, peers in dials(plan).items() for b in peers]
@@ -140,10 +151,19 @@ class ProxyLinks:
         await self._proxy.run(task_status=task_status)
 
     async def apply(self, state: FaultState) -> str:
-        cuts, delays = state.links()
+        links = state.links()
         self._proxy.set_ways(
-            {pair: Way(held=pair in cuts, delay_us=delays.get(pair, 0)) for pair in cuts | delays.keys()}
+            {
+                pair: Way(held=link.cut, delay_us=link.delay_us, jitter_us=link.jitter_us, bytes_per_s=link.bytes_per_s)
+                for pair, link in links.items()
+            }
         )
+        await self._proxy.refuse({pair for pair, link in links.items() if link.refused})
+        return ""
+
+    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
+        for a, b in pairs:
+            self._proxy.reset(a, b)
         return ""
 
 
@@ -151,6 +171,7 @@ class NamespaceLinks:
     """Every process in a network namespace of its own."""
 
     inside = False
+    mode = LinkMode.NAMESPACES
 
     def __init__(self, spaces: Namespaces) -> None:
         self._spaces = spaces
@@ -170,6 +191,8 @@ class NamespaceLinks:
         task_status.started()
 
     async def apply(self, state: FaultState) -> str:
-        cuts, delays = state.links()
-        self._spaces.set_cuts(cuts)
-        return "namespaces cannot delay: use --links proxy" if delays else ""
+        self._spaces.set_cuts(pair for pair, link in state.links().items() if link.cut)
+        return ""
+
+    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "namespaces cannot reset: use --links proxy"

@@ -98,6 +98,8 @@ class SimCluster:
         assert self._nursery is not None
         for host in list(self._processors.frozen):
             self._processors.thaw(host)
+        for disk in self.disks.values():
+            disk.stall(False)
         trio.lowlevel.remove_instrument(self._processors)
         self._nursery.cancel_scope.cancel()
         return await self._nursery_manager.__aexit__(kind, error, tb)

@@ -138,6 +138,14 @@ class SimDisk:
             other.files[path] = _File(contents(path, file))
         return other
 
+    def stall(self, stalled: bool) -> None:
+        """From now on syncs wait, or go on."""
+        if stalled and self.sync_gate is None:
+            self.sync_gate = trio.Event()
+        elif not stalled and self.sync_gate is not None:
+            self.sync_gate.set()
+            self.sync_gate = None
+
     async def moving(self) -> None:
         """What a sync takes, and whether it works."""
         if self.sync_s:

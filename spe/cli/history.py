@@ -38,6 +38,10 @@ class History:
                 changes.append((replica, before, after))
         return changes
 
+    def in_state(self, state: str) -> str | None:
+        """A node one of whose replicas is in a state; None where there is none."""
+        return next((r.rpartition("@")[2] for r, s in self._states.items() if s == state), None)
+
     def starts(self, name: str) -> int:
         """How many starts of a process were heard of."""
         return len(self._last.get(name, ()))

@@ -16,7 +16,7 @@ from rich.live import Live
 from replicas.cluster import Cluster, open_cluster
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Conditions, FaultState
-from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of
+from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
 from replicas.link_faults import LinkMode, open_links
 from replicas.links import Identity
 from replicas.managed_process import Phase
@@ -67,6 +67,7 @@ def run(
     """Returns 0 only when the clients' stable streams equal the reference run."""
     plan = with_default_client(load_plan(config, data))
     schedule = configured_faults(config, plan) + (load_faults(faults, plan) if faults is not None else [])
+    refuse_unreal(schedule, links)
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
@@ -154,7 +155,13 @@ class Supervisor:
                 await nursery.start(job.links.run)
                 hands = Hands(cluster, self._poller, job.run, self._state, job.links)
                 self._faults = faults = FaultRunner(
-                    env.clock, self._state, hands.perform, told=self._fault_told, reads=self._reads
+                    env.clock,
+                    self._state,
+                    hands.perform,
+                    told=self._fault_told,
+                    reads=self._reads,
+                    in_state=self._history.in_state,
+                    once=hands.once,
                 )
                 nursery.start_soon(draw)
                 await nursery.start(self._serve, faults)
@@ -184,7 +191,7 @@ class Supervisor:
         """The door for ``spe inject``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        server = Server(env, job.plan, me, SupervisorService(job.plan, faults, me.incarnation))
+        server = Server(env, job.plan, me, SupervisorService(job.plan, faults, job.links.mode, me.incarnation))
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:

@@ -11,7 +11,7 @@ import trio
 from replicas.cluster import Cluster
 from replicas.fault_runner import FaultRunner
 from replicas.fault_state import Action, Conditions, Do, FaultState
-from replicas.faults import one_fault
+from replicas.faults import Fault, one_fault, refuse_unreal
 from replicas.link_faults import Links
 from replicas.managed_process import Phase
 from replicas.serving import Opened
@@ -72,6 +72,10 @@ class Hands:
             return ""
         return await self._tell(name)
 
+    async def once(self, fault: Fault) -> str:
+        """A fault without a length; "" or why it could not be done."""
+        return self._links.reset(self._state.pairs(fault))
+
     async def _tell(self, name: str) -> str:
         """A frozen or dead process hears it when it runs again."""
         if error := await self._links.apply(self._state):
@@ -98,14 +102,17 @@ class Hands:
 class SupervisorService:
     """What the supervisor does for those who connect (replicas.serving.Service)."""
 
-    def __init__(self, plan: Plan, runner: FaultRunner, incarnation: int) -> None:
+    def __init__(self, plan: Plan, runner: FaultRunner, links: str, incarnation: int) -> None:
         self._plan = plan
+        self._links = links
         self._runner = runner
         self._incarnation = incarnation
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         try:
-            return await self._runner.inject(one_fault(fault, self._plan))
+            one = one_fault(fault, self._plan)
+            refuse_unreal([one], self._links)
+            return await self._runner.inject(one)
         except ConfigError as error:
             return str(error)
 

@@ -103,7 +103,7 @@ def test_every_mistake_is_reported_with_its_line() -> None:
     )
     lines = [int(text.split(":")[1]) for text in found]
     assert lines == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert "expected 'kill', 'restart'" in found[0]
+    assert "expected 'kill', 'power', 'restart'" in found[0]
     assert "at is missing" in found[1]
     assert "expected a duration with its unit" in found[2]
     assert "kill needs a target" in found[3]

@@ -1,0 +1,228 @@
+"""Does to a simulated cluster what faults ask for, as far as the fault model goes.
+
+P3 has a premise: of each partition a replica with the stable state survives.  A fault that would break it does not
+happen, and the story says so; the schedule stays data, whatever state the run is in when a fault is due.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from random import Random
+
+import trio
+
+from consistency.checking.history import FaultBegan
+from replicas.fault_runner import FaultRunner, Happening
+from replicas.fault_state import Action, Do, FaultState
+from replicas.faults import Fault, FaultKind, processes_of
+from replicas.simulation.clock import EPOCH_US, SimClock, now_us
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.network import LinkState
+from spe.plan import Limits
+from spe.states import NodeState
+
+#: Kinds that make a process, or what it holds, go away.
+_FATAL = (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART)
+
+
+class FaultDriver:
+    """The faults of one simulated run.
+
+    Args:
+      random: which bit flips.
+      unlimited: whatever kills are asked for happen; P3's premise is then not ours to keep.
+
+    Attributes:
+      down: processes that a fault has ended and not started again.
+      skipped: faults that did not happen, and why.
+      survivors: did of each partition a replica with its state live all along?
+    """
+
+    def __init__(self, cluster: SimCluster, random: Random, *, unlimited: bool = False) -> None:
+        self._cluster = cluster
+        self._random = random
+        self._unlimited = unlimited
+        self._state = FaultState(processes_of(cluster.plan))
+        self._told: dict[int, FaultBegan] = {}
+        self._lasting: dict[FaultKind, set[str]] = {}
+        self.down: set[str] = set()
+        self.skipped: list[str] = []
+        self.survivors = True
+        self.runner = FaultRunner(
+            SimClock(),
+            self._state,
+            self._perform,
+            told=self._tell,
+            reads=self._reads,
+            in_state=self._in_state,
+            once=self._once,
+        )
+
+    async def run(
+        self, faults: tuple[Fault, ...], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Plays the faults, whose times count from the beginning of the run; until cancelled."""
+        await self.runner.run(faults, EPOCH_US, task_status=task_status)
+
+    async def heal(self) -> None:
+        """Everything works again, and everybody runs."""
+        await self.runner.inject(Fault(FaultKind.HEAL))
+        for host in sorted(self.down):
+            self._cluster.restart(host)
+        self.down.clear()
+
+    # --- what a fault does ---
+
+    async def _perform(self, action: Action) -> str:
+        cluster, host = self._cluster, action.process
+        match action.do:
+            case Do.KILL | Do.POWER:
+                if why := self._spare(host):
+                    return why
+                self.down.add(host)
+                cluster.kill(host, power=action.do is Do.POWER)
+            case Do.START:
+                self._start(host)
+            case Do.RESTART:
+                if host not in self.down:
+                    if why := self._spare(host):
+                        return why
+                    cluster.kill(host)
+                    self.down.add(host)
+                await trio.lowlevel.checkpoint()
+                self._start(host)
+            case Do.FREEZE:
+                if host not in self.down:
+                    cluster.freeze(host)
+            case Do.RESUME:
+                if host not in self.down:
+                    cluster.thaw(host)
+            case Do.TELL:
+                self._apply()
+        return ""
+
+    def _start(self, host: str) -> None:
+        if host in self.down:
+            self.down.discard(host)
+            self._cluster.restart(host)
+            self._state.started(host)
+            self._apply()
+
+    def _apply(self) -> None:
+        """Makes true what the state says of links, disks, clocks and speeds."""
+        cluster, state = self._cluster, self._state
+        links = state.links()
+        cluster.network.set_links(
+            {
+                pair: LinkState(link.cut, link.delay_us, link.jitter_us, link.bytes_per_s, link.loss)
+                for pair, link in links.items()
+            },
+            {pair for pair, link in links.items() if link.refused},
+        )
+        for host, disk in cluster.disks.items():
+            disk.stall(host in state.suffering(FaultKind.STALL))
+            disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
+        busy = state.suffering(FaultKind.BUSY)
+        for host in self._changed(FaultKind.BUSY, set(busy)):
+            cluster.slow(host, busy[host].amount if host in busy else 1)
+        skewed = state.suffering(FaultKind.SKEW)
+        for host in self._changed(FaultKind.SKEW, set(skewed)):
+            cluster.skew(host, skewed[host].by_us if host in skewed else 0)
+        cluster.lag_s = {
+            host.removeprefix("client:"): item.by_us / 1e6 for host, item in state.suffering(FaultKind.LAG).items()
+        }
+
+    def _changed(self, kind: FaultKind, hosts: set[str]) -> list[str]:
+        before = self._lasting.get(kind, set())
+        self._lasting[kind] = hosts
+        return sorted(hosts ^ before)
+
+    async def _once(self, fault: Fault) -> str:
+        await trio.lowlevel.checkpoint()
+        if fault.kind is FaultKind.RESET:
+            for a, b in self._state.pairs(fault):
+                self._cluster.network.reset(a, b)
+            return ""
+        for host in fault.first:
+            if host.startswith("source:"):
+                return f"{host} has the only copy of its stream"
+            path = self._cluster.disks[host].flip(self._random, PurePosixPath("."))
+            if path is None:
+                return f"{host} has no files"
+        return ""
+
+    # --- who it is done to ---
+
+    def _reads(self, client: str) -> str | None:
+        found = self._cluster.clients.get(client)
+        inputs = found.inputs if found is not None else ()
+        return next((i.main.producer for i in inputs if i.main is not None), None)
+
+    def _in_state(self, state: str) -> str | None:
+        wanted = NodeState[state]
+        names = (str(r.id.node) for r in self._cluster.replicas().values() if r.state is wanted)
+        return next((n for n in sorted(names) if not self._spare(n)), None)
+
+    def _spare(self, host: str) -> str:
+        """Why a process must not go now; "" where it may."""
+        if host in self.down:
+            return "it does not run"
+        if host.startswith("client:"):
+            return "an application that dies is another one"
+        if host.startswith("source:"):
+            return ""
+        alone = self._alone(host)
+        if alone and self._unlimited:
+            self.survivors = False
+            return ""
+        return alone
+
+    def _alone(self, host: str) -> str:
+        """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
+        plan, replicas = self._cluster.plan, self._cluster.replicas()
+        frozen = self._state.frozen()
+        tight = plan.limits != Limits()  # who is cut off may lose its place in a full buffer
+        if tight and (self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)):
+            return "somebody may have been given up for lack of room"
+        for of, nodes in plan.placement.items():
+            others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen]
+            if host in nodes and not any(
+                r is not None and r.state is not NodeState.RECOVERING and not r.must_reinstall() for r in others
+            ):
+                return f"nobody else has the state of {of}"
+        return ""
+
+    # --- the story ---
+
+    def _tell(self, event: str, happening: Happening) -> None:
+        fault = happening.fault
+        self._cluster.log.append(f"{trio.current_time():9.3f} ------------ {event} {fault} {happening.errors or ''}")
+        key = id(happening)
+        if event == "began":
+            if fault.second or fault.kind is FaultKind.HEAL:
+                links = self._state.pairs(fault) if fault.kind is not FaultKind.HEAL else []
+                self._told[key] = self._cluster.began(str(fault.kind), (), links)
+            elif fault.kind is not FaultKind.FREEZE:  # the cluster tells of those itself
+                self._told[key] = self._cluster.began(str(fault.kind), fault.first)
+        if event == "failed":
+            self.skipped.append(f"{now_us() / 1e6:.3f} {fault}: {'; '.join(happening.errors)}")
+        if event == "ended" or fault.for_us is None:
+            told = self._told.pop(key, None)
+            if told is not None and (event == "ended" or fault.kind not in _LASTING):
+                self._cluster.ended(told)
+            elif told is not None:
+                self._told[key] = told
+
+
+_LASTING = (
+    FaultKind.CUT,
+    FaultKind.DELAY,
+    FaultKind.SLOW,
+    FaultKind.LOSS,
+    FaultKind.REFUSE,
+    FaultKind.BUSY,
+    FaultKind.LAG,
+    FaultKind.STALL,
+    FaultKind.FULL,
+    FaultKind.SKEW,
+)

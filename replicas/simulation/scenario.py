@@ -1,0 +1,94 @@
+"""A simulated run as data: what runs, what happens to it, and the seed of all else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from replicas.faults import Fault, read_faults
+from replicas.simulation.network import LinkState
+from spe.config import load_plan_data
+from spe.errors import ConfigError
+from spe.plan import Plan
+from spe.problems import Problems
+
+VERSION: Final = 1
+_LINK: Final = "link"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run.
+
+    Attributes:
+      seed: drives the order of tasks, jitter, loss, and whatever else is random in the run.
+      config: a configuration, as YAML would hold it.
+      options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
+        every link is like while nothing is wrong (fields of LinkState).
+      faults: what happens; times count from the beginning.
+      heal_us: everything heals at this time.
+      grace_us: after it, the time to become complete and quiet.
+    """
+
+    seed: int
+    config: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    heal_us: int = 0
+    grace_us: int = 20_000_000
+
+    def plan(self) -> Plan:
+        """The plan, on simulated hosts.  Raises ConfigError."""
+        plan = load_plan_data(self.config)
+        limits, timing = self.options.get("limits", {}), self.options.get("timing", {})
+        return replace(
+            plan,
+            nodes={n: replace(one, address=f"{n}:1") for n, one in plan.nodes.items()},
+            sources={n: replace(one, address=f"source-{n}:1") for n, one in plan.sources.items()},
+            limits=replace(plan.limits, **limits) if limits else plan.limits,
+            timing=replace(plan.timing, **timing) if timing else plan.timing,
+        )
+
+    def link(self) -> LinkState:
+        return LinkState(**self.options.get(_LINK, {}))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, the same for the same scenario."""
+        return {
+            "version": VERSION,
+            "seed": self.seed,
+            "config": self.config,
+            "options": self.options,
+            "faults": [f.to_data() for f in self.faults],
+            "heal_us": self.heal_us,
+            "grace_us": self.grace_us,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Scenario:
+        """Raises ConfigError: it is no scenario."""
+        try:
+            one = cls(
+                int(data["seed"]),
+                data["config"],
+                data.get("options", {}),
+                (),
+                int(data["heal_us"]),
+                int(data["grace_us"]),
+            )
+            plan = one.plan()
+            if data.get("version", VERSION) != VERSION:
+                raise ConfigError([f"a scenario of version {data['version']}; this software plays version {VERSION}"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError([f"no scenario: {error!r}"]) from error
+        problems = Problems()
+        faults = read_faults(data.get("faults", []), ("faults",), plan, problems)
+        if problems:
+            raise ConfigError([p.message for p in problems.found])
+        return replace(one, faults=tuple(faults))
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(self.to_data(), indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,127 @@
+"""Runs a scenario in virtual time and has it judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import trio
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.history import History
+from consistency.checking.verdict import Premise, judge
+from replicas.simulation.clock import JumpClock, Stuck
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.driver import FaultDriver
+from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.scenario import Scenario
+from spe.states import NodeState
+
+#: How often it is looked whether all is over.
+_LOOK_S: Final = 0.25
+#: Real seconds that one run may take.
+WALL_S: Final = 120.0
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+      findings: what the checkers found; empty when everything held.
+      story: what happened, for people.
+      skipped: faults that did not happen, because the fault model does not have them.
+      finished: every client had every stream to its end, and all was quiet, within the grace.
+    """
+
+    scenario: Scenario
+    history: History
+    findings: list[Finding] = field(default_factory=list)
+    counters: Counters = field(default_factory=Counters)
+    story: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return not self.findings
+
+
+def simulate(
+    scenario: Scenario, *, watch: Callable[[SimCluster], None] | None = None, wall_s: float = WALL_S
+) -> Outcome:
+    """Runs a scenario; the same one gives the same history, byte for byte.
+
+    Args:
+      watch: called a few times per virtual second, for progress.
+      wall_s: real seconds after which the run is broken off.
+
+    Raises:
+      ConfigError: the scenario is none.
+      Stuck: nobody gets anywhere, or it takes too long.
+    """
+    with seeded_scheduling(scenario.seed):
+        try:
+            return trio.run(_main, scenario, watch, clock=JumpClock(wall_s))
+        except trio.TrioInternalError as error:  # what trio makes of a clock that gives up
+            if isinstance(error.__cause__, Stuck):
+                raise error.__cause__ from None
+            raise
+
+
+async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
+    plan = scenario.plan()
+    cluster = SimCluster(plan, seed=scenario.seed, link=scenario.link())
+    outcome = Outcome(scenario, cluster.history, story=cluster.log)
+    driver = FaultDriver(
+        cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
+    )
+    reference = None
+    async with cluster:
+        await cluster.start()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(driver.run, scenario.faults)
+            while trio.current_time() < scenario.heal_us / 1e6:
+                await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
+                if watch is not None:
+                    watch(cluster)
+            await driver.heal()
+            nursery.cancel_scope.cancel()
+        deadline = trio.current_time() + scenario.grace_us / 1e6
+        while not (over := is_quiet(cluster)) and trio.current_time() < deadline:
+            await trio.sleep(_LOOK_S)
+            if watch is not None:
+                watch(cluster)
+        outcome.finished = over
+        cluster.observe()
+        reference = cluster.reference()
+    outcome.skipped = driver.skipped
+    if cluster.stuck or reference is None:
+        outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", cluster.stuck))
+        return outcome
+    verdict = judge(cluster.history, plan, reference, premise=Premise(survivors=driver.survivors))
+    outcome.findings, outcome.counters = verdict.findings, verdict.counters
+    return outcome
+
+
+def is_quiet(cluster: SimCluster) -> bool:
+    """Has every client everything, and does nobody hold anything of the failures any more?"""
+    plan, replicas = cluster.plan, cluster.replicas()
+    if not all(c.finished for c in cluster.clients.values()):
+        return False
+    if len(replicas) < sum(len(nodes) for nodes in plan.placement.values()):
+        return False
+    for replica in replicas.values():
+        if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
+            return False
+        if any(i.tentative for i in replica.sunion.inputs):
+            return False
+        if any(i.main is None or i.corr is not None for i in replica.inputs):
+            return False
+        # One entry may be left of what all have acknowledged, where an acknowledgement ends inside it.
+        if any(not log.suffix.untouched or log.stable.end - log.stable.start > 1 for log in replica.logs):
+            return False
+    return True
