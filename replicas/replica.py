@@ -48,7 +48,7 @@ class Replica:
         self.id = id
         self.plan = plan
         self.unit = plan.unit[id.unit]
-        self.node = plan.nodes[id.node]
+        self.node = plan.share(id.unit, id.node)
         self.wake = wake
         self._told = told
         self._started_at = now

@@ -126,7 +126,7 @@ def _replica_rows(plan: Plan, unit: Unit) -> list[list[str]]:
     rows = []
     for p in range(unit.partitions):
         id = PartitionId(unit.id, p)
-        rows.append([str(id), ", ".join(f"{n} ({_x(plan.nodes[n])})" for n in plan.placement[id])])
+        rows.append([str(id), ", ".join(f"{n} ({_x(plan.share(unit.id, n))})" for n in plan.placement[id])])
     return rows
 
 

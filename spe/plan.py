@@ -11,7 +11,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ class Node:
 
     Attributes:
       address: ``host:port``.
-      x_us: availability threshold X per unit, microseconds of wall time.
+      x_us: availability threshold X, microseconds of wall time; units in sequence on the node share it (Plan.share).
       alpha: the share of X that an SUnion may spend waiting.
       during_failure, during_stabilization: policies for new tuples.
       reconcile: how to get back behind tentative data.
@@ -302,6 +302,31 @@ class Plan:
 
     def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
         return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
+
+    @cached_property
+    def _in_sequence(self) -> Mapping[tuple[UnitId, NodeId], int]:
+        """(unit, node) -> SUnions on the longest way through that node on which this unit's is one."""
+        hosted = {(p.unit, n) for p, nodes in self.placement.items() for n in nodes}
+        before: dict[tuple[UnitId, NodeId], int] = {}
+        after: dict[tuple[UnitId, NodeId], int] = {}
+        for unit in self.units:  # in topological order
+            makers = {self.producer[i.stream].id for i in unit.inputs if i.stream in self.producer}
+            for node in (n for u, n in hosted if u == unit.id):
+                before[unit.id, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
+        for unit in reversed(self.units):
+            readers = {u.id for u in self.units for i in u.inputs if self.producer.get(i.stream) is unit}
+            for node in (n for u, n in hosted if u == unit.id):
+                after[unit.id, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
+        return {key: before[key] + after[key] - 1 for key in before}
+
+    def share(self, unit: UnitId, node: NodeId) -> Node:
+        """The node with the share of X that one unit may use there.
+
+        SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
+        """
+        count = self._in_sequence.get((unit, node), 1)
+        one = self.nodes[node]
+        return one if count == 1 else replace(one, x_us=one.x_us // count)
 
     def boundary_us(self, stream: StreamId) -> int:
         """Largest boundary interval among the sources that a stream comes from, tuple time."""

@@ -102,8 +102,11 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
         hosts = {n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]}
         for node in (n for n in plan.nodes.values() if n.id in hosts):
             path: Path = ("nodes", str(node.id), "x")
-            alpha_x = node.alpha_x_us
+            share = plan.share(unit.id, node.id)
+            alpha_x = share.alpha_x_us
             waits = f"αX = {_show(alpha_x)} of {node.id!r}"
+            if share is not node:
+                waits = f"αX = {_show(alpha_x)}, the share of one unit on {node.id!r},"
             if alpha_x <= bare:
                 yield Finding(
                     Severity.ERROR,

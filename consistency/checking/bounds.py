@@ -50,5 +50,5 @@ def delay_us(plan: Plan, channel: Channel) -> int:
         return 0
     unit = plan.producer[channel.stream]
     nodes = plan.placement[PartitionId(unit.id, channel.partition)]
-    own = max(plan.nodes[n].x_us for n in nodes)
+    own = max(plan.share(unit.id, n).x_us for n in nodes)
     return own + max(delay_us(plan, c) for c in unit.channels_in())

@@ -44,7 +44,7 @@ def is_masked(static: Sequence[Interval], plan: Plan, bounds: Bounds) -> bool:
     outages = _outages(static)
     if not outages:
         return False
-    alpha_x = min(n.alpha_x_us for n in plan.nodes.values())
+    alpha_x = min(plan.share(p.unit, n).alpha_x_us for p, nodes in plan.placement.items() for n in nodes)
     needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
     patience = 2 * (max(stall_us(plan, c) for u in plan.units for c in u.channels_in()) + plan.timing.connect_us)
     for before, after in pairwise(outages):

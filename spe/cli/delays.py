@@ -59,4 +59,4 @@ def delay_bound_us(plan: Plan, stream: StreamId) -> int:
         return 0
     unit = plan.producer[stream]
     nodes = [n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]]
-    return max(plan.nodes[n].x_us for n in nodes) + max(delay_bound_us(plan, i.stream) for i in unit.inputs)
+    return max(plan.share(unit.id, n).x_us for n in nodes) + max(delay_bound_us(plan, i.stream) for i in unit.inputs)

@@ -1,0 +1,252 @@
+"""What each policy promises, over chains of nodes and on one node; and what a failure does not reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicas.simulation.cluster import SimCluster
+from spe.batch import Batch, Undo
+from spe.config import load_plan_data
+from spe.plan import PartitionId, Plan, Policy
+from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
+from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
+from tests.support.plans import chain, pass_on, source
+
+#: As make_plan's: αX of each node.
+ALPHA_X_US = 900_000
+#: Buckets, boundaries, ticks and heartbeats on the way.
+SLACK_US = 150_000
+CUT_S = 4.0
+
+GRID = list(product(Policy, Policy))
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+async def cut_a_source(plan: Plan, *, until: float = SECONDS + 12) -> Outcome:
+    """The outcome of a run in which a source is cut off for four seconds."""
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(CUT_S)
+            cluster.heal()
+            outcome = await run(cluster, until)
+            outcome.assert_complete()
+            assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
+            return outcome
+
+
+@pytest.mark.parametrize(("failure", "stabilization"), GRID, ids=[f"{f}-{s}" for f, s in GRID])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
+    autojump_clock: MockClock, failure: Policy, stabilization: Policy, depth: int
+) -> None:
+    outcome = await cut_a_source(make_plan(depth, failure=failure, stabilization=stabilization))
+    wait_us = outcome.longest_wait_us()
+    if failure is Policy.SUSPEND:
+        assert outcome.tentative == 0  # availability is given up, by choice
+        assert outcome.undos == 0
+        assert wait_us >= CUT_S * 1e6 - X_US
+        return
+    assert outcome.tentative > 0
+    assert outcome.undos > 0
+    if failure is Policy.PROCESS and stabilization is not Policy.DELAY:
+        assert wait_us <= ALPHA_X_US + SLACK_US * depth  # αX once, not once per node (T5)
+    assert wait_us <= depth * X_US + SLACK_US * depth
+
+
+@pytest.mark.parametrize("stabilization", [Policy.PROCESS, Policy.DELAY])
+def test_one_node_that_delays_makes_less_tentative_than_one_that_does_not(stabilization: Policy) -> None:
+    """Running on the verge of X pays on a single node (DPC section 6.1)."""
+
+    def tentative(failure: Policy) -> int:
+        plan = make_plan(1, failure=failure, stabilization=stabilization)
+        return trio.run(cut_a_source, plan, clock=MockClock(autojump_threshold=0)).tentative
+
+    assert 0 < tentative(Policy.DELAY) < tentative(Policy.PROCESS)
+
+
+@pytest.mark.parametrize("lone", [False, True], ids=["with a partner", "alone"])
+async def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
+    autojump_clock: MockClock, lone: bool
+) -> None:
+    """Alone nobody else has fresh results while it redoes (R5); the redo itself takes no virtual time here."""
+    plan = make_plan(1, replicas=1 if lone else 2, stabilization=Policy.SUSPEND)
+    outcome = await cut_a_source(plan)
+    assert outcome.tentative > 0
+    assert outcome.longest_wait_us() <= X_US + SLACK_US
+
+
+# --- X on one node ---
+
+
+def on_one_node(depth: int, failure: Policy) -> Plan:
+    """A chain of units that all live on the same two nodes."""
+    plan = make_plan(depth, failure=failure)
+    names = plan.placement[PartitionId(UnitId("u1"), 0)]
+    return replace(
+        plan,
+        nodes={n: plan.nodes[n] for n in names},
+        placement=dict.fromkeys(plan.placement, names),
+    )
+
+
+def test_units_in_sequence_on_a_node_divide_its_x() -> None:
+    plan = on_one_node(3, Policy.DELAY)
+    shares = [plan.share(u.id, NodeId("n1a")) for u in plan.units]
+    assert [s.x_us for s in shares] == [X_US // 3] * 3
+    assert [s.alpha_x_us for s in shares] == [ALPHA_X_US // 3] * 3
+    spread = make_plan(3)
+    assert {spread.share(u.id, n).x_us for u in spread.units for n in spread.placement[PartitionId(u.id, 0)]} == {X_US}
+
+
+def test_units_side_by_side_do_not() -> None:
+    """Two ways through a node: x → y on one, z alone on the other."""
+    data = {
+        "cluster": "sides",
+        "bucket": "50ms",
+        "defaults": {"x": "2s"},
+        "sources": {n: {"from": {"generator": {"name": "orders"}}, "boundary": "50ms"} for n in "ab"},
+        "query": {
+            "x": {"filter": {"from": "a", "where": "qty > 1"}},
+            "y": {"filter": {"from": "x", "where": "qty > 2"}},
+            "z": {"filter": {"from": "b", "where": "qty > 1"}},
+        },
+        "outputs": ["y", "z"],
+        "fragments": {n: {"operators": [n], "replicas": ["n1", "n2"]} for n in "xyz"},
+        "nodes": ["n1", "n2"],
+    }
+    plan = load_plan_data(data)
+    shares = {u.outputs[0]: plan.share(u.id, NodeId("n1")).x_us for u in plan.units}
+    assert shares == {"x": 1_000_000, "y": 1_000_000, "z": 2_000_000}
+
+
+@pytest.mark.parametrize("failure", [Policy.PROCESS, Policy.DELAY])
+async def test_a_node_keeps_its_x_however_many_units_stand_in_sequence_on_it(
+    autojump_clock: MockClock, failure: Policy
+) -> None:
+    outcome = await cut_a_source(on_one_node(2, failure))
+    assert outcome.tentative > 0
+    assert outcome.longest_wait_us() <= X_US + SLACK_US
+
+
+# --- states per output stream ---
+
+
+def two_paths() -> Plan:
+    """One fragment with two independent paths: a → left, b → right."""
+    reader = {"kind": "generator", "generator": "sequence", "rate": 100.0, "duration": f"{SECONDS}s"}
+    sources = [
+        replace(source(n, reader=reader | {"seed": at}, schema=SCHEMA), boundary_us=40_000) for at, n in enumerate("ab")
+    ]
+    plan = chain(
+        sources, [("left", pass_on("a"), SCHEMA), ("right", pass_on("b"), SCHEMA)], x_us=X_US, bucket_us=40_000
+    )
+    names = plan.placement[PartitionId(UnitId("u1"), 0)]
+    outputs = (StreamId("left"), StreamId("right"))
+    return replace(
+        plan,
+        query=replace(plan.query, outputs=outputs),
+        clients={"c": replace(plan.clients["c"], reads=outputs)},
+        nodes={n: plan.nodes[n] for n in names},
+        placement=dict.fromkeys(plan.placement, names),
+    )
+
+
+async def test_an_output_that_a_failure_does_not_reach_stays_stable(autojump_clock: MockClock) -> None:
+    async with SimCluster(two_paths()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            states: set[NodeState] = set()
+            switches = {str(i.channel): i.switches for i in cluster.clients["c"].inputs}
+            cluster.cut("source:b", "*")
+            for _ in range(40):
+                await trio.sleep(0.1)
+                states |= {r.state for n, r in cluster.replicas().items() if n.startswith("u1")}
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            kinds: dict[str, set[Kind]] = {"left": set(), "right": set()}
+            for change in outcome.changes:
+                if isinstance(change.element, Batch):
+                    kinds[change.channel.stream].add(change.element.kind)
+            assert kinds == {"left": {Kind.STABLE}, "right": {Kind.STABLE, Kind.TENTATIVE}}
+            assert not any(isinstance(c.element, Undo) for c in outcome.changes if c.channel.stream == "left")
+            assert states == {NodeState.STABLE}
+            left = next(i for i in cluster.clients["c"].inputs if i.channel.stream == "left")
+            assert left.switches == switches[str(left.channel)]
+
+
+# --- masked ---
+
+
+@pytest.mark.parametrize(
+    "what", ["kill", "power", "freeze", "cut source", "cut link", "freeze source", "kill source", "one way"]
+)
+async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tentative(
+    autojump_clock: MockClock, what: str
+) -> None:
+    """Shorter than αX, with what it takes to notice."""
+    plan = make_plan(2)
+    plan = replace(plan, nodes={n: replace(one, x_us=4_000_000) for n, one in plan.nodes.items()})
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            match what:
+                case "kill" | "power":
+                    cluster.kill("n1a", power=what == "power")
+                case "freeze":
+                    cluster.freeze("n1b")
+                case "freeze source":
+                    cluster.freeze("source:b")
+                case "kill source":
+                    cluster.kill("source:b")
+                case "cut source":
+                    cluster.cut("source:b", "*")
+                case "cut link":
+                    cluster.cut("n1a", "n2a")
+                case "one way":
+                    cluster.cut("n1a", "n2b", one_way=True)
+            await trio.sleep(1.0)
+            cluster.heal()
+            for host in ("n1b", "source:b"):
+                if what.startswith("freeze"):
+                    cluster.thaw(host)
+            if what in ("kill", "power"):
+                cluster.restart("n1a")
+            if what == "kill source":
+                cluster.restart("source:b")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+            assert outcome.undos == 0
+
+
+async def test_a_frozen_replica_that_wakes_with_old_data_undoes_nothing_stable(autojump_clock: MockClock) -> None:
+    """Slow is not dead: it wakes after everybody has gone on, and neither it nor its consumers take anything back."""
+    async with SimCluster(make_plan(2)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            (reading,) = [i.main.producer for i in cluster.clients["c"].inputs if i.main is not None]
+            for host in (reading, "n1a"):
+                cluster.freeze(host)
+            await trio.sleep(4)
+            for host in (reading, "n1a"):
+                cluster.thaw(host)
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            assert outcome.tentative == 0
+            assert outcome.undos == 0
