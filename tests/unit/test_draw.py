@@ -52,7 +52,7 @@ fragments:
 nodes:
   n1: {address: "10.0.0.1:7101"}
   n2: {x: 4s, policy: {failure: delay}}
-  n3: {alpha: 0.95, reconcile: undo, checkpoint: {every: 5s, disk: true}}
+  n3: {x: 4s, alpha: 0.95, reconcile: undo, checkpoint: {every: 5s, disk: true}}
 clients:
   board: {sinks: [{jsonl: totals.jsonl}]}
 """
@@ -77,7 +77,7 @@ UNIT front   2 partitions
       ts timestamp!, key int64!, price float64!, qty int64!
   replicas
     front/0  n1 (X 2s, αX 1.8s), n2 (X 4s, αX 3.6s)
-    front/1  n3 (X 1s, αX 950ms), n1 (X 2s, αX 1.8s)
+    front/1  n3 (X 2s, αX 1.9s), n1 (X 2s, αX 1.8s)
 
 UNIT back   1 partition
                 ┌ back ─────────────┐
@@ -86,12 +86,12 @@ UNIT back   1 partition
   totals  aggregate  large in tumbling 1s by key: n = count(*)
       key int64!, window_start timestamp!, window_end timestamp!, n int64!
   replicas
-    back/0  n3 (X 1s, αX 950ms)
+    back/0  n3 (X 2s, αX 1.9s)
 
 NODES
   n1  10.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  checkpoint           front/0, front/1
   n2  any port       X 4s, αX 3.6s  delay in failure, process in stabilization    checkpoint           front/0
-  n3  any port       X 2s, αX 1.9s  process in failure, process in stabilization  undo, disk every 5s  front/1, back/0
+  n3  any port       X 4s, αX 3.8s  process in failure, process in stabilization  undo, disk every 5s  front/1, back/0
 
 CLIENTS
   board  reads totals  jsonl totals.jsonl (stable)
