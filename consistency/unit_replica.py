@@ -108,6 +108,8 @@ class UnitReplica:
         self._marked_at = 0
         self._stable_counters: dict[str, int] = {}
         self._partner: str | None = None
+        #: When a redo last ended with the failure still on.
+        self._forced_at: int | None = None
         self.state = NodeState.RECOVERING
         self.live_runs = False
         self.reconciliations = 0
@@ -293,8 +295,21 @@ class UnitReplica:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)
             return True
-        self._finish_redo(now)
+        if not self._stays(now):
+            self._finish_redo(now)
         return False
+
+    def _stays(self, now: int) -> bool:
+        """R2: while a failure goes on, forced rec_dones come X apart; in between redo goes on as far as input does.
+
+        Beginning a redo is never put off: only that makes room.
+        """
+        return (
+            self._forced_at is not None
+            and now - self._forced_at < self._node.x_us
+            and (self._partner is not None or self.live_runs)
+            and not self.sunion.oldest_unstable_is_young(now, self._node.alpha_x_us)
+        )
 
     def _finish_redo(self, now: int) -> None:
         """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE."""
@@ -307,6 +322,7 @@ class UnitReplica:
         self.reconciliations += 1
         self._outputs.clear_suffix()
         if self._must_go_on(now):
+            self._forced_at = now
             self._go_tentative(now, Event.CAUGHT_UP_DUE)
         else:
             self._move(Event.CAUGHT_UP)

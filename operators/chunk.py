@@ -25,6 +25,14 @@ class Chunk:
         self.width = width
         self.nbytes = len(rows.time) * width
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row_ids(self) -> Int64Array:
+        if self.ids is not None:
+            return self.ids
+        return np.arange(self.first_id, self.first_id + len(self.rows), dtype=np.int64)
+
     def select(self, low: int, high: int) -> Rows | None:
         """Rows with low ≤ time < high."""
         if self.min >= low and self.max < high:

@@ -18,11 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.chunk import Chunk
+from operators.spilled_chunk import SpilledChunk, spill_oldest
 from spe.batch import Batch, Boundary, RecDone, Rows, merge_rows
+from spe.spill import Spill, piece_bytes
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 Int64Array = npt.NDArray[np.int64]
+
+#: Rows per input in one tentative slice when they come from spill files: memory stays bounded.
+SPILLED_ROWS = 20_000
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +64,7 @@ class SUnionInput:
         "position",
         "skip_below",
         "sorted",
+        "spill",
         "stable",
         "stream",
         "tentative",
@@ -66,8 +72,9 @@ class SUnionInput:
         "tentative_frontier",
     )
 
-    def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool) -> None:
+    def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool, spill: Spill | None) -> None:
         self._owner = owner
+        self.spill = spill
         self._width = 0
         self.stream = stream
         self.sorted = sorted_by_time
@@ -78,7 +85,7 @@ class SUnionInput:
         self.cut_time = BEFORE_TIME
         self.held = False
         self.skip_below = BEFORE_TIME
-        self.stable: list[Chunk] = []
+        self.stable: list[Chunk | SpilledChunk] = []
         self.tentative: list[Chunk] = []
         self.tentative_bytes = 0
 
@@ -216,6 +223,8 @@ class SUnion:
         more latency while all is well.
       tentative_bytes: per input, how many tentative tuples are held, also those already released, for a second
         release after a forced rec_done (B6); beyond it the oldest go, counted.
+      spills: per input, where stable tuples go that only a redo will need (B6); None: they stay in memory.
+      redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
 
     Attributes:
       next: start of the next bucket of the live instance.
@@ -232,11 +241,17 @@ class SUnion:
         streams: int,
         bucket_us: int,
         tentative_bytes: int = 64 << 20,
+        spills: Sequence[Spill] | None = None,
+        redo_bytes: int = 256 << 20,
     ) -> None:
         self._bucket_us = bucket_us
         self.tentative_limit = tentative_bytes
         self._streams = streams
-        self.inputs = [SUnionInput(self, stream, sorted_by_time=in_order) for stream, in_order in inputs]
+        self.inputs = [
+            SUnionInput(self, stream, sorted_by_time=in_order, spill=None if spills is None else spills[at])
+            for at, (stream, in_order) in enumerate(inputs)
+        ]
+        self._redo_bytes = redo_bytes
         self.next = BEFORE_TIME
         self.redo_next: int | None = None
         self.restart: int | None = None
@@ -368,14 +383,33 @@ class SUnion:
         self.restart = self.next
 
     def release_tentative(self, end: int) -> Slice:
-        """Everything that is here of [next, end), stable or not; the stable part stays for redo (B6)."""
+        """What is here of [next, end), stable or not; the stable part stays for redo (B6).
+
+        After a forced rec_done so much of it may be spilled that it goes out in bounded slices, which say their end.
+
+        Raises:
+          SpillDamaged: a piece that must be released once more is lost; nothing has changed.
+        """
         assert self.tainted, "tentative release before the checkpoint"
-        parts = self._gather(self.next, end, tentative=True)
+        low = self.next
+        if any(isinstance(c, SpilledChunk) and c.max >= low for i in self.inputs for c in i.stable):
+            end = self._bounded(end, low, SPILLED_ROWS)
+        parts = self._gather(low, end, tentative=True)
         for one in self.inputs:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
         self._forget_clocks()
+        self._spill_redo_data()
         return Slice([merge_rows(p) if p else None for p in parts], end, Kind.TENTATIVE)
+
+    def _spill_redo_data(self) -> None:
+        """What was released tentatively is needed by the redo only: it need not be in memory."""
+        for one in self.inputs:
+            while one.spill is not None and self.stable_bytes * 4 > self._redo_bytes:
+                gone = spill_oldest(one.stable, one.spill, self.next, piece_bytes(self._redo_bytes))
+                if not gone:
+                    break
+                self.stable_bytes -= gone
 
     def begin_redo(self) -> None:
         """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
@@ -443,7 +477,7 @@ class SUnion:
                     break
                 if chunk.max < low:
                     continue  # released, and kept
-                count += len(chunk.rows)
+                count += len(chunk)
                 if count > max_rows:
                     first = min(c.min for c in one.stable)
                     at_least = saturating_add(floor_to(max(first, low), self._bucket_us), self._bucket_us)
@@ -465,23 +499,25 @@ class SUnion:
         return parts
 
     def _take(self, end: int) -> Slice:
-        """Removes and returns every stable tuple with time < end."""
+        """Removes and returns every stable tuple with time < end.  Raises SpillDamaged, with nothing changed."""
+        self._load(end)
         parts: list[list[Rows]] = [[] for _ in range(self._streams)]
         for one in self.inputs:
             chunks = one.stable
             if not chunks:
                 continue
             into = parts[one.stream]
-            if len(chunks) == 1 and chunks[0].max < end:  # all is well, and everything goes
+            if len(chunks) == 1 and isinstance(chunks[0], Chunk) and chunks[0].max < end:  # all is well
                 into.append(chunks[0].rows)
                 self.stable_bytes -= chunks[0].nbytes
                 chunks.clear()
                 continue
-            kept: list[Chunk] = []
+            kept: list[Chunk | SpilledChunk] = []
             seen = 0
             for chunk in chunks:
                 if chunk.floor >= end:
                     break
+                assert isinstance(chunk, Chunk)
                 seen += 1
                 if chunk.max < end:
                     into.append(chunk.rows)
@@ -498,3 +534,14 @@ class SUnion:
             if seen:
                 chunks[:seen] = kept
         return Slice([merge_rows(p) if p else None for p in parts], end, Kind.STABLE)
+
+    def _load(self, end: int) -> None:
+        """Brings back what is spilled of the time before ``end``."""
+        for one in self.inputs:
+            for at, chunk in enumerate(one.stable):
+                if chunk.floor >= end:
+                    break
+                if isinstance(chunk, SpilledChunk):
+                    one.stable[at] = loaded = chunk.loaded()
+                    self.stable_bytes += loaded.nbytes
+                    chunk.forget()

@@ -7,77 +7,61 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from replicas.entry import Entry
+from replicas.spilled_entries import SpilledEntries
 from spe.batch import Batch, BoolArray, Int64Array, concat_rows
-from spe.hashing import partition_of
+from spe.spill import Spill
 from spe.times import BEFORE_TIME
 
 #: Rows after which small batches are not joined any more when a backlog is read; from 1,000 on more gains little.
 COALESCE_ROWS: Final = 4_096
 
-#: What an entry takes beside its arrays' contents: the objects, and per column an array's header.
-ENTRY_BYTES: Final = 512
-COLUMN_BYTES: Final = 192
-
-#: (index, count, columns of the key): one consumer partition's share of a stream.
-Substream = tuple[int, int, tuple[int, ...]]
-
-
-class Entry:
-    """A batch, with the last boundary before the next one.
-
-    Attributes:
-      boundary: microseconds of tuple time; BEFORE_TIME when none followed.  Consecutive boundaries with nothing in
-        between are one: the last says everything.
-      nbytes: what this is counted as.
-    """
-
-    __slots__ = ("_partitions", "batch", "boundary", "nbytes")
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.boundary = BEFORE_TIME
-        self.nbytes = batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
-        self._partitions: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.int32]] = {}
-
-    def share(self, substream: Substream) -> BoolArray:
-        """Mask of the rows of a substream.  Rows are hashed once, however many consumers read."""
-        index, count, key = substream
-        partitions = self._partitions.get((count, key))
-        if partitions is None:
-            columns = self.batch.rows.columns
-            partitions = partition_of([columns[k] for k in key], count).astype(np.int32)
-            self._partitions[count, key] = partitions
-        mask: BoolArray = partitions == index
-        return mask
-
 
 class ElementLog:
     """Entries in order, appended at the end and dropped from the front.  Numbered since the beginning.
 
+    The oldest may lie in spill files; who reads does not see the difference.
+
     Args:
       last_id: id before the first batch.
       frontier: boundary before the first batch.
+      spill: where the oldest entries of a stable log may go; None: all stay in memory.
     """
 
-    __slots__ = ("_base_id", "_entries", "frontier", "last_id", "nbytes", "start")
+    __slots__ = ("_entries", "_memory_base_id", "_memory_start", "_spilled", "frontier", "last_id", "memory_bytes")
 
-    def __init__(self, last_id: int = 0, frontier: int = BEFORE_TIME) -> None:
+    def __init__(self, last_id: int = 0, frontier: int = BEFORE_TIME, spill: Spill | None = None) -> None:
         self._entries: list[Entry] = []
-        self._base_id = last_id
-        #: Number of the first entry that is still here.
-        self.start = 0
+        self._spilled = None if spill is None else SpilledEntries(spill)
+        #: Number of, and id before, the first entry in memory.
+        self._memory_start = 0
+        self._memory_base_id = last_id
         #: Id of the last tuple appended.
         self.last_id = last_id
         #: Last boundary appended, microseconds of tuple time; never decreases.
         self.frontier = frontier
-        self.nbytes = 0
+        #: Bytes of the entries in memory.
+        self.memory_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What this takes of memory."""
+        return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry that is still here."""
+        return self._spilled.start if self._spilled else self._memory_start
 
     @property
     def end(self) -> int:
         """Number that the next entry will have."""
-        return self.start + len(self._entries)
+        return self._memory_start + len(self._entries)
+
+    @property
+    def _base_id(self) -> int:
+        return self._spilled.base_id if self._spilled else self._memory_base_id
 
     @property
     def first(self) -> int:
@@ -90,13 +74,17 @@ class ElementLog:
         return self.end == 0 and self.frontier == BEFORE_TIME
 
     def __getitem__(self, number: int) -> Entry:
-        return self._entries[number - self.start]
+        """Raises SpillDamaged when it is lost: everything up to there is forgotten then."""
+        if number < self._memory_start:
+            assert self._spilled is not None
+            return self._spilled[number]
+        return self._entries[number - self._memory_start]
 
     def append(self, batch: Batch) -> None:
         entry = Entry(batch)
         self._entries.append(entry)
         self.last_id = batch.upto_id
-        self.nbytes += entry.nbytes
+        self.memory_bytes += entry.nbytes
 
     def advance(self, boundary: int) -> None:
         """A boundary after everything so far."""
@@ -105,31 +93,51 @@ class ElementLog:
             self._entries[-1].boundary = boundary
 
     def drop_first(self) -> Batch:
-        """Forgets the first entry and returns its batch."""
-        entry = self._entries.pop(0)
-        self.start += 1
-        self._base_id = entry.batch.upto_id
-        self.nbytes -= entry.nbytes
-        return entry.batch
+        """Forgets the first entry, of a log that spills nothing, and returns its batch."""
+        assert not self._spilled
+        batch = self._entries[0].batch
+        self._leave_memory(1)
+        return batch
 
     def drop_through(self, last_id: int) -> None:
-        """Forgets every entry that lies wholly at or below an id."""
-        count = self._after(last_id)
-        if count:
-            self.nbytes -= sum(e.nbytes for e in self._entries[:count])
-            self._base_id = self._entries[count - 1].batch.upto_id
-            self.start += count
-            del self._entries[:count]
+        """Forgets every entry that lies wholly at or below an id; of what is spilled, whole pieces."""
+        if self._spilled:
+            self._spilled.forget_through(last_id)
+        if not self._spilled:
+            self._leave_memory(self._after(last_id))
+
+    def spill(self, above_bytes: int, piece_bytes: int) -> None:
+        """Moves the oldest entries to spill files while more than ``above_bytes`` are in memory, and room is there."""
+        while self._spilled is not None and self.memory_bytes > above_bytes:
+            count = size = 0
+            while size < piece_bytes and count < len(self._entries) - 1:  # the last one's boundary may still advance
+                size += self._entries[count].nbytes
+                count += 1
+            if not count or not self._spilled.add(self._memory_start, self._entries[:count]):
+                return
+            self._leave_memory(count)
 
     def number_after(self, last_id: int) -> int:
         """Number of the first entry that reaches beyond an id."""
-        return self.start + self._after(last_id)
+        if self._spilled and last_id < self._memory_base_id:
+            return self._spilled.number_after(last_id)
+        return self._memory_start + self._after(last_id)
 
     def entries_after(self, last_id: int) -> list[Entry]:
-        return self._entries[self._after(last_id) :]
+        """Raises SpillDamaged as above."""
+        spilled = list(self._spilled.entries_after(last_id)) if self._spilled else []
+        return spilled + self._entries[self._after(last_id) :]
 
     def _after(self, last_id: int) -> int:
         return bisect_right(self._entries, last_id, key=lambda e: e.batch.upto_id)
+
+    def _leave_memory(self, count: int) -> None:
+        """The first ``count`` entries in memory are forgotten, or in a file."""
+        if count:
+            self.memory_bytes -= sum(e.nbytes for e in self._entries[:count])
+            self._memory_base_id = self._entries[count - 1].batch.upto_id
+            self._memory_start += count
+            del self._entries[:count]
 
     def boundary_before(self, number: int) -> tuple[int, int]:
         """(time, last id) of the promise that stands between two entries; BEFORE_TIME when there is none."""
@@ -137,6 +145,8 @@ class ElementLog:
             return self.frontier, self.last_id
         if number == self.start:
             return BEFORE_TIME, self._base_id
+        if number <= self._memory_start and self._spilled:
+            return self._spilled.end_of(number - 1)
         entry = self[number - 1]
         return entry.boundary, entry.batch.upto_id
 

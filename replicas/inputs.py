@@ -88,10 +88,16 @@ class Producer:
     frontier: int = BEFORE_TIME
     tentative_frontier: int = BEFORE_TIME
     first: int = 1
+    #: Share of its output buffer in use.
     fill: float = 0.0
     retry_at: int = 0
     retry_us: int = RETRY_US
     quarantined: int = -1
+
+    @property
+    def full(self) -> bool:
+        """It makes nothing stable for lack of room: silent, but neither dead nor cut off (A2)."""
+        return self.fill >= 1.0
 
 
 @dataclass(slots=True)
@@ -160,7 +166,7 @@ class Input:
     # --- what the rest of the replica asks ---
 
     def fresh(self, now: int) -> bool:
-        """T2: MAIN is there, its producer sends new data, and something arrived within X."""
+        """T2: MAIN is there, its producer sends new data, and something arrived within X, or it says why not: full."""
         if self.port.frontier >= END_OF_TIME:
             return True
         feed = self.main
@@ -170,7 +176,7 @@ class Input:
         sends = producer.state in (NodeState.STABLE, NodeState.UP_FAILURE) or (
             producer.state is NodeState.STABILIZATION and producer.fresh
         )
-        return sends and producer.alive and now - feed.last_arrival <= self._x_us
+        return sends and producer.alive and (producer.full or now - feed.last_arrival <= self._x_us)
 
     def arriving(self, now: int) -> bool:
         """R1: a feed on which something arrived lately."""
@@ -209,16 +215,18 @@ class Input:
         frontier: int,
         tentative_frontier: int,
         first: int,
-        fill: float = 0.0,
+        fill: float | None = None,
     ) -> None:
-        """A heartbeat answer, or the first frame of a subscription, about our channel."""
+        """A heartbeat answer, or the first frame of a subscription (it says no ``fill``), about our channel."""
         producer = self.producers[name]
         if incarnation != producer.incarnation:
             producer.retry_at, producer.retry_us = 0, RETRY_US
         producer.alive = True
         producer.incarnation = incarnation
         producer.state, producer.fresh = state, fresh
-        producer.last_id, producer.first, producer.fill = last_id, first, fill
+        producer.last_id, producer.first = last_id, first
+        if fill is not None:
+            producer.fill = fill
         producer.frontier, producer.tentative_frontier = frontier, tentative_frontier
 
     def lost(self, name: str) -> None:
@@ -408,8 +416,12 @@ class Input:
         main = self.main
         if main is None or main.paused:
             return False
+        full = self.producers[main.producer].full  # then another one that is full as well is no better
         if not any(
-            p.name != main.producer and p.state is NodeState.STABLE and p.frontier > self.port.frontier
+            p.name != main.producer
+            and p.state is NodeState.STABLE
+            and p.frontier > self.port.frontier
+            and not (full and p.full)
             for p in self.producers.values()
             if self._usable(p, now)
         ):

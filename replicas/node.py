@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import trio
@@ -23,6 +24,8 @@ from replicas.upstream import GONE, Upstream
 from spe.env import Env
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan import Channel, PartitionId, Plan, ReplicaId
+from spe.schema import Schema
+from spe.spill import Shelf, Spill, SpillDamaged, SpillFolder
 from spe.states import NodeId, NodeState, StreamId, UnitId
 from spe.strings import StringPool
 from spe.wire.messages import (
@@ -48,8 +51,9 @@ DEAD_US: Final = 2_000_000
 class Hosted:
     """A replica with what the shell keeps beside it; an owner of inputs (replicas.upstream)."""
 
-    def __init__(self, replica: Replica, signals: Sequence[Signal]) -> None:
+    def __init__(self, replica: Replica, signals: Sequence[Signal], shelves: Sequence[Shelf]) -> None:
         self.replica = replica
+        self.shelves = shelves
         self.name = str(replica.id)
         self.inputs = replica.inputs
         self.work = Signal()
@@ -140,6 +144,7 @@ class NodeProcess:
             other_message=self._other_message,
         )
         self._nursery: trio.Nursery | None = None
+        self._spill: SpillFolder | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
@@ -148,6 +153,7 @@ class NodeProcess:
             self._nursery = nursery
             address = await nursery.start(self._env.network.serve, self._plan.nodes[self._node].address, server.handle)
             await nursery.start(self._upstream.run, self._peers())
+            self._open_spill()
             for id in self._plan.replicas_on(self._node):
                 self._host(id)
                 nursery.start_soon(self._work, id.of)
@@ -157,6 +163,21 @@ class NodeProcess:
             nursery.start_soon(self._tick)
             self._env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
+
+    def _open_spill(self) -> None:
+        if self._plan.limits.spill_bytes:
+            self._spill = SpillFolder(
+                self._env.storage,
+                PurePosixPath("spill") / self._node,
+                self._plan.limits.spill_bytes,
+                now=self._env.clock.monotonic_us,
+                told=self._spill_told,
+            )
+
+    def _spill_told(self, why: str) -> None:
+        self._env.trace.event("spill_blocked" if why else "spill_works", why=why)
+        rest = f"spills nothing more: {why}; full buffers block" if why else "spills again"
+        print(f"{self._node} {rest}", file=sys.stderr)
 
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
@@ -191,6 +212,13 @@ class NodeProcess:
                 history(StateChanged(clock.monotonic_us(), str(id), state, fresh))
 
         signals = [Signal() for _ in self._plan.unit[id.unit].outputs]
+        spill, shelves = self._spill, list[Shelf]()
+
+        def shelf(schema: Schema) -> Spill:
+            assert spill is not None
+            shelves.append(spill.shelf(schema))
+            return shelves[-1]
+
         replica = Replica(
             self._plan,
             id,
@@ -198,13 +226,16 @@ class NodeProcess:
             now=self._env.clock.monotonic_us(),
             wake=lambda output: signals[output].wake(),
             told=told,
+            shelf=None if spill is None else shelf,
         )
-        hosted = Hosted(replica, signals)
+        hosted = Hosted(replica, signals, shelves)
         old = self._hosted.get(id.of)
         if old is not None:
             self._upstream.remove(old.name)
             for log in old.replica.logs:
                 log.close()
+            for one in old.shelves:
+                one.close()
             old.work.wake()  # its worker turns to the new one
             for signal in old.outputs.values():
                 signal.wake()
@@ -225,6 +256,9 @@ class NodeProcess:
                     more, ask = hosted.replica.advance(clock.monotonic_us())
                 except OperatorFailed as error:
                     self._fail(hosted, str(error), error.where())
+                except SpillDamaged as error:
+                    self._read_again(hosted, str(error))
+                    continue
                 else:
                     hosted.advanced()
                     if ask is not None:
@@ -233,6 +267,17 @@ class NodeProcess:
                 await trio.lowlevel.checkpoint()
             else:
                 await token.wait()
+
+    def _read_again(self, hosted: Hosted, why: str) -> None:
+        """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts
+        from a snapshot of its own, as another would after a restart (A3), and reads them once more."""
+        self._env.trace.event("spill_damaged", replica=hosted.name, why=why)
+        print(f"{hosted.name}: {why}; it is read from upstream again", file=sys.stderr)
+        state = hosted.replica.snapshot()
+        self._host(hosted.replica.id)
+        if state is not None:
+            self._hosted[hosted.replica.id.of].replica.install(state, self._env.clock.monotonic_us())
+        self._upstream.choose()
 
     def _fail(self, hosted: Hosted, why: str, where: str) -> None:
         """A user's operator raised.  Every replica would do the same: this one stops, the others of the node go on."""
@@ -432,6 +477,7 @@ class NodeProcess:
             "kind": "node",
             "name": self._node,
             "incarnation": self._me.incarnation,
+            "spill": {} if self._spill is None else self._spill.statistics(),
             "replicas": [h.replica.status() | {"error": h.error} for h in self._hosted.values()],
         }
 

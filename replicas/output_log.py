@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicas.element_log import ElementLog, Substream
+from replicas.element_log import ElementLog
+from replicas.entry import Entry, Substream
 from replicas.producer_subscription import OutputSubscription
 from spe.batch import Batch, Boundary, Element
 from spe.errors import LocalProtocolError
 from spe.plan import Channel, Limits
 from spe.schema import Schema
+from spe.spill import Spill, SpillDamaged, piece_bytes
 from spe.states import Kind, NodeState
 from spe.times import format_timestamp
 from spe.wire.messages import Mode
@@ -53,9 +55,17 @@ class OutputLog:
       schema: of its tuples.
       consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Plan.consumers_of).
       limits: caps on both logs.
+      spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
     """
 
-    def __init__(self, channel: Channel, schema: Schema, consumers: Iterable[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        schema: Schema,
+        consumers: Iterable[str],
+        limits: Limits,
+        spill: Spill | None = None,
+    ) -> None:
         self.channel = channel
         self.schema = schema
         self._limits = limits
@@ -63,7 +73,8 @@ class OutputLog:
         self.state = NodeState.RECOVERING
         #: Live results go on while reconciling (R5).
         self.fresh = False
-        self.stable = ElementLog()
+        self._spill = spill
+        self.stable = ElementLog(spill=spill)
         self.suffix = ElementLog()
         #: Number of the tentative run that the suffix belongs to.
         self.run = 0
@@ -88,6 +99,7 @@ class OutputLog:
             raise LocalProtocolError(f"{self.channel}: a stable element while the tentative suffix grows")
         self._append(self.stable, Kind.STABLE, elements)
         self._truncate()
+        self._spill_oldest()
 
     def append_tentative(self, elements: Sequence[Element]) -> None:
         """Takes what SOutput made of tentative slices.  Raises LocalProtocolError when that cannot be now."""
@@ -150,7 +162,7 @@ class OutputLog:
 
     @property
     def fill(self) -> float:
-        """Share of the cap that is used; 1.0 and more: full."""
+        """Share of the cap on memory that is used; 1.0 and more: full, and what may be spilled is spilled."""
         return self.stable.nbytes / self._limits.output_bytes
 
     @property
@@ -252,21 +264,35 @@ class OutputLog:
         while 2 * self.stable.nbytes > self._limits.output_bytes:
             self.stable.drop_first()
 
+    def _spill_oldest(self) -> None:
+        """Of what consumers have not acknowledged, the newest half of the cap stays in memory."""
+        if self._acks:
+            cap = self._limits.output_bytes
+            self.stable.spill(cap // 2, piece_bytes(cap))
+
     # --- snapshots (A3) ---
 
     def export(self, from_id: int | None = None) -> dict[str, Any]:
         """The stable log beyond ``from_id`` (None: all of it) as a tree that can be stored and sent."""
-        entries = self.stable.entries_after(self.first - 1 if from_id is None else from_id)
+        entries = self._entries_after(self.first - 1 if from_id is None else from_id)
         return {
             "base_id": entries[0].batch.from_id if entries else self.last_id,
             "frontier": self.stable.frontier,
             "batches": [{"upto_id": e.batch.upto_id, "boundary": e.boundary, "rows": e.batch.rows} for e in entries],
         }
 
+    def _entries_after(self, last_id: int) -> list[Entry]:
+        while True:
+            try:
+                return self.stable.entries_after(max(last_id, self.first - 1))
+            except SpillDamaged:
+                pass  # counted where it was found; the log begins behind what is lost
+
     def install(self, state: Mapping[str, Any]) -> None:
         """Takes over a partner's stable log.  Whoever is subscribed is cut off."""
         last_id = int(state["base_id"])
-        log = ElementLog(last_id)
+        self.stable.drop_through(self.last_id)
+        log = ElementLog(last_id, spill=self._spill)
         for item in state["batches"]:
             upto_id = int(item["upto_id"])
             log.append(Batch(Kind.STABLE, last_id, upto_id, None, item["rows"]))
@@ -277,6 +303,7 @@ class OutputLog:
         self.installs += 1
         self.clear_suffix()
         self._truncate()
+        self._spill_oldest()
 
 
 def _partition_of(consumer: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from replicas.element_log import Cursor, ElementLog, Entry, Substream
+from replicas.element_log import Cursor, ElementLog
+from replicas.entry import Entry, Substream
 from spe.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo
 from spe.errors import LinkClosed
 from spe.states import Kind, NodeState

@@ -19,6 +19,8 @@ from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
 from spe.plan import Channel, Plan, Reconcile, ReplicaId
 from spe.review import stall_us
+from spe.schema import Schema
+from spe.spill import Spill
 from spe.states import NodeState
 from spe.times import BEFORE_TIME
 
@@ -33,6 +35,7 @@ class Replica:
       now: monotonic microseconds.
       wake: called with an output's index when its subscriptions have something to send.
       told: called with each new state, for the trace.
+      shelf: makes a place in spill files for the batches of a schema; None: everything stays in memory.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Replica:
         now: int,
         wake: Callable[[int], None],
         told: Callable[[NodeState, bool], None],
+        shelf: Callable[[Schema], Spill] | None = None,
     ) -> None:
         self.id = id
         self.plan = plan
@@ -66,6 +70,8 @@ class Replica:
             streams=len(self.unit.inputs),
             bucket_us=plan.bucket_us,
             tentative_bytes=plan.limits.suffix_bytes,
+            spills=None if shelf is None else [shelf(plan.query.schema_of(c.stream)) for c in channels],
+            redo_bytes=plan.limits.input_bytes,
         )
         self.inputs = [
             Input(
@@ -84,6 +90,7 @@ class Replica:
                 plan.query.schema_of(stream),
                 plan.consumers_of(Channel(stream, id.partition)),
                 plan.limits,
+                None if shelf is None else shelf(plan.query.schema_of(stream)),
             )
             for stream in self.unit.outputs
         ]
@@ -150,7 +157,7 @@ class Replica:
         return now - self._started_at >= self.node.x_us or all(i.port.frontier > BEFORE_TIME for i in self.inputs)
 
     def upstream_full(self) -> bool:
-        return any(p.fill >= 1.0 for i in self.inputs for p in i.producers.values() if p.alive)
+        return any(p.full for i in self.inputs for p in i.producers.values() if p.alive)
 
     def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
         return self.partners

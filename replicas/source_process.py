@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from consistency.checking.history import Sent
-from replicas.element_log import Substream
+from replicas.entry import Substream
 from replicas.links import Identity
 from replicas.node import substream
 from replicas.serving import Injector, Opened, Server

@@ -212,12 +212,14 @@ class Limits:
       suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part goes, counted (V6).
       input_bytes: stable tuples kept per SUnion for redo; at half of it a reconciliation is asked for (R2).
       frame_bytes: largest frame accepted after authentication.
+      spill_bytes: spill files per process, for what of the logs and of the redo data memory has no room for; 0: none.
     """
 
     output_bytes: int = 256 << 20
     suffix_bytes: int = 64 << 20
     input_bytes: int = 256 << 20
     frame_bytes: int = 16 << 20
+    spill_bytes: int = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.sources import ANY_ADDRESS
 from spe.config.validate import validated
-from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of
+from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
 from spe.plan import Checkpoints, Client, Limits, Node, Policy, Reconcile, Timing
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
@@ -79,6 +79,10 @@ class TimingModel(Model):
         return Timing(self.tick, self.heartbeat, self.request, self.connect)
 
 
+def _spill(value: Any) -> int:
+    return 0 if value is False or value == "off" else size_of(value)  # YAML reads a bare `off` as false
+
+
 class LimitsModel(Model):
     """Bounds of everything that can grow."""
 
@@ -86,9 +90,10 @@ class LimitsModel(Model):
     suffix: Size = Limits().suffix_bytes
     input: Size = Limits().input_bytes
     frame: Size = Limits().frame_bytes
+    spill: Annotated[int, BeforeValidator(_spill)] = Limits().spill_bytes
 
     def limits(self) -> Limits:
-        return Limits(self.output, self.suffix, self.input, self.frame)
+        return Limits(self.output, self.suffix, self.input, self.frame, self.spill)
 
 
 def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:

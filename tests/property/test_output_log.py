@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.element_log import Substream
+from replicas.entry import Substream
 from replicas.output_log import OutputLog
 from replicas.producer_subscription import OutputSubscription, Overtaken
 from spe.batch import Batch, Boundary, RecDone, Rows, Undo

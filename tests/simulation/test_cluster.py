@@ -268,7 +268,7 @@ async def test_a_kill_in_the_middle_of_a_chain_is_masked(autojump_clock: MockClo
 
 async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(autojump_clock: MockClock) -> None:
     """A2, A3: upstream's buffer is full, its place goes to the sibling; later it alone carries the stream on."""
-    plan = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000))
+    plan = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000, spill_bytes=0))
     async with SimCluster(plan) as cluster:
         with cluster.explain():
             await cluster.start()

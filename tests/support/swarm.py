@@ -119,7 +119,7 @@ def _next(random: Random, last: str) -> dict[str, Any]:
 
 
 def _limits(random: Random) -> Limits:
-    """Half of the plans have room for everything; the others block, evict and redo for lack of it."""
+    """Half of the plans have room for everything; the others spill, block, evict and redo for lack of it."""
     limits = Limits()
     if random.random() < 0.5:
         limits = replace(
@@ -127,6 +127,7 @@ def _limits(random: Random) -> Limits:
             output_bytes=random.choice([limits.output_bytes, 6_000, 30_000]),
             input_bytes=random.choice([limits.input_bytes, 1_000, 10_000]),
             suffix_bytes=random.choice([limits.suffix_bytes, 10_000]),
+            spill_bytes=random.choice([limits.spill_bytes, 100_000, 0]),
         )
     return limits
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import numpy as np
 import pytest
 
-import replicas.element_log
+import replicas.entry
 from replicas.element_log import COALESCE_ROWS
 from replicas.output_log import NotReady, OutputLog, Truncated
 from replicas.producer_subscription import OutputSubscription, Overtaken
@@ -14,10 +16,13 @@ from spe.errors import LocalProtocolError
 from spe.hashing import partition_of
 from spe.plan import Channel, Limits
 from spe.schema import Schema
+from spe.spill import SpillDamaged, SpillFolder
 from spe.states import Kind, NodeState, StreamId
 from spe.strings import StringDictionary
+from spe.times import BEFORE_TIME
 from spe.wire.messages import Mode, StateChange
 from spe.wire.state import decode_state, encode_state
+from tests.support.memory_storage import MemoryStorage
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
 from tests.support.streams import parse, show
 
@@ -407,7 +412,7 @@ def test_rows_are_hashed_once_for_all_consumers(monkeypatch: pytest.MonkeyPatch)
         hashed.append(count)
         return partition_of(columns, count)
 
-    monkeypatch.setattr(replicas.element_log, "partition_of", counting)
+    monkeypatch.setattr(replicas.entry, "partition_of", counting)
     one = TextProducer()
     readers = [one.subscribe(0, 0, share=(i, 3, (0,))) for i in (0, 1, 2, 0, 1, 2)]
     one.stable("S/1a S/2b S/3c S/4d B10")
@@ -649,3 +654,99 @@ def test_a_boundary_survives_the_truncation_of_what_came_before_it() -> None:
     one.log.acknowledge("v/0@a", 1, 1)
     assert one.log.stable.end == one.log.stable.start
     assert pulled(one.subscribe(1, 10)) == "B20(1)"
+
+
+class TestSpilled:
+    """The oldest part of the stable log lies in files; who reads does not see the difference."""
+
+    LIMITS = Limits(output_bytes=40_000)
+
+    def make(self, count: int = 150) -> tuple[OutputLog, MemoryStorage, SpillFolder]:
+        storage = MemoryStorage()
+        folder = SpillFolder(storage, PurePosixPath("spill"), 1 << 30, now=lambda: 0, told=[].append)
+        schema = Schema.of(n="int64")
+        channel = Channel(StreamId("s"), 0)
+        log = OutputLog(channel, schema, ["c", "d"], self.LIMITS, folder.shelf(schema))
+        log.set_state(NodeState.STABLE)
+        for at in range(count):
+            rows = Rows.from_tuples(schema, [10 * at, 10 * at + 1], [(2 * at,), (2 * at + 1,)])
+            batch = Batch(Kind.STABLE, 2 * at, 2 * at + 2, None, rows)
+            log.append_stable([batch, Boundary(Kind.STABLE, 10 * at + 5, 2 * at + 2)])
+        return log, storage, folder
+
+    def read(self, log: OutputLog, position: int, max_bytes: int = 100) -> list[int]:
+        """What a consumer at ``position`` gets, checked for gaps and for boundaries that lie."""
+        one = log.subscribe("main", position, BEFORE_TIME, False, BEFORE_TIME)
+        assert isinstance(one, OutputSubscription)
+        got: list[int] = []
+        frontier = BEFORE_TIME
+        while elements := one.pull(max_bytes):
+            for element in elements:
+                if isinstance(element, Batch):
+                    assert element.from_id == position + len(got)
+                    assert int(element.rows.time[0]) >= frontier
+                    got += [n for (n,) in element.rows.to_tuples()]
+                elif isinstance(element, Boundary):
+                    assert element.upto_id == position + len(got)
+                    frontier = element.time
+        assert frontier == log.frontiers()[0]
+        return got
+
+    def test_memory_stays_under_the_cap_and_everything_is_there(self) -> None:
+        log, _, folder = self.make()
+        assert folder.used > 0
+        assert not log.full
+        assert log.fill < 0.9
+        assert log.first == 1
+        for position in (0, 1, 7, 40, 90, 299):
+            assert self.read(log, position) == list(range(position, 300))
+            assert self.read(log, position, 10_000) == list(range(position, 300))
+
+    def test_acknowledgements_free_the_files(self) -> None:
+        log, storage, folder = self.make()
+        log.acknowledge("c", 1, 300)
+        log.acknowledge("d", 1, 51)
+        assert 1 < log.first <= 52
+        assert self.read(log, 51) == list(range(51, 300))
+        log.acknowledge("d", 1, 300)
+        assert log.first == 301
+        assert (folder.used, storage.list(PurePosixPath("spill")), log.stable.nbytes) == (0, [], 0)
+
+    def test_a_snapshot_holds_what_is_spilled(self) -> None:
+        log, _, _ = self.make()
+        other, _, folder = self.make(3)
+        other.install(log.export())
+        assert other.first == 1
+        assert folder.used > 0
+        assert not other.full
+        assert self.read(other, 0) == list(range(300))
+
+    def test_a_damaged_piece_is_never_served_and_the_log_begins_behind_it(self) -> None:
+        log, storage, folder = self.make()
+        name = storage.list(PurePosixPath("spill"))[0]
+        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
+        with pytest.raises(SpillDamaged):
+            self.read(log, 0)
+        assert folder.damaged == 1
+        first = log.first
+        assert 1 < first < 60
+        assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == Truncated(first)
+        assert self.read(log, first - 1) == list(range(first - 1, 300))
+
+    def test_a_snapshot_begins_behind_a_damaged_piece(self) -> None:
+        log, storage, _ = self.make()
+        name = storage.list(PurePosixPath("spill"))[0]
+        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
+        exported = log.export()
+        assert exported["base_id"] == log.first - 1 > 0
+
+    def test_when_the_disk_refuses_it_is_full_as_without_one(self) -> None:
+        log, storage, folder = self.make(3)
+        storage.space_left = 0
+        at = 3
+        while not log.full:
+            rows = Rows.from_tuples(log.schema, [10 * at], [(at,)])
+            log.append_stable([Batch(Kind.STABLE, log.last_id, log.last_id + 1, None, rows)])
+            at += 1
+        assert folder.refused > 0
+        assert self.read(log, 6) == list(range(3, at))

@@ -1,0 +1,153 @@
+"""What happens when buffers fill: memory stays bounded, nothing is lost, fresh results go on where they can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicas.serving import PULL_BYTES
+from spe.plan import Limits, Plan
+from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
+from tests.support.cluster import SimCluster
+
+#: Small enough that a failure of seconds fills them many times over.
+SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def longer(plan: Plan, seconds: int) -> Plan:
+    sources = {
+        name: replace(one, reader=dict(one.reader) | {"duration": f"{seconds}s"}) for name, one in plan.sources.items()
+    }
+    return replace(plan, sources=sources)
+
+
+class Memory:
+    """Watches what the replicas hold in memory, by what their status says."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.most: dict[str, int] = {}
+        #: As far as it had come when the failure healed.
+        self.at_heal: dict[str, int] = {}
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            await trio.sleep(0.2)
+
+    def look(self) -> dict[str, int]:
+        now: dict[str, int] = {}
+        for node in self.cluster.nodes.values():
+            for replica in node.replicas().values():
+                for name, value in (
+                    ("redo data", replica.sunion.stable_bytes),
+                    ("tentative", sum(i.tentative_bytes for i in replica.sunion.inputs)),
+                    ("log", max(log.stable.nbytes for log in replica.logs)),
+                    ("suffix", max(log.suffix.nbytes for log in replica.logs)),
+                    ("clocks", len(replica.sunion._clock_starts)),
+                ):
+                    now[name] = max(now.get(name, 0), value)
+        for name, value in now.items():
+            self.most[name] = max(self.most.get(name, 0), value)
+        return now
+
+    def spilled(self) -> int:
+        return sum(node.status()["spill"].get("spill_written", 0) for node in self.cluster.nodes.values())
+
+    def spill_bytes(self) -> int:
+        return sum(node.status()["spill"].get("spill_bytes", 0) for node in self.cluster.nodes.values())
+
+
+async def failing(cluster: SimCluster, *, cut: float, heal: float, end: float, host: str = "source:b") -> Memory:
+    """Runs a cluster through one cut of a source from everybody."""
+    memory = Memory(cluster)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.watch)
+        await cluster.start()
+        await trio.sleep(cut)
+        cluster.cut(host, "*")
+        await trio.sleep(heal - cut)
+        memory.at_heal = dict(memory.most)
+        cluster.heal()
+        await trio.sleep(end - heal)
+        nursery.cancel_scope.cancel()
+    return memory
+
+
+def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
+    """Bounds: the caps, and on top one read of each input of redo data, one slice of redo in a log."""
+    assert memory.at_heal["redo data"] <= limits.input_bytes * 1.1
+    assert memory.most["redo data"] <= limits.input_bytes + inputs * PULL_BYTES
+    assert memory.at_heal["log"] <= limits.output_bytes * 1.2
+    assert memory.most["suffix"] <= limits.suffix_bytes * 1.1
+    assert memory.most["tentative"] <= limits.suffix_bytes * 1.1
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(
+    autojump_clock: MockClock, replicas: int
+) -> None:
+    """B6, A7: many times the cap is kept for redo; the client's delay stays within X all along."""
+    plan = longer(make_plan(rate=200.0, replicas=replicas, limits=SMALL), 35)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            memory = await failing(cluster, cut=3, heal=30, end=45)
+            outcome = Outcome(cluster)
+            outcome.assert_complete()
+            assert outcome.longest_wait_us() < X_US + 100_000
+            assert memory.spilled() > 20
+            assert_small(memory, SMALL)
+            assert memory.spill_bytes() == 0
+
+
+async def test_without_spilling_reading_stops_and_all_is_corrected(autojump_clock: MockClock) -> None:
+    """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
+    limits = replace(SMALL, spill_bytes=0)
+    plan = longer(make_plan(rate=200.0, limits=limits), 20)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            memory = await failing(cluster, cut=3, heal=15, end=35)
+            Outcome(cluster).assert_complete()
+            assert memory.spilled() == 0
+            assert_small(memory, limits)
+
+
+async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(autojump_clock: MockClock) -> None:
+    limits = replace(SMALL, spill_bytes=50_000)
+    plan = longer(make_plan(rate=200.0, limits=limits), 20)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            memory = await failing(cluster, cut=3, heal=15, end=35)
+            Outcome(cluster).assert_complete()
+            assert_small(memory, limits)
+            for node in ("n1a", "n1b"):
+                assert sum("spill_blocked" in line and node in line for line in cluster.log) in (1, 2)
+
+
+async def test_damaged_redo_data_are_read_from_upstream_again(autojump_clock: MockClock) -> None:
+    """A bit flips in a spill file during the failure: never served, read once more, everything corrected."""
+    plan = longer(make_plan(rate=200.0, replicas=1, limits=SMALL), 20)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(9)
+            storage: Any = cluster.env("n1a").storage
+            folder = PurePosixPath("spill/n1a")
+            for name in storage.list(folder):
+                storage.files[folder / name].written[-100] ^= 4
+            cluster.heal()
+            outcome = await run(cluster, 40)
+            assert any("spill_damaged" in line for line in cluster.log)
+            outcome.assert_complete()
