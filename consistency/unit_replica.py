@@ -289,6 +289,9 @@ class UnitReplica:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
                 self.live_runs = False
                 self._outputs.announce(self.state, False)
+            elif self._partner is not None:
+                # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
+                self._finish_redo(now)
             return False
         released = self.sunion.release_redo(SLICE_ROWS)
         if released is not None:
@@ -321,7 +324,8 @@ class UnitReplica:
         self._partner = None
         self.reconciliations += 1
         self._outputs.clear_suffix()
-        if self._must_go_on(now):
+        held_back = self.sunion.stable_end > self.sunion.next  # by a full buffer: stable, only not yet released
+        if not held_back and self._must_go_on(now):
             self._forced_at = now
             self._go_tentative(now, Event.CAUGHT_UP_DUE)
         else:

@@ -350,6 +350,32 @@ class TestCorrecting:
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
         assert world.states[-1] == "STABLE"
 
+    def test_when_the_output_is_full_while_the_partner_serves_it_ends_the_redo_and_is_read(self) -> None:
+        """Consumers read the partner while we correct (F4), so only as STABLE are we given room; the rest follows."""
+        world = healed(World())
+        world.run(150)
+        world.blocked = True
+        world.grant(151)
+        assert world.run(151) == "clear"
+        assert world.states[-1] == "STABLE"
+        world.blocked = False
+        assert world.run(160) == "S1/12u S2/15x S3/18v S4/24y B50(4)"
+        assert world.states[-1] == "STABLE"
+
+    def test_forced_rec_dones_come_x_apart_while_the_failure_goes_on(self) -> None:
+        """R2: an input that stays old by a little moves on a bucket at a time: one redo takes many."""
+        world = tentative(World())
+        world.upstream_is_full = True
+        world.B(0, 150, 1000)
+        for step in range(60):
+            now = 200 + step
+            world.B(1, now, 20 + 10 * step)
+            world.run(now)
+            if world.states[-1] == "UP_FAILURE" and world.asks:
+                world.grant(now)
+                world.run(now)
+        assert 2 <= world.replica.reconciliations <= 3  # 60 us are one and a half X
+
     def test_a_full_output_does_not_keep_it_from_ending_a_redo_that_has_nothing_more_to_give(self) -> None:
         world = healed(World())
         world.run(150)
