@@ -11,9 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from replicas.serving import PULL_BYTES
+from replicas.simulation.cluster import SimCluster
 from spe.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
-from tests.support.cluster import SimCluster
 
 #: Small enough that a failure of seconds fills them many times over.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)

@@ -11,6 +11,7 @@ import replicas.entry
 from replicas.element_log import COALESCE_ROWS
 from replicas.output_log import NotReady, OutputLog, Truncated
 from replicas.producer_subscription import OutputSubscription, Overtaken
+from replicas.simulation.disk import SimDisk
 from spe.batch import Batch, Boundary, Column, Rows
 from spe.errors import LocalProtocolError
 from spe.hashing import partition_of
@@ -22,7 +23,6 @@ from spe.strings import StringDictionary
 from spe.times import BEFORE_TIME
 from spe.wire.messages import Mode, StateChange
 from spe.wire.state import decode_state, encode_state
-from tests.support.memory_storage import MemoryStorage
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
 from tests.support.streams import parse, show
 
@@ -661,8 +661,8 @@ class TestSpilled:
 
     LIMITS = Limits(output_bytes=40_000)
 
-    def make(self, count: int = 150) -> tuple[OutputLog, MemoryStorage, SpillFolder]:
-        storage = MemoryStorage()
+    def make(self, count: int = 150) -> tuple[OutputLog, SimDisk, SpillFolder]:
+        storage = SimDisk()
         folder = SpillFolder(storage, PurePosixPath("spill"), 1 << 30, now=lambda: 0, told=[].append)
         schema = Schema.of(n="int64")
         channel = Channel(StreamId("s"), 0)

@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from replicas.simulation.disk import SimDisk
 from spe.batch import Batch, Rows
 from spe.schema import Schema
 from spe.spill import RETRY_US, SEGMENT_BYTES, Handle, Shelf, SpillDamaged, SpillFolder
 from spe.states import Kind
-from tests.support.memory_storage import MemoryStorage
 
 FOLDER = PurePosixPath("spill/n1")
 SCHEMA = Schema.of(n="int64", s="string")
@@ -24,7 +24,7 @@ def batch(first: int, count: int = 3) -> Batch:
 
 class World:
     def __init__(self, limit: int = 1 << 30) -> None:
-        self.storage = MemoryStorage()
+        self.storage = SimDisk()
         self.storage.open(FOLDER / "00000009.spill").append(b"of an earlier process")
         self.now = 0
         self.told: list[str] = []
