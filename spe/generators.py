@@ -15,13 +15,13 @@ class Generator:
     """What a generator makes.
 
     Attributes:
-      schema: the first attribute, ``ts``, is the event time.
+      schema: the first attribute, ``ts``, is the event time; None: it fills whatever schema its source has.
       about: one line for ``--help`` and error messages.
       keys: how many distinct keys by default; 0: it has none.
       skew: Zipf exponent of the keys by default; 0: all equally often.
     """
 
-    schema: Schema
+    schema: Schema | None
     about: str
     keys: int = 0
     skew: float = 0.0
@@ -49,13 +49,15 @@ GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
             keys=1000,
             skew=1.0,
         ),
+        "rows": Generator(None, "rows of the source's own schema: `keys` values of each attribute", keys=20),
     }
 )
 
 
 def generator_schema(name: str) -> Schema:
-    """Schema of the stream that a generator makes.  Raises KeyError, naming what there is."""
-    try:
-        return GENERATORS[name].schema
-    except KeyError:
-        raise KeyError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}") from None
+    """Schema of the stream that a generator makes.  Raises KeyError, naming those that have one."""
+    schema = GENERATORS[name].schema if name in GENERATORS else None
+    if schema is None:
+        known = ", ".join(n for n, g in GENERATORS.items() if g.schema is not None)
+        raise KeyError(f"no generator {name!r} with a schema of its own; there are: {known}")
+    return schema

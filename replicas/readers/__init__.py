@@ -35,7 +35,7 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
             case "generator":
                 from replicas.readers.generator import GeneratorReplay
 
-                return GeneratorReplay(reader, start_us)
+                return GeneratorReplay(reader, start_us, schema, time)
             case "csv":
                 from replicas.readers.csv_file import CsvReplay
 

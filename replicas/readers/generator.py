@@ -6,7 +6,7 @@ made without those before it, a restart goes on anywhere, and no cutting into ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from replicas.readers.options import duration_of, positive, timestamp_of
 from spe.batch import Column, Int64Array
 from spe.errors import SpeError
 from spe.generators import GENERATORS
+from spe.schema import Attribute, AttributeType, Schema
 from spe.strings import StringDictionary
 
 Float64Array = npt.NDArray[np.float64]
@@ -62,20 +63,25 @@ class Keys:
 
 
 class GeneratorReplay(Replay):
-    """Row i has event time start + i / rate, less its own part of the disorder.
+    """Row i has event time start + i / rate, squeezed into its burst, less its own part of the disorder.
 
     Options (``reader``): ``generator`` (name), ``rate`` (rows per second of event time), ``seed``, ``keys``, ``skew``
-    (Zipf exponent), ``disorder`` (duration: each event time lies up to this much earlier), ``duration`` or ``count``
-    (without either it never ends), ``start`` (ISO timestamp or microseconds).
+    (Zipf exponent), ``disorder`` (duration: each event time lies up to this much earlier), ``burst`` (duration: what
+    would come within it comes in its first quarter), ``duration`` or ``count`` (without either it never ends),
+    ``start`` (ISO timestamp or microseconds).
 
     Args:
+      schema: of the stream; ``rows`` fills any, the other generators have their own.
+      time: attribute that holds the event time.
       start_us: event time of row 0 where ``start`` is not given: the moment of the first start, from the log.
 
     Raises:
       SpeError: an option makes no sense.
     """
 
-    def __init__(self, reader: Mapping[str, Any], start_us: int | None) -> None:
+    def __init__(
+        self, reader: Mapping[str, Any], start_us: int | None, schema: Schema, time: str | None = None
+    ) -> None:
         name = str(reader.get("generator"))
         if name not in GENERATORS:
             raise SpeError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}")
@@ -84,11 +90,19 @@ class GeneratorReplay(Replay):
         keys = round(positive(reader, "keys", max(kind.keys, 1)))
         skew = float(reader.get("skew", kind.skew))
         self._disorder_us = duration_of(reader.get("disorder", 0))
+        self._burst_us = duration_of(reader.get("burst", 0))
         self._count = _count(reader, self._rate)
         start = reader.get("start")
         self.origin_us = timestamp_of(start) if start is not None else start_us
         self._draw = Draw(int(reader.get("seed", 0)))
-        self._make = _MAKERS[name](self._draw, keys, skew)
+        #: Place of the attribute that is the event time; None: it is none of the attributes.
+        self._time_at: int | None = 0
+        if kind.schema is None:
+            self._time_at = None if time is None else schema.index(time)
+            others = [a for at, a in enumerate(schema) if at != self._time_at]
+            self._make = _rows(self._draw, keys, skew, others)
+        else:
+            self._make = _MAKERS[name](self._draw, keys, skew)
 
     def chunks(self, skip: int) -> Iterator[Chunk]:
         if self.origin_us is None:
@@ -100,7 +114,10 @@ class GeneratorReplay(Replay):
             stop = at + rows if self._count is None else min(at + rows, self._count)
             index = np.arange(at, stop, dtype=np.int64)
             events = self._events(index, self.origin_us)
-            yield Chunk(at, stop - at, events, (Column(events), *self._make(index)), [])
+            columns = list(self._make(index))
+            if self._time_at is not None:
+                columns.insert(self._time_at, Column(events))
+            yield Chunk(at, stop - at, events, tuple(columns), [])
             at = stop
 
     def _events(self, index: Int64Array, start_us: int) -> Int64Array:
@@ -108,6 +125,8 @@ class GeneratorReplay(Replay):
             events = start_us + index * 1_000_000 // int(self._rate)
         else:
             events = start_us + np.floor(index * (1e6 / self._rate)).astype(np.int64)
+        if self._burst_us:
+            events -= (events - start_us) % self._burst_us * 3 // 4
         if self._disorder_us:
             events -= self._draw.below(0, index, self._disorder_us)
         return events
@@ -156,6 +175,31 @@ def _pages(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[C
         return Column(url, None, urls), Column(client, None, clients)
 
     return make
+
+
+def _rows(
+    draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute]
+) -> Callable[[Int64Array], tuple[Column, ...]]:
+    """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
+    picker = Keys(keys, skew)
+    texts = StringDictionary(f"value {i}" for i in range(keys))
+
+    def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:
+        drawn = picker.pick(draw.uniform(2 * lane, index))
+        valid = draw.below(2 * lane + 1, index, 100) > 0 if attribute.nullable else None
+        if valid is not None and valid.all():
+            valid = None
+        match attribute.type:
+            case AttributeType.STRING:
+                return Column(drawn.astype(np.int32), valid, texts)
+            case AttributeType.FLOAT64:
+                return Column(drawn / 4.0, valid)
+            case AttributeType.BOOL:
+                return Column(drawn % 2 == 0, valid)
+            case _:
+                return Column(drawn, valid)
+
+    return lambda index: tuple(column(lane, a, index) for lane, a in enumerate(attributes, 1))
 
 
 _MAKERS: Final[Mapping[str, Callable[[Draw, int, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {

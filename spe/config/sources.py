@@ -55,6 +55,7 @@ class GeneratorModel(Model):
     seed: Annotated[int, Field(ge=0)] = 0
     skew: Annotated[float, Field(ge=0, le=10)] | None = None
     disorder: Length = 0
+    burst: PositiveDuration | None = None
     duration: PositiveDuration | None = None
     count: Count | None = None
     start: Moment | None = None
@@ -207,7 +208,8 @@ def read_source(
     schema = _schema(model, path, problems)
     if schema is None:
         return None, None
-    time = model.time or ("ts" if model.from_.generator is not None else None)
+    of_its_own = model.from_.generator is not None and GENERATORS[model.from_.generator.name].schema is not None
+    time = model.time or ("ts" if of_its_own else None)
     if time is not None or not model.from_.live:
         _check_time(time, schema, (*path, "time"), problems)
     disorder = model.disorder
@@ -238,13 +240,13 @@ def read_source(
 
 def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None:
     generator = model.from_.generator
-    if generator is None and model.schema_ is None:
+    made = None if generator is None else GENERATORS[generator.name].schema
+    if made is None and model.schema_ is None:
         problems.add((*path, "schema"), "is missing; expected the attributes, {ts: timestamp!, n: int64, …}")
         return None
     schema = None if model.schema_ is None else read_schema(model.schema_, (*path, "schema"), problems)
-    if generator is None:
+    if generator is None or made is None:
         return schema
-    made = GENERATORS[generator.name].schema
     if schema is not None and schema != made:
         problems.add((*path, "schema"), f"the generator {generator.name!r} makes ({made}); expected this, or no schema")
     return made

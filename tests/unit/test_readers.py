@@ -313,12 +313,17 @@ def test_without_arrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def generated(name: str, skip: int = 0, **options: Any) -> list[tuple[Any, ...]]:
     reader = {"kind": "generator", "generator": name, "start": "2020-01-01", "count": 3000, **options}
-    return tuples(list(replay(reader, generator_schema(name)).chunks(skip)))
+    return tuples(list(replay(reader, schema_of(name)).chunks(skip)))
+
+
+def schema_of(name: str) -> Schema:
+    schema = GENERATORS[name].schema
+    return TRADES if schema is None else schema
 
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_generator_makes_its_schema_and_depends_on_the_seed_only(name: str) -> None:
-    schema = generator_schema(name)
+    schema = schema_of(name)
     chunks = list(replay({"kind": "generator", "generator": name, "start": 0, "count": 50}, schema).chunks(0))
     for attribute, column in zip(schema, chunks[0].columns, strict=True):
         assert column.values.dtype == attribute.type.dtype
@@ -347,6 +352,23 @@ def test_disorder_moves_each_event_time_back_by_less_than_the_bound() -> None:
     back = [a - b for a, b in zip(exact, moved)]
     assert 0 <= min(back) < max(back) < 20_000
     assert moved != sorted(moved)
+
+
+def test_a_burst_squeezes_what_would_come_in_an_interval_into_its_first_quarter() -> None:
+    start = parse_timestamp("2020-01-01")
+    squeezed = [r[0] - start for r in generated("sequence", rate=4, count=8, burst="1s")]
+    assert squeezed == [0, 62_500, 125_000, 187_500, 1_000_000, 1_062_500, 1_125_000, 1_187_500]
+
+
+def test_rows_fill_any_schema_around_the_event_time() -> None:
+    schema = Schema.of(name="string", at="timestamp!", sold="bool!", price="float64", seen="timestamp", n="int64!")
+    reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 10, "count": 1000, "keys": 5}
+    rows = tuples(list(replay(reader, schema, "at").chunks(0)))
+    assert [r[1] for r in rows[:3]] == [0, 100_000, 200_000]
+    assert {r[5] for r in rows} == {0, 1, 2, 3, 4}
+    assert {r[0] for r in rows} == {None, *(f"value {i}" for i in range(5))}
+    assert {r[3] for r in rows} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
+    assert all(r[1] is not None and r[2] is not None and r[5] is not None for r in rows)
 
 
 def test_a_generator_stops_after_its_duration() -> None:
