@@ -280,6 +280,16 @@ def test_generator_brings_schema_time_and_disorder() -> None:
     }
 
 
+def test_the_generator_rows_fills_the_schema_that_its_source_says() -> None:
+    from_ = "from: {generator: {name: rows, burst: 2s}}"
+    read = "query: {q: {filter: {from: s, where: v > 0}}}\n"
+    plan = load_plan_text(f"sources: {{s: {{schema: {{v: int64, at: timestamp!}}, time: at, {from_}}}}}\n{read}")
+    assert plan.sources[StreamId("s")].schema.names == ("v", "at")
+    assert plan.sources[StreamId("s")].reader["burst"] == 2_000_000
+    with pytest.raises(ConfigError, match="schema: is missing"):
+        load_plan_text(f"sources: {{s: {{time: at, {from_}}}}}\n{read}")
+
+
 @pytest.mark.parametrize(
     ("replay", "expected"),
     [

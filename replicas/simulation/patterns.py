@@ -1,0 +1,216 @@
+"""Random faults for a plan, as data: single ones of random kinds, and the patterns that find most.
+
+Each seed leaves out kinds at random (swarm testing): what is always there hides what happens without it.  Durations lie
+around what the protocol waits for: the heartbeat timeout, αX and X.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from random import Random
+from typing import Any, Final
+
+from replicas.faults import Fault, processes_of, read_faults
+from spe.describe import show_duration
+from spe.errors import ConfigError
+from spe.plan import Channel, PartitionId, Plan, Unit
+from spe.problems import Problems
+from spe.times import MILLISECOND
+
+#: How many faults a run may have.
+COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
+_GRID_US: Final = 50 * MILLISECOND
+
+Entry = dict[str, Any]
+
+
+def random_faults(random: Random, plan: Plan, *, from_us: int, to_us: int) -> tuple[Fault, ...]:
+    """Faults that begin within a time, in order of time; see the module."""
+    entries = _Drawing(random, plan, from_us, to_us).draw()
+    problems = Problems()
+    faults = read_faults([{**e, "at": show_duration(e["at"])} for e in entries], (), plan, problems)
+    if problems:
+        raise ConfigError([str(p) for p in problems.found])
+    return tuple(faults)
+
+
+class _Drawing:
+    def __init__(self, random: Random, plan: Plan, from_us: int, to_us: int) -> None:
+        self._random = random
+        self._plan = plan
+        self._from_us, self._to_us = from_us, to_us
+        self._nodes = [str(n) for n in plan.nodes]
+        self._sources = [f"source:{s}" for s in plan.sources]
+        self._clients = [f"client:{c}" for c in plan.clients]
+        self._hosts = processes_of(plan)
+        self._links = _links(plan)
+        node = next(iter(plan.nodes.values()))
+        waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
+        self._lengths = [50 * MILLISECOND, *(round(w * f) for w in waits for f in (0.5, 0.9, 1.1, 2.0)), 4 * node.x_us]
+        self._waits = waits
+
+    def draw(self) -> list[Entry]:
+        random = self._random
+        kinds = [kind for kind in _KINDS if random.random() < 0.5] or ["cut"]
+        count = random.choice(COUNTS)
+        found: list[Entry] = []
+        while len(found) < count:
+            at = self._grid(random.randrange(self._from_us, self._to_us))
+            found += _KINDS[random.choice(kinds)](self, at)
+        return sorted(found[:count], key=lambda e: e["at"])
+
+    def _grid(self, us: int) -> int:
+        return us // _GRID_US * _GRID_US
+
+    def _length(self) -> int:
+        return self._grid(self._random.choice(self._lengths)) or _GRID_US
+
+    def _for(self) -> str:
+        return show_duration(self._length())
+
+    def _gap(self) -> int:
+        return self._random.choice([50, 100, 300, 600, 1000, 2000]) * MILLISECOND
+
+    # --- one thing at a time ---
+
+    def _cut(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            yield self._link("cut", at, a, b)
+
+    def _some_links(self) -> list[tuple[str, str]]:
+        return self._random.sample(self._links, min(len(self._links), self._random.choice([1, 1, 2, 3])))
+
+    def _link(self, kind: str, at: int, a: str, b: str, **more: Any) -> Entry:
+        return {"at": at, "kind": kind, "from": a, "to": b, "for": self._for(), **more}
+
+    def _one_way(self, at: int) -> Iterator[Entry]:
+        a, b = self._random.choice(self._links)
+        if self._random.random() < 0.5:
+            a, b = b, a
+        yield self._link("cut", at, a, b, one_way=True)
+
+    def _isolated(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "cut", "target": self._random.choice(self._hosts), "for": self._for()}
+
+    def _source_cut(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "cut", "target": self._random.choice(self._sources), "for": self._for()}
+
+    def _slow(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            yield self._link("delay", at, a, b, by=self._random.choice(["5ms", "50ms", "200ms"]))
+
+    def _kill(self, at: int) -> Iterator[Entry]:
+        hosts = [*self._nodes, *self._nodes, *self._sources]
+        yield {"at": at, "kind": "kill", "target": self._random.choice(hosts), "for": self._for()}
+
+    def _restart(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "restart", "target": self._random.choice(self._nodes)}
+
+    def _kill_what_is_read(self, at: int) -> Iterator[Entry]:
+        client = self._random.choice(self._clients).partition(":")[2]
+        yield {"at": at, "kind": "kill", "target": f"reads:{client}", "for": self._for()}
+
+    def _freeze(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "freeze", "target": self._random.choice(self._hosts), "for": self._for()}
+
+    def _stall(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "stall", "target": self._random.choice(self._sources), "for": self._for()}
+
+    def _heal(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "heal"}
+
+    # --- patterns ---
+
+    def _swizzle(self, at: int) -> Iterator[Entry]:
+        """The links of a random subset fail one by one, and come back in another order."""
+        links = self._random.sample(self._links, min(len(self._links), self._random.randint(2, 6)))
+        steps = [self._random.choice([50, 200, 500]) * MILLISECOND for _ in range(2 * len(links))]
+        times = list(accumulate(steps, initial=at))
+        begins, ends = times[: len(links)], times[len(links) : -1]
+        self._random.shuffle(ends)
+        for (a, b), begin, end in zip(links, begins, ends, strict=True):
+            yield {"at": begin, "kind": "cut", "from": a, "to": b, "for": show_duration(end - begin)}
+
+    def _starve(self, at: int) -> Iterator[Entry]:
+        """All that one node reads and that reads it is gone."""
+        node = self._random.choice(self._nodes)
+        length = self._for()
+        for a, b in self._links:
+            if node in (a, b):
+                yield {"at": at, "kind": "cut", "from": a, "to": b, "for": length}
+
+    def _flap(self, at: int) -> Iterator[Entry]:
+        a, b = self._random.choice(self._links)
+        for _ in range(4):
+            yield {"at": at, "kind": "cut", "from": a, "to": b, "for": "300ms"}
+            at += 300 * MILLISECOND + self._random.choice([100, 400]) * MILLISECOND
+
+    def _one_by_one(self, at: int) -> Iterator[Entry]:
+        """The replicas of a partition die in turn, each a little after the one before has come back."""
+        nodes = list(self._random.choice(sorted(self._plan.placement.values())))
+        self._random.shuffle(nodes)
+        for node in nodes:
+            length = self._length()
+            yield {"at": at, "kind": "kill", "target": str(node), "for": show_duration(length)}
+            at += length + self._gap()
+
+    def _overlapping(self, at: int) -> Iterator[Entry]:
+        """Two inputs fail at different times, and heal at different times."""
+        for source in self._random.sample(self._sources, min(2, len(self._sources))):
+            length = self._random.choice(self._waits[1:]) * 2
+            yield {"at": at, "kind": "cut", "target": source, "for": show_duration(self._grid(length))}
+            at += self._gap()
+
+    def _kill_in_stabilization(self, at: int) -> Iterator[Entry]:
+        """A failure long enough to leave something to correct, and a kill while it is corrected."""
+        source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
+        yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        at += length + self._random.choice([50, 100, 200, 400]) * MILLISECOND
+        yield {"at": at, "kind": "kill", "target": self._random.choice(self._nodes), "for": self._for()}
+
+    def _fail_again(self, at: int) -> Iterator[Entry]:
+        """The same input fails while what was missing is corrected, or while a replica that had died catches up."""
+        source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
+        if self._random.random() < 0.5:
+            yield {"at": at, "kind": "kill", "target": self._random.choice(self._nodes), "for": show_duration(length)}
+        else:
+            yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        at += length + self._random.choice([50, 150, 300, 700]) * MILLISECOND
+        yield {"at": at, "kind": "cut", "target": source, "for": self._for()}
+
+
+def _links(plan: Plan) -> list[tuple[str, str]]:
+    """(producer, consumer) of every pair of processes that share a channel."""
+    channels = [(c, hosts) for u in plan.units for c in u.channels_in() for hosts in [_hosts(plan, u)]]
+    for client in plan.clients.values():
+        read = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
+        channels += [(channel, [f"client:{client.name}"]) for channel in read]
+    pairs = [(str(p), h) for channel, hosts in channels for p in plan.producer_addresses(channel) for h in hosts]
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
+
+
+def _hosts(plan: Plan, unit: Unit) -> list[str]:
+    return list(dict.fromkeys(str(n) for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]))
+
+
+_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+    "cut": _Drawing._cut,
+    "one way": _Drawing._one_way,
+    "isolated": _Drawing._isolated,
+    "source": _Drawing._source_cut,
+    "slow": _Drawing._slow,
+    "kill": _Drawing._kill,
+    "restart": _Drawing._restart,
+    "what is read": _Drawing._kill_what_is_read,
+    "freeze": _Drawing._freeze,
+    "stall": _Drawing._stall,
+    "heal": _Drawing._heal,
+    "swizzle": _Drawing._swizzle,
+    "starve": _Drawing._starve,
+    "flap": _Drawing._flap,
+    "one by one": _Drawing._one_by_one,
+    "overlapping": _Drawing._overlapping,
+    "kill in stabilization": _Drawing._kill_in_stabilization,
+    "fail again": _Drawing._fail_again,
+}

@@ -1,0 +1,222 @@
+"""Random configurations: what a swarm runs its faults on.  Everything follows from the random numbers passed in.
+
+All streams carry ``key`` (int64), ``v`` (int64) and ``p`` (float64), so that any operator can stand behind any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+#: Replicas of a whole cluster: a run should cost about a second of computing.
+MOST_REPLICAS: Final = 14
+HASH_CHAIN: Final = "replicas.simulation.hash_chain:HashChain"
+
+_FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
+_BUCKET_MS: Final = 40
+_BOUNDARY_MS: Final = 40
+
+
+def random_configuration(random: Random, seconds: int) -> dict[str, Any]:
+    """A configuration, as of a YAML file, whose sources last ``seconds``."""
+    names = "abc"[: random.choice([1, 2, 2, 3])]
+    disorder_ms = random.choice([0, 0, 60])
+    query = _Query(random, {name: _source(random, name, seconds, disorder_ms) for name in names})
+    query.draw()
+    bare_ms = _BUCKET_MS + _BOUNDARY_MS + disorder_ms
+    nodes, fragments = _placed(random, query)
+    data: dict[str, Any] = {
+        "cluster": "swarm",
+        "bucket": f"{_BUCKET_MS}ms",
+        "defaults": _defaults(random, bare_ms),
+        "nodes": nodes,
+        "sources": query.sources,
+        "query": query.operators,
+        "outputs": query.outputs,
+        "fragments": fragments,
+        "clients": {"client": {"reads": query.outputs}},
+    }
+    if random.random() < 0.3:
+        data["clients"]["second"] = {"reads": query.outputs[:1]}
+    limits = _limits(random)
+    return data | ({"limits": limits} if limits else {})
+
+
+def _defaults(random: Random, bare_ms: int) -> dict[str, Any]:
+    alpha = random.choice([0.6, 0.9])
+    found: dict[str, Any] = {
+        "x": f"{max(random.choice([400, 700, 1000, 2000]), round(2 * bare_ms / alpha))}ms",
+        "alpha": alpha,
+        "policy": {"failure": random.choice(_FAILURE_POLICIES), "stabilization": random.choice(_FAILURE_POLICIES)},
+        "reconcile": random.choice(["checkpoint", "undo"]),
+    }
+    checkpoint = random.choice([None, None, {"every": "300ms"}, {"every": "1s", "disk": True}])
+    return found if checkpoint is None else found | {"checkpoint": checkpoint}
+
+
+def _limits(random: Random) -> dict[str, int]:
+    """Half of the configurations have room for everything; the others block, evict and redo for lack of it."""
+    if random.random() < 0.5:
+        return {}
+    drawn = {
+        "output": random.choice([None, 6_000, 30_000]),
+        "input": random.choice([None, 1_000, 10_000]),
+        "suffix": random.choice([None, 10_000]),
+    }
+    return {name: size for name, size in drawn.items() if size is not None}
+
+
+def _source(random: Random, name: str, seconds: int, disorder_ms: int) -> dict[str, Any]:
+    """Ordered or out of order; even, in bursts, almost silent, or over early."""
+    generator: dict[str, Any] = {
+        "name": random.choice(["orders", "orders", "sequence"]),
+        "seed": random.randrange(1000),
+        "duration": f"{seconds}s",
+        "rate": random.choice([10, 20, 20, 40]),
+        "disorder": f"{disorder_ms}ms",
+    }
+    if generator["name"] == "orders":
+        generator["keys"] = 6
+    match random.choice(["even", "even", "bursts", "silent", "short"]):
+        case "bursts":
+            generator["burst"] = random.choice(["1s", "4s"])
+        case "silent":
+            generator["rate"] = 0.5
+        case "short":
+            generator["duration"] = f"{max(1, seconds // 2)}s"
+    return {"boundary": f"{_BOUNDARY_MS}ms", "disorder": f"{disorder_ms}ms", "from": {"generator": generator}}
+
+
+@dataclass
+class _Query:
+    """A query as it grows, fragment by fragment.
+
+    Attributes:
+      groups: operators of each fragment.
+      keys: per fragment, the attribute that divides each stream that it reads from outside.
+    """
+
+    random: Random
+    sources: dict[str, dict[str, Any]]
+    operators: dict[str, Any] = field(default_factory=dict)
+    groups: list[list[str]] = field(default_factory=list)
+    keys: list[dict[str, str]] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+    def draw(self) -> None:
+        """One of the shapes: a chain, a diamond, one fragment of two paths that share nothing."""
+        names = list(self.sources)
+        shape = self.random.choice(["chain", "chain", "chain", "diamond", "paths"])
+        if shape == "paths" and len(names) > 1:
+            self._open(names)
+            self.outputs = [self._steps(self._canonical(name), 1) for name in names]
+            return
+        more = self.random.choice([0, 1, 1, 2, 3])
+        late = names.pop() if shape == "chain" and more and len(names) > 1 and self.random.random() < 0.3 else None
+        self._open(names)
+        last = self._steps(self._merged([self._canonical(name) for name in names]), 1)
+        if shape == "diamond":
+            branches = []
+            for _ in range(2):
+                self._open([last])
+                branches.append(self._steps(last, 1))
+            self._open(branches)
+            last = self._merged(branches)
+        else:
+            for _ in range(more):
+                self._open([last] if late is None else [last, late])
+                if late is not None:
+                    last, late = self._merged([last, self._canonical(late)]), None
+                last = self._steps(last, self.random.choice([1, 1, 2]))
+        self.outputs = [last]
+        if len(self.groups) > 1 and self.random.random() < 0.3:
+            self.outputs.insert(0, self.groups[0][-1])
+
+    def _open(self, inputs: Sequence[str]) -> None:
+        """A new fragment."""
+        self.groups.append([])
+        self.keys.append({name: self._key_of(name) for name in inputs})
+
+    def _key_of(self, stream: str) -> str:
+        source = self.sources.get(stream)
+        return "n" if source is not None and source["from"]["generator"]["name"] == "sequence" else "key"
+
+    def _add(self, operator: str, /, **body: Any) -> str:
+        name = f"s{len(self.operators) + 1}"
+        self.operators[name] = {operator: {("from" if k == "from_" else k): v for k, v in body.items()}}
+        self.groups[-1].append(name)
+        return name
+
+    def _canonical(self, source: str) -> str:
+        if self._key_of(source) == "n":
+            return self._add("map", from_=source, compute={"key": "n % 6", "v": "n", "p": "value"})
+        return self._add("map", from_=source, compute={"key": "key", "v": "qty", "p": "price"})
+
+    def _again(self, stream: str, key: str = "key", v: str = "v", p: str = "p") -> str:
+        return self._add("map", from_=stream, compute={"key": key, "v": v, "p": p})
+
+    def _merged(self, streams: list[str]) -> str:
+        if len(streams) == 1:
+            return streams[0]
+        if self.random.random() < 0.5:
+            return self._add("union", from_=[self._again(s) for s in streams])
+        left, right, *others = streams
+        if others:
+            right = self._add("union", from_=[self._again(s) for s in (right, *others)])
+        return self._joined(left, right)
+
+    def _joined(self, left: str, right: str) -> str:
+        how: dict[str, Any] = {"kind": self.random.choice(["inner", "left", "right", "full"]), "on": "key"}
+        if self.random.random() < 0.6:
+            how["within"] = self.random.choice([["-200ms", "200ms"], ["0ms", "300ms"]])
+        else:
+            how["window"] = self.random.choice([{"tumbling": "200ms"}, {"sliding": "300ms", "slide": "100ms"}])
+        made = self._add("join", left=left, right=right, **how)
+        return self._again(made, "coalesce(l_key, r_key)", "coalesce(l_v, 0) + coalesce(r_v, 0)", "coalesce(l_p, r_p)")
+
+    def _steps(self, stream: str, count: int) -> str:
+        for _ in range(count):
+            stream = self._step(stream)
+        return stream
+
+    def _step(self, stream: str) -> str:
+        random = self.random
+        match random.choice(["filter", "map", "tumbling", "sliding", "count", "topk", "chain"]):
+            case "filter":
+                return self._add("filter", from_=stream, where="v % 3 > 0 or p > 50")
+            case "map":
+                return self._again(stream, v="v * 2 + key", p="p / 3")
+            case "topk":
+                ranked: Any = random.choice([{}, {"window": {"tumbling": "200ms"}}])
+                order: Any = random.choice(["v desc, key", "p desc, v", "v"]).split(", ")
+                return self._again(self._add("topk", from_=stream, k=2, order_by=order, **ranked))
+            case "chain":
+                return self._add("custom", from_=[stream], **{"class": HASH_CHAIN})
+            case "count":
+                window: dict[str, Any] = {"count": random.choice([3, 7])}
+            case "tumbling":
+                window = {"tumbling": random.choice(["100ms", "500ms"])}
+            case _:
+                window = {"sliding": "400ms", "slide": "100ms"}
+        v = random.choice(["sum(v)", "count(*)", "count(distinct v)", "max(v)"])
+        p = random.choice(["sum(p)", "avg(p)", "first(p)", "last(p)", "min(p)"])
+        return self._add("aggregate", from_=stream, window=window, group_by="key", compute={"v": v, "p": p})
+
+
+def _placed(random: Random, query: _Query) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
+    replicas = random.choice([1, 2, 2, 2, 3])
+    shared = random.random() < 0.25
+    room = max(1, MOST_REPLICAS // (replicas * max(len(query.groups), len(query.outputs))))
+    nodes: list[str] = []
+    fragments: dict[str, dict[str, Any]] = {}
+    for at, (operators, key) in enumerate(zip(query.groups, query.keys, strict=True), 1):
+        where = [f"n{'' if shared else at}{letter}" for letter in "abc"[:replicas]]
+        nodes += [n for n in where if n not in nodes]
+        partitions = min(room, random.choice([1, 1, 2, 3, 4]))
+        fragments[f"f{at}"] = {"operators": operators, "replicas": where}
+        if partitions > 1:
+            fragments[f"f{at}"] |= {"key": key, "partitions": partitions, "replicas": [where] * partitions}
+    return nodes, fragments
