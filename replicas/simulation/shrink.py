@@ -42,12 +42,16 @@ def shrink(scenario: Scenario, fails: Fails, *, budget: int = 150, faults_only: 
     tries = _Budget(fails, budget)
     while True:
         before = scenario
-        faults = ddmin(scenario.faults, lambda some: tries(replace(scenario, faults=tuple(some))))
-        scenario = replace(scenario, faults=tuple(faults))
+        scenario = _fewer_faults(scenario, tries)
         if not faults_only:
             scenario = _simplified(scenario, tries)
         if scenario == before or not tries.left:
             return Shrunk(scenario, budget - tries.left)
+
+
+def _fewer_faults(scenario: Scenario, fails: Fails) -> Scenario:
+    faults = ddmin(scenario.faults, lambda some: fails(replace(scenario, faults=tuple(some))))
+    return replace(scenario, faults=tuple(faults))
 
 
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -17,39 +17,38 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
     for key in ("limits", "timing"):
         if config.get(key):
             yield {k: v for k, v in config.items() if k != key}
-    defaults = config.get("defaults", {})
+    defaults = config["defaults"]
     for key in ("checkpoint", "reconcile", "policy"):
         if key in defaults:
             yield {**config, "defaults": {k: v for k, v in defaults.items() if k != key}}
-    for name in list(config.get("clients", {}))[1:]:
+    for name in list(config["clients"])[1:]:
         yield {**config, "clients": {k: v for k, v in config["clients"].items() if k != name}}
     yield from _without_an_operator(config)
-    for name, fragment in config.get("fragments", {}).items():
+    for name, fragment in config["fragments"].items():
         yield from (_with_fragment(config, name, simpler) for simpler in _simpler_fragments(fragment))
     for name, source in config["sources"].items():
-        generator = source["from"].get("generator")
+        generator = source["from"]["generator"]
         for key in ("burst", "disorder"):
-            if isinstance(generator, dict) and generator.get(key, "0ms") != "0ms":
+            if generator.get(key, "0ms") != "0ms":
                 plain = {"generator": {k: v for k, v in generator.items() if k != key}}
                 yield {**config, "sources": {**config["sources"], name: {**source, "from": plain}}}
 
 
 def _without_an_operator(config: Configuration) -> Iterator[dict[str, Any]]:
-    """Each operator left out: its readers read what it reads."""
-    query = config["query"]
+    """An output less; then each operator left out, so that its readers read what it reads."""
+    query, outputs = config["query"], config["outputs"]
+    for output in outputs if len(outputs) > 1 else ():
+        yield _without_the_unused({**config, "outputs": [o for o in outputs if o != output]})
     for name, entry in reversed(query.items()):
-        inputs = _inputs_of(entry)
-        for instead in inputs:
+        for instead in _inputs_of(entry):
             rest = {n: _renamed(e, name, instead) for n, e in query.items() if n != name}
-            outputs = [instead if o == name else o for o in config.get("outputs", [])]
-            if set(outputs) <= set(rest):
-                yield _without_the_unused({**config, "query": rest, "outputs": list(dict.fromkeys(outputs))}, name)
+            renamed = list(dict.fromkeys(instead if o == name else o for o in outputs))
+            if set(renamed) <= set(rest):
+                yield _without_the_unused({**config, "query": rest, "outputs": renamed})
 
 
 def _inputs_of(entry: Any) -> list[str]:
     (body,) = entry.values()
-    if isinstance(body, list):
-        return [str(b) for b in body]
     given = [body["from"]] if "from" in body else [body["left"], body["right"]]
     return [name for one in given for name in ([one] if isinstance(one, str) else one)]
 
@@ -62,29 +61,38 @@ def _renamed(entry: Any, old: str, new: str) -> Any:
     return new if entry == old else entry
 
 
-def _without_the_unused(config: dict[str, Any], gone: str) -> dict[str, Any]:
-    """Without fragments, nodes and sources that have nothing to do any more."""
-    query = config["query"]
-    read = {name for entry in query.values() for name in _inputs_of(entry)}
+def _without_the_unused(config: dict[str, Any]) -> dict[str, Any]:
+    """Without operators, fragments, nodes and sources that no output needs any more."""
+    needed = set(config["outputs"])
+    for name, entry in reversed(config["query"].items()):  # as written, what reads comes after what is read
+        if name in needed:
+            needed |= set(_inputs_of(entry))
     fragments = {}
-    for name, fragment in config.get("fragments", {}).items():
-        operators = [o for o in fragment["operators"] if o != gone]
+    for name, fragment in config["fragments"].items():
+        operators = [o for o in fragment["operators"] if o in needed]
         if operators:
             fragments[name] = {**fragment, "operators": operators}
             if "key" in fragment:
-                fragments[name]["key"] = {s: k for s, k in fragment["key"].items() if s != gone}
-    hosts = {n for f in fragments.values() for row in f["replicas"] for n in ([row] if isinstance(row, str) else row)}
+                fragments[name]["key"] = {s: k for s, k in fragment["key"].items() if s in needed}
     clients = {
-        name: {**client, "reads": [s for s in client.get("reads", []) if s in config["outputs"]] or config["outputs"]}
-        for name, client in config.get("clients", {}).items()
+        name: {**client, "reads": [s for s in client["reads"] if s in needed] or config["outputs"]}
+        for name, client in config["clients"].items()
     }
-    return {
-        **config,
-        "sources": {s: e for s, e in config["sources"].items() if s in read},
-        "fragments": fragments,
-        "nodes": [n for n in config["nodes"] if n in hosts],
-        "clients": clients,
-    }
+    return _without_idle_nodes(
+        {
+            **config,
+            "sources": {s: e for s, e in config["sources"].items() if s in needed},
+            "query": {o: e for o, e in config["query"].items() if o in needed},
+            "fragments": fragments,
+            "clients": clients,
+        }
+    )
+
+
+def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for fragment in config["fragments"].values() for row in fragment["replicas"]]
+    hosts = {node for row in rows for node in ([row] if isinstance(row, str) else row)}
+    return {**config, "nodes": [n for n in config["nodes"] if n in hosts]}
 
 
 def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:
@@ -94,15 +102,8 @@ def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:
         rest = {k: v for k, v in fragment.items() if k not in ("partitions", "key")}
         yield rest if isinstance(replicas, int) else {**rest, "replicas": replicas[0]}
     elif isinstance(replicas, list) and len(replicas) > 1 and all(isinstance(r, str) for r in replicas):
-        yield {**fragment, "replicas": replicas[:-1]}
+        yield from ({**fragment, "replicas": [r for r in replicas if r != one]} for one in reversed(replicas))
 
 
 def _with_fragment(config: Configuration, name: str, fragment: dict[str, Any]) -> dict[str, Any]:
-    changed = {**config, "fragments": {**config["fragments"], name: fragment}}
-    hosts = {
-        n
-        for f in changed["fragments"].values()
-        for row in (f["replicas"] if isinstance(f["replicas"], list) else [])
-        for n in ([row] if isinstance(row, str) else row)
-    }
-    return {**changed, "nodes": [n for n in config["nodes"] if n in hosts]}
+    return _without_idle_nodes({**config, "fragments": {**config["fragments"], name: fragment}})

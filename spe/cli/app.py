@@ -173,6 +173,64 @@ def inject(
     return inject(run_dir, kind, names, for_, by, one_way)
 
 
+@app.command(sort_key=8)
+def simulate(
+    config: Annotated[Path | None, Parameter(help="The configuration; random ones without it.")] = None,
+    /,
+    *,
+    seeds: Annotated[str | None, Parameter(help="How many runs, or which: 100, 200:300.  20 if not given.")] = None,
+    faults: Annotated[Path | None, Parameter(help="These faults instead of random ones.")] = None,
+    duration: Annotated[str | None, Parameter(help="Faults happen within this time, such as 30s.")] = None,
+    replay: Annotated[Path | None, Parameter(help="Play a scenario that was written before.")] = None,
+    shrink: Annotated[
+        bool | None, Parameter(help="Make failing scenarios small, as runs do by default.", negative="--no-shrink")
+    ] = None,
+    data: Data = None,
+    processes: Annotated[int | None, Parameter(help="Runs at the same time; one per core by default.")] = None,
+) -> int:
+    """Run a cluster in virtual time under seeded faults; check that every promise was kept."""
+    from spe.cli.simulate import replay as play_again
+    from spe.cli.simulate import run_simulate
+
+    if replay is not None:
+        if config is not None or seeds is not None or faults is not None:
+            raise SpeError("--replay plays a scenario as it was written; expected neither CONFIG, --seeds nor --faults")
+        return play_again(replay, shrink=bool(shrink))
+    return run_simulate(
+        config,
+        data=data,
+        seeds=seeds,
+        faults=faults,
+        length_us=None if duration is None else _duration("--duration", duration),
+        shrink=shrink is not False,
+        processes=processes,
+    )
+
+
+@app.command(sort_key=9)
+def sweep(
+    config: Config,
+    /,
+    *,
+    x: Annotated[str, Parameter(help="Values of X, such as 500ms,1s,2s; bare numbers are seconds.")],
+    faults: Annotated[Path | None, Parameter(help="The failure; see docs/faults.md.")] = None,
+    cut: Annotated[str | None, Parameter(help="The failure: this process is cut off; the first source.")] = None,
+    for_: Annotated[str, Parameter(name="--for", help="How long it is cut off.")] = "10s",
+    plot: Annotated[Path | None, Parameter(help="Also draw it into this SVG file.")] = None,
+    data: Data = None,
+    seed: Annotated[int, Parameter(help="Of every random choice.")] = 0,
+) -> int:
+    """Show what a failure costs under several X, in virtual time: delay of new results, and tentative tuples."""
+    from spe.cli.sweep import run_sweep
+
+    if faults is not None and cut is not None:
+        raise SpeError("expected --faults or --cut, not both")
+    xs = [_duration("--x", part if part.strip()[-1:].isalpha() else f"{part}s") for part in x.split(",")]
+    return run_sweep(
+        config, xs, data=data, faults=faults, cut=cut, for_us=_duration("--for", for_), seed=seed, plot=plot
+    )
+
+
 def run_command(command: Callable[[], Any]) -> int:
     """Runs a command; a user's mistake is told in a few words, anything else with its traceback."""
     try:

@@ -1,0 +1,90 @@
+"""What many simulated runs tried and held, as text and as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from consistency.checking.counters import empty_cells, show_table
+from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS
+from spe.cli.campaign import Sums
+
+#: Counters in microseconds of what P1 could be asked of, as they are called in the text.
+_CHECKED: Final = {
+    "p1 stable_us": "with a whole tree",
+    "p1 tentative_us": "with tentative paths only",
+    "p1 only stable_us": "in which only stable results may come",
+    "p1 no path_us": "without a path (no claim)",
+}
+
+
+def sums_text(sums: Sums) -> str:
+    """Seeds, simulated hours, faults by kind, checked seconds, coverage tables."""
+    lines = [
+        f"{len(sums.seeds):,} runs (seeds {_ranges(sums.seeds)}), {sums.virtual_s / 3600:.2f} simulated hours "
+        f"in {sums.cpu_s:,.0f} s of computing, {sums.faults.total():,} faults",
+        f"faults: {_counts(sums.faults)}",
+        "P1 checked: "
+        + ", ".join(f"{sums.counters.amounts[name] / 1e6:,.0f} s {text}" for name, text in _CHECKED.items()),
+        f"checked: {_counts(_others(sums))}",
+        "",
+        "what befell replicas, by their state",
+        *show_table(sums.counters.events),
+        "",
+        "faults, by the state of the replicas that they befell",
+        *show_table(sums.counters.faults),
+        "",
+        *_empty(sums),
+        f"{len(sums.seeds) - len(sums.failed):,} held, {len(sums.failed):,} failed",
+    ]
+    return "\n".join(lines)
+
+
+def sums_data(sums: Sums) -> dict[str, Any]:
+    """The same, for a machine."""
+    return {
+        "runs": len(sums.seeds),
+        "seeds": _ranges(sums.seeds),
+        "simulated_hours": round(sums.virtual_s / 3600, 4),
+        "cpu_seconds": round(sums.cpu_s, 1),
+        "faults": dict(sorted(sums.faults.items())),
+        "counters": sums.counters.to_data(),
+        "empty_cells": [list(cell) for cell in _empty_cells(sums)],
+        "failed": [{"seed": r.seed, "findings": list(r.findings), "error": r.error} for r in sums.failed],
+    }
+
+
+def _others(sums: Sums) -> Counter[str]:
+    shown = {"virtual time_us", "runs", "faults"}
+    return Counter(
+        {
+            name: amount
+            for name, amount in sums.counters.amounts.items()
+            if name not in shown and not name.endswith("_us") and not name.startswith("fault ")
+        }
+    )
+
+
+def _empty_cells(sums: Sums) -> list[tuple[str, str]]:
+    return empty_cells(sums.counters.events, REACHABLE_EVENTS) + empty_cells(sums.counters.faults, REACHABLE_FAULTS)
+
+
+def _empty(sums: Sums) -> list[str]:
+    cells = _empty_cells(sums)
+    return [f"never met, though it should be: {', '.join(f'{a} × {b}' for a, b in cells)}", ""] if cells else []
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {n:,}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """``0:5, 7`` of 0, 1, 2, 3, 4, 7, in the words of ``--seeds``."""
+    parts: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if parts and parts[-1][-1] == seed - 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}:{p[-1] + 1}" for p in parts)
