@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench soak-processes clean
+.PHONY: demo test lint types check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml
@@ -23,6 +23,10 @@ check: lint types test
 
 bench: $(READY)
 	$(VENV)/bin/python -m benchmarks
+
+# Fresh seeds in virtual time for HOURS, on all cores; a report with what was tried and held.
+soak: $(READY)
+	$(VENV)/bin/python -m tests.soak.simulation --hours $(or $(HOURS),1)
 
 # Real processes under random faults for MINUTES; memory and descriptors must return to their level.
 soak-processes: $(READY)

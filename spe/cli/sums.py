@@ -35,7 +35,6 @@ def sums_text(sums: Sums) -> str:
         "faults, by the state of the replicas that they befell",
         *show_table(sums.counters.faults),
         "",
-        *_empty(sums),
         f"{len(sums.seeds) - len(sums.failed):,} held, {len(sums.failed):,} failed",
     ]
     return "\n".join(lines)
@@ -70,9 +69,10 @@ def _empty_cells(sums: Sums) -> list[tuple[str, str]]:
     return empty_cells(sums.counters.events, REACHABLE_EVENTS) + empty_cells(sums.counters.faults, REACHABLE_FAULTS)
 
 
-def _empty(sums: Sums) -> list[str]:
-    cells = _empty_cells(sums)
-    return [f"never met, though it should be: {', '.join(f'{a} × {b}' for a, b in cells)}", ""] if cells else []
+def empty_text(sums: Sums) -> str:
+    """What should be met when enough is tried, and was not."""
+    cells = [f"{a} × {b}" for a, b in _empty_cells(sums)]
+    return f"never met, though it should be: {', '.join(cells)}" if cells else "every cell that can be reached was met"
 
 
 def _counts(counts: Counter[str]) -> str:

@@ -41,7 +41,19 @@ def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[
             drawn.update([operator, *body.get("window", {}), *(["within"] if "within" in body else [])])
             drawn.update(call.partition("(")[0] for call in body.get("compute", {}).values() if operator == "aggregate")
             drawn.update([body["kind"]] if operator == "join" else [])
-    expected = {"filter", "map", "union", "aggregate", "join", "topk", "custom", "tumbling", "sliding", "count", "within"}
+    expected = {
+        "filter",
+        "map",
+        "union",
+        "aggregate",
+        "join",
+        "topk",
+        "custom",
+        "tumbling",
+        "sliding",
+        "count",
+        "within",
+    }
     expected |= {"inner", "left", "right", "full", "sum", "avg", "min", "max", "first", "last"}
     expected |= {"process", "delay", "suspend", "checkpoint", "undo", "burst", "None"}
     assert expected <= {kind for kind, n in drawn.items() if n >= 5}

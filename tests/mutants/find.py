@@ -1,0 +1,88 @@
+"""Finds for each mutant the smallest scenario that kills it, and keeps it in ``cases/``.
+
+    python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
+
+The scenarios that kill other mutants are tried first (they are small), then fresh seeds; what is found is shrunk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.shrink import shrink
+from replicas.simulation.simulate import simulate
+from replicas.simulation.swarm import random_scenario
+from spe.cli.cases import read_case, write_case
+from spe.cli.simulate import read_seeds
+from tests.mutants.catalogue import MUTANTS, Mutant
+
+CASES = Path(__file__).parent / "cases"
+REGRESSIONS = Path(__file__).parents[1] / "regressions"
+#: Runs that shrinking may take.
+BUDGET = 60
+
+
+def case_of(mutant: Mutant) -> Path:
+    return CASES / f"{mutant.name}.json"
+
+
+def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
+    """What a run with the mutant in it is accused of; empty where the mutant lives."""
+    with redirect_stderr(StringIO()), mutant.on():
+        try:
+            return [str(f) for f in simulate(scenario).findings]
+        except Exception as error:
+            return [f"the run itself dies: {type(error).__name__}: {error}"]
+
+
+def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -> Path | None:
+    """Writes the case of a mutant; None where it lives through everything."""
+    for name, scenario in candidates(mutant, seeds):
+        if not complaints(mutant, scenario):
+            continue
+        small = shrink(scenario, lambda one: bool(complaints(mutant, one)), budget=BUDGET).scenario
+        if simulate(small).findings:  # of the engine as it is
+            tell(f"{mutant.name}: {name} fails without the mutant")
+            continue
+        found = complaints(mutant, small)
+        write_case(case_of(mutant), small, found[:3], about=f"{mutant.mistake}; from {name}")
+        tell(f"{mutant.name}: killed by {name}, {len(small.faults)} faults: {found[0][:160]}")
+        return case_of(mutant)
+    tell(f"{mutant.name}: LIVES ({mutant.mistake})")
+    return None
+
+
+def candidates(mutant: Mutant, seeds: range) -> Iterator[tuple[str, Scenario]]:
+    known = [case_of(mutant), *sorted(CASES.glob("*.json")), *sorted(REGRESSIONS.glob("*.json"))]
+    for path in dict.fromkeys(known):
+        if path.exists():
+            yield path.stem, read_case(path)
+    for seed in seeds:
+        yield f"seed {seed}", random_scenario(seed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("names", nargs="*", help="all of them where none is given")
+    parser.add_argument("--seeds", type=read_seeds, default=range(60))
+    parser.add_argument("--again", action="store_true", help="also those that have a case")
+    given = parser.parse_args()
+    unknown = set(given.names) - set(MUTANTS)
+    if unknown:
+        parser.error(f"no mutant {', '.join(sorted(unknown))}; there are {', '.join(MUTANTS)}")
+    alive = 0
+    for name in given.names or MUTANTS:
+        mutant = MUTANTS[name]
+        if given.again or not case_of(mutant).exists():
+            alive += find(mutant, given.seeds, tell=lambda text: print(text, flush=True)) is None
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Scenarios that found a bug once, made small; each must hold for ever.  They join ``tests/regressions`` as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replicas.simulation.simulate import simulate
+from spe.cli.cases import read_case
+
+CASES = sorted((Path(__file__).parents[1] / "regressions").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_it_holds(path: Path) -> None:
+    outcome = simulate(read_case(path))
+    assert not outcome.findings, "\n".join([*outcome.story[-100:], *map(str, outcome.findings)])

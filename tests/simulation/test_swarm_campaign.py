@@ -1,0 +1,43 @@
+"""Random configurations under random faults: seeds that never change, and a new range of seeds in each run.
+
+SWARM=1000:2000 pytest tests/simulation/test_swarm_campaign.py      these, instead of a new range
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from replicas.simulation.swarm import random_scenario
+from spe.cli.campaign import Sums, play_all
+from spe.cli.simulate import failure_text, read_seeds
+from spe.cli.sums import sums_text
+
+CANARIES = range(8)
+FRESH = 100
+
+
+def fresh_seeds() -> range:
+    """As the environment says; else new ones, by the number of the CI's run or the time of day."""
+    if given := os.environ.get("SWARM"):
+        return read_seeds(given)
+    run = os.environ.get("CI_RUN_NUMBER", os.environ.get("GITHUB_RUN_NUMBER"))
+    first = 1_000_000 + (int(run) * FRESH if run else int(time.time()))
+    return range(first, first + FRESH)
+
+
+def test_whatever_happens_every_promise_is_kept() -> None:
+    seeds = fresh_seeds()
+    print(f"SWARM={seeds.start}:{seeds.stop}")
+    sums = Sums()
+    for result in play_all(random_scenario, [*CANARIES, *seeds]):
+        sums.add(result)
+    print(sums_text(sums))
+    again = "\nagain, shrunk and written: spe simulate --seeds {0}:{1}"
+    assert not sums.failed, "\n".join(failure_text(r) + again.format(r.seed, r.seed + 1) for r in sums.failed)
+    amounts = sums.counters.amounts
+    assert sums.faults.total() > 4 * len(seeds)
+    assert amounts["p1 stable_us"] + amounts["p1 tentative_us"] > len(seeds) * 1e6
+    assert amounts["undos"] > 0
+    assert amounts["switches"] > 0
+    assert amounts["reconciliations"] > 0
