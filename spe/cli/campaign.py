@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from replicas.simulation.simulate import Outcome, simulate
 
 from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
 
@@ -25,23 +26,19 @@ class Result:
     """What one run came to.
 
     Attributes:
-      failed: (property, rule) of every finding, the first one first.
-      findings: as texts.
-      error: what the run itself died of; "" where it did not.
-      counters: as :meth:`Counters.to_data` gives them.
+      findings: promises that were not kept.
+      faults: how many of each kind it had.
     """
 
     seed: int
-    failed: tuple[tuple[str, str], ...] = ()
-    findings: tuple[str, ...] = ()
-    error: str = ""
+    findings: tuple[Finding, ...] = ()
     faults: Counter[str] = field(default_factory=Counter)
     counters: Counters = field(default_factory=Counters)
     cpu_s: float = 0.0
 
     @property
     def holds(self) -> bool:
-        return not self.failed and not self.error
+        return not self.findings
 
 
 @dataclass
@@ -67,21 +64,24 @@ class Sums:
         return self.counters.amounts["virtual time_us"] / 1e6
 
 
-def play(make: MakeScenario, seed: int) -> Result:
-    """One run."""
-    scenario, begun = make(seed), time.process_time()
-    faults = Counter(str(f.kind) for f in scenario.faults)
+def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
+    """What a scenario comes to.  A run that dies is a finding like any other, and has no outcome."""
     try:
         outcome = simulate(scenario)
-    except Exception as error:  # whatever a run dies of is a finding, and the other seeds go on
-        return Result(seed, error=f"{type(error).__name__}: {error}", faults=faults)
+    except Exception as error:
+        return tuple(Finding("run", type(e).__name__, 0, "the run", str(e)) for e in _leaves(error)), None
+    return tuple(outcome.findings), outcome
+
+
+def play(make: MakeScenario, seed: int) -> Result:
+    """One run of many."""
+    scenario, begun = make(seed), time.process_time()
+    findings, outcome = run(scenario)
     return Result(
         seed,
-        tuple((f.property, f.rule) for f in outcome.findings),
-        tuple(str(f) for f in outcome.findings),
-        "",
-        faults,
-        outcome.counters,
+        findings,
+        Counter(str(f.kind) for f in scenario.faults),
+        outcome.counters if outcome is not None else Counters(),
         time.process_time() - begun,
     )
 
@@ -105,19 +105,25 @@ def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None 
             yield from (one.result() for one in done)
 
 
-def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False) -> tuple[Shrunk, Outcome]:
-    """The smallest scenario found in which the same property fails, and what comes of it.
+def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False) -> Shrunk:
+    """The smallest scenario found in which the same property fails; ``scenario`` itself where nothing does.
 
-    Raises:
-      ValueError: the scenario holds.
+    Where a run died, any failure will do: what it died of was on its way to break some promise.
     """
-    first = simulate(scenario)
-    if not first.findings:
-        raise ValueError("nothing fails in this scenario")
-    failing = first.findings[0].property
+    findings, _ = run(scenario)
+    if not findings:
+        return Shrunk(scenario, 1)
+    failing = findings[0].property
 
     def fails(candidate: Scenario) -> bool:
-        return any(f.property == failing for f in simulate(candidate).findings)
+        return any(failing in (f.property, "run") for f in run(candidate)[0])
 
-    shrunk = shrink(scenario, fails, budget=budget, faults_only=faults_only)
-    return shrunk, simulate(shrunk.scenario)
+    return shrink(scenario, fails, budget=budget, faults_only=faults_only)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error

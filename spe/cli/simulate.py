@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from replicas.simulation.simulate import Outcome, simulate
 
+from consistency.checking.finding import Finding
 from replicas.faults import Fault, load_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
-from spe.cli.campaign import MakeScenario, Result, Sums, play_all, shrink_failure
+from spe.cli.campaign import MakeScenario, Result, Sums, play_all, run, shrink_failure
 from spe.cli.cases import read_case, write_case
-from spe.cli.simulated import configuration_to_simulate
+from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.cli.sums import sums_text
 from spe.config import load_plan_data
 from spe.errors import SpeError
@@ -33,7 +34,6 @@ BUDGET: Final = 150
 _SHRUNK: Final = 3
 #: Lines of a failing run's story that are shown.
 _STORY: Final = 60
-_HOUR_US: Final = 3600 * SECOND
 
 
 def run_simulate(
@@ -60,21 +60,23 @@ def run_simulate(
     progress.clear()
     print(sums_text(sums))
     for result in sums.failed[:_SHRUNK]:
-        print(write_failure(make(result.seed), result, shrink=shrink, faults_only=config is not None, folder=CASES))
+        scenario = make(result.seed)
+        print(write_failure(scenario, result.findings, shrink=shrink, faults_only=config is not None, folder=CASES))
     return 1 if sums.failed else 0
 
 
 def replay(path: Path, *, shrink: bool = False) -> int:
     """Plays a scenario that was written before; tells its story where it fails."""
     scenario = read_case(path)
-    outcome = simulate(scenario)
-    if not outcome.findings:
+    findings, outcome = run(scenario)
+    if outcome is not None and not findings:
         print(f"{path}: holds ({len(scenario.faults)} faults, {outcome.history.end_us / SECOND:.1f} simulated seconds)")
         return 0
-    print(outcome_text(outcome))
+    if outcome is not None:
+        print("\n".join([*outcome.story[-_STORY:], ""]))
+    print("\n".join([*map(str, findings), "", *findings[0].around]))
     if shrink:
-        result = Result(scenario.seed, findings=tuple(map(str, outcome.findings)))
-        print(write_failure(scenario, result, shrink=True, faults_only=False, folder=path.parent))
+        print(write_failure(scenario, findings, shrink=True, faults_only=False, folder=path.parent))
     return 1
 
 
@@ -92,13 +94,12 @@ def _scenarios(config: Path | None, data: Path | None, faults: Path | None, leng
 
 
 def _with_random_faults(config: dict[str, Any], length_us: int, seed: int) -> Scenario:
-    # Files last as long as they last: a run ends when all is quiet, not when the time is up.
-    return replace(faulty(config, seed, length_us), grace_us=_HOUR_US)
+    return replace(faulty(config, seed, length_us), grace_us=grace_us(config))
 
 
 def _with_faults(config: dict[str, Any], length_us: int, faults: tuple[Fault, ...], seed: int) -> Scenario:
     last_us = max((f.at_us + (f.for_us or 0) for f in faults), default=0)
-    return Scenario(seed=seed, config=config, faults=faults, heal_us=max(length_us, last_us), grace_us=_HOUR_US)
+    return Scenario(seed=seed, config=config, faults=faults, heal_us=max(length_us, last_us), grace_us=grace_us(config))
 
 
 def read_seeds(text: str) -> range:
@@ -115,27 +116,23 @@ def read_seeds(text: str) -> range:
 
 def failure_text(result: Result) -> str:
     """What failed in a run, a few lines."""
-    lines = [f"seed {result.seed}: FAILED{f': {result.error}' if result.error else ''}"]
-    return "\n  ".join([*lines, *result.findings[:3]])
+    return "\n  ".join([f"seed {result.seed}: FAILED", *map(str, result.findings[:3])])
 
 
-def outcome_text(outcome: Outcome) -> str:
-    """All findings of a run with the events around the first, and the end of its story before it."""
-    first = outcome.findings[0]
-    return "\n".join([*outcome.story[-_STORY:], "", *map(str, outcome.findings), "", *first.around])
-
-
-def write_failure(scenario: Scenario, result: Result, *, shrink: bool, faults_only: bool, folder: Path) -> str:
+def write_failure(
+    scenario: Scenario, findings: Sequence[Finding], *, shrink: bool, faults_only: bool, folder: Path
+) -> str:
     """Writes a failing scenario, made small where that is wanted; returns what to say of it."""
-    path, found = folder / f"seed-{scenario.seed}.json", list(result.findings) or [result.error]
+    path = folder / f"seed-{scenario.seed}.json"
     about = f"seed {scenario.seed}"
-    if shrink and not result.error:
-        shrunk, outcome = shrink_failure(scenario, budget=BUDGET, faults_only=faults_only)
+    if shrink:
+        shrunk = shrink_failure(scenario, budget=BUDGET, faults_only=faults_only)
         about = f"seed {scenario.seed}, {len(scenario.faults)} faults before shrinking ({shrunk.runs} runs)"
-        scenario, found = shrunk.scenario, list(map(str, outcome.findings))
-    write_case(path, scenario, found, about=about)
-    faults = "\n".join(f"    at {fault.at_us / SECOND:g}s {fault}" for fault in scenario.faults)
-    return f"{about}: {found[0]}\n{faults}\n  again: spe simulate --replay {path}"
+        scenario = shrunk.scenario
+        findings, _ = run(scenario)
+    write_case(path, scenario, list(map(str, findings)), about=about)
+    faults = "".join(f"    at {fault.at_us / SECOND:g}s {fault}\n" for fault in scenario.faults)
+    return f"{about}: {findings[0]}\n{faults}  again: spe simulate --replay {path}"
 
 
 class Progress:

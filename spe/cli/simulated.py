@@ -8,15 +8,18 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
+from replicas.simulation.swarm import GRACE_US
 from spe.config import load_plan
 from spe.config.document import parse
 from spe.describe import show_duration
 from spe.plan import Plan, Source
 from spe.problems import Problems
 from spe.review import speed_of
+from spe.times import SECOND
 
 #: Rows that a source without data gets, per second of wall time.
 _RATE: Final = 50
+_FILE_US: Final = 3600 * SECOND
 
 
 def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -> tuple[dict[str, Any], list[str]]:
@@ -49,6 +52,12 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
                 entry.setdefault("time", _time_attribute(source))
     _in_memory(changed, plan)
     return changed, said
+
+
+def grace_us(config: Mapping[str, Any]) -> int:
+    """How long a run may go on after its faults: files last as long as they last, and a run ends when all is quiet."""
+    ends = all("generator" in source["from"] for source in config["sources"].values())
+    return GRACE_US if ends else _FILE_US
 
 
 def _time_attribute(source: Source) -> str:

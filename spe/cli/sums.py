@@ -50,7 +50,7 @@ def sums_data(sums: Sums) -> dict[str, Any]:
         "faults": dict(sorted(sums.faults.items())),
         "counters": sums.counters.to_data(),
         "empty_cells": [list(cell) for cell in _empty_cells(sums)],
-        "failed": [{"seed": r.seed, "findings": list(r.findings), "error": r.error} for r in sums.failed],
+        "failed": [{"seed": r.seed, "findings": list(map(str, r.findings))} for r in sums.failed],
     }
 
 

@@ -19,14 +19,13 @@ from replicas.faults import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
 from spe.cli.delays import delay_bound_us
 from spe.cli.plot import Panel, bars, svg
-from spe.cli.simulated import configuration_to_simulate
+from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_plan_data
 from spe.describe import show_duration
 from spe.plan import Plan
 from spe.times import SECOND
 
 _LENGTH_US: Final = 30 * SECOND
-_GRACE_US: Final = 3600 * SECOND
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def run_sweep(
         print(f"at {show_duration(fault.at_us):<8} {fault}")
     last_us = max((f.at_us + (f.for_us or 0) for f in happening), default=0)
     scenario = Scenario(
-        seed=seed, config=changed, faults=happening, heal_us=max(length_us, last_us), grace_us=_GRACE_US
+        seed=seed, config=changed, faults=happening, heal_us=max(length_us, last_us), grace_us=grace_us(changed)
     )
     processes = min(len(xs_us), os.cpu_count() or 1)
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:

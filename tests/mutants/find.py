@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
 
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import shrink
-from replicas.simulation.simulate import simulate
 from replicas.simulation.swarm import random_scenario
+from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from tests.mutants.catalogue import MUTANTS, Mutant
@@ -34,11 +32,8 @@ def case_of(mutant: Mutant) -> Path:
 
 def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
     """What a run with the mutant in it is accused of; empty where the mutant lives."""
-    with redirect_stderr(StringIO()), mutant.on():
-        try:
-            return [str(f) for f in simulate(scenario).findings]
-        except Exception as error:
-            return [f"the run itself dies: {type(error).__name__}: {error}"]
+    with mutant.on():
+        return [str(finding) for finding in run(scenario)[0]]
 
 
 def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -> Path | None:
@@ -47,7 +42,7 @@ def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -
         if not complaints(mutant, scenario):
             continue
         small = shrink(scenario, lambda one: bool(complaints(mutant, one)), budget=BUDGET).scenario
-        if simulate(small).findings:  # of the engine as it is
+        if run(small)[0]:  # of the engine as it is
             tell(f"{mutant.name}: {name} fails without the mutant")
             continue
         found = complaints(mutant, small)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
 from consistency.checking.measures import Cost
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Result, Sums
@@ -31,8 +32,8 @@ def result(seed: int, *, failed: bool = False) -> Result:
     counters.add("undos", 3)
     counters.events["STABLE", "dies"] += 1
     counters.faults["kill", "STABLE"] += 1
-    found = (("P3", "complete"),) if failed else ()
-    return Result(seed, found, ("P3 (complete): lacks a tuple",) * failed, "", Counter(kill=2), counters, 1.0)
+    found = (Finding("P3", "complete", 5 * SECOND, "client:c", "lacks a tuple"),) if failed else ()
+    return Result(seed, found, Counter(kill=2), counters, 1.0)
 
 
 def test_sums_tell_seeds_hours_faults_checked_seconds_and_coverage() -> None:
@@ -50,7 +51,7 @@ def test_sums_tell_seeds_hours_faults_checked_seconds_and_coverage() -> None:
     assert "STABLE × dies" not in empty_text(sums)
     data = sums_data(sums)
     assert (data["runs"], data["simulated_hours"], data["faults"]) == (3, 1.5, {"kill": 6})
-    assert data["failed"] == [{"seed": 7, "findings": ["P3 (complete): lacks a tuple"], "error": ""}]
+    assert data["failed"] == [{"seed": 7, "findings": ["P3 (complete) at 5.000 s, client:c: lacks a tuple"]}]
     assert ["UP_FAILURE", "dies"] in data["empty_cells"]
 
 
