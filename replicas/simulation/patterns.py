@@ -96,13 +96,36 @@ class _Drawing:
     def _source_cut(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "cut", "target": self._random.choice(self._sources), "for": self._for()}
 
+    def _late(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            by, jitter = self._random.choice([("5ms", "1ms"), ("50ms", "50ms"), ("200ms", "20ms")])
+            yield self._link("delay", at, a, b, by=by, jitter=jitter)
+
     def _slow(self, at: int) -> Iterator[Entry]:
         for a, b in self._some_links():
-            yield self._link("delay", at, a, b, by=self._random.choice(["5ms", "50ms", "200ms"]))
+            yield self._link("slow", at, a, b, bytes_per_second=self._random.choice([2_000.0, 20_000.0]))
+
+    def _lossy(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            yield self._link("loss", at, a, b, share=self._random.choice([0.02, 0.3]))
+
+    def _refused(self, at: int) -> Iterator[Entry]:
+        """What breaks just then cannot be opened again at once."""
+        a, b = self._random.choice(self._links)
+        yield self._link("refuse", at, a, b)
+        yield {"at": at, "kind": "reset", "from": a, "to": b}
+
+    def _reset(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            yield {"at": at, "kind": "reset", "from": a, "to": b}
 
     def _kill(self, at: int) -> Iterator[Entry]:
         hosts = [*self._nodes, *self._nodes, *self._sources]
         yield {"at": at, "kind": "kill", "target": self._random.choice(hosts), "for": self._for()}
+
+    def _power(self, at: int) -> Iterator[Entry]:
+        hosts = [*self._nodes, *self._sources]
+        yield {"at": at, "kind": "power", "target": self._random.choice(hosts), "for": self._for()}
 
     def _restart(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "restart", "target": self._random.choice(self._nodes)}
@@ -116,6 +139,25 @@ class _Drawing:
 
     def _stall(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "stall", "target": self._random.choice(self._sources), "for": self._for()}
+
+    def _busy(self, at: int) -> Iterator[Entry]:
+        times = self._random.choice([2.0, 8.0])
+        yield {"at": at, "kind": "busy", "target": self._random.choice(self._nodes), "times": times, "for": self._for()}
+
+    def _lag(self, at: int) -> Iterator[Entry]:
+        by = self._random.choice(["5ms", "100ms"])
+        yield {"at": at, "kind": "lag", "target": self._random.choice(self._clients), "by": by, "for": self._for()}
+
+    def _full(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "full", "target": self._random.choice(self._nodes), "for": self._for()}
+
+    def _flip(self, at: int) -> Iterator[Entry]:
+        """Only of nodes: the log of a source is the one copy of its input."""
+        yield {"at": at, "kind": "flip", "target": self._random.choice(self._nodes)}
+
+    def _skew(self, at: int) -> Iterator[Entry]:
+        target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])
+        yield {"at": at, "kind": "skew", "target": self._random.choice(target), "by": by, "for": self._for()}
 
     def _heal(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "heal"}
@@ -199,12 +241,22 @@ _KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "one way": _Drawing._one_way,
     "isolated": _Drawing._isolated,
     "source": _Drawing._source_cut,
+    "late": _Drawing._late,
     "slow": _Drawing._slow,
+    "lossy": _Drawing._lossy,
+    "refused": _Drawing._refused,
+    "reset": _Drawing._reset,
     "kill": _Drawing._kill,
+    "power": _Drawing._power,
     "restart": _Drawing._restart,
     "what is read": _Drawing._kill_what_is_read,
     "freeze": _Drawing._freeze,
     "stall": _Drawing._stall,
+    "busy": _Drawing._busy,
+    "lag": _Drawing._lag,
+    "full": _Drawing._full,
+    "flip": _Drawing._flip,
+    "skew": _Drawing._skew,
     "heal": _Drawing._heal,
     "swizzle": _Drawing._swizzle,
     "starve": _Drawing._starve,
