@@ -208,8 +208,8 @@ class _Drawing:
         """A failure long enough to leave something to correct, and a kill while it is corrected."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
-        at += length + self._random.choice([50, 100, 200, 400]) * MILLISECOND
-        yield {"at": at, "kind": "kill", "target": self._random.choice(self._nodes), "for": self._for()}
+        kind = self._random.choice(["kill", "kill", "power", "freeze", "cut"])
+        yield {"at": at + length, "kind": kind, "target": "state:STABILIZATION", "for": self._for()}
 
     def _fail_again(self, at: int) -> Iterator[Entry]:
         """The same input fails while what was missing is corrected, or while a replica that had died catches up."""

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from replicas.simulation.simulate import Outcome, simulate
-
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
+from replicas.simulation.simulate import Outcome, simulate
 
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]

@@ -28,5 +28,5 @@ def read_case(path: Path) -> Scenario:
         return Scenario.from_data(data.get("scenario", data))
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError([f"{path}: expected a scenario as spe simulate writes it: {error!r}"]) from error
+    except (ValueError, TypeError, AttributeError, ConfigError) as error:
+        raise ConfigError([f"{path}: expected a scenario as spe simulate writes it: {error}"]) from error

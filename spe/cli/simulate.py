@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-
 from consistency.checking.finding import Finding
 from replicas.faults import Fault, load_faults
 from replicas.simulation.scenario import Scenario

@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from replicas.simulation.simulate import simulate
-
 from consistency.checking.measures import Cost, cost
 from replicas.faults import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
 from spe.cli.delays import delay_bound_us
 from spe.cli.plot import Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
