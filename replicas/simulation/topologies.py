@@ -26,11 +26,12 @@ def random_configuration(random: Random, seconds: int) -> dict[str, Any]:
     query = _Query(random, {name: _source(random, name, seconds, disorder_ms) for name in names})
     query.draw()
     bare_ms = _BUCKET_MS + _BOUNDARY_MS + disorder_ms
-    nodes, fragments = _placed(random, query)
+    shared = random.random() < 0.25  # then units in sequence on one node divide its X
+    nodes, fragments = _placed(random, query, shared)
     data: dict[str, Any] = {
         "cluster": "swarm",
         "bucket": f"{_BUCKET_MS}ms",
-        "defaults": _defaults(random, bare_ms),
+        "defaults": _defaults(random, bare_ms * (len(fragments) if shared else 1)),
         "nodes": nodes,
         "sources": query.sources,
         "query": query.operators,
@@ -205,10 +206,9 @@ class _Query:
         return self._add("aggregate", from_=stream, window=window, group_by="key", compute={"v": v, "p": p})
 
 
-def _placed(random: Random, query: _Query) -> tuple[list[str], dict[str, dict[str, Any]]]:
+def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
-    shared = random.random() < 0.25
     room = max(1, MOST_REPLICAS // (replicas * max(len(query.groups), len(query.outputs))))
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}
