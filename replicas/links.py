@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import trio
 
 from spe.env import Env
-from spe.errors import LinkBroken, LinkClosed, RemoteProtocolError
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
 from spe.plan import Plan
+from spe.tls import holder_of
 from spe.wire.framing import Frame, FrameReader, FrameType
 from spe.wire.messages import (
     PROTOCOL_VERSION,
@@ -59,6 +60,10 @@ class Connection:
         """Tells the network layer who is at the other end, for fault injection by name."""
         if hasattr(self._stream, "peer_name"):
             self._stream.peer_name = peer
+
+    def certified(self) -> str | None:
+        """The name in the peer's certificate; None where there is no TLS."""
+        return getattr(self._stream, "certified", None)
 
     async def send_bytes(self, data: bytes) -> None:
         """Raises LinkBroken when the peer is gone."""
@@ -112,6 +117,8 @@ async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> t
     stream = await env.network.connect(address)
     connection = Connection(stream)
     try:
+        if (shown := connection.certified()) is not None and shown != holder_of(peer):
+            raise PeerRefused(f"expected {peer!r} at {address}, found the certificate of {shown!r}")
         connection.named(peer)
         hello = Hello(
             version=PROTOCOL_VERSION,

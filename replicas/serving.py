@@ -15,6 +15,7 @@ from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan import Plan
 from spe.schema import Schema
+from spe.tls import holder_of
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import Buffer
 from spe.wire.messages import (
@@ -120,6 +121,8 @@ class Server:
             name=self._me.name,
             incarnation=self._me.incarnation,
         )
+        if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
+            answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
         if not isinstance(answer, Refused):
             connection.allow(self._plan.limits.frame_bytes)
             connection.named(hello.name)

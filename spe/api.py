@@ -88,7 +88,7 @@ class Environment:
       cluster: name that every connection must bring.
       bucket: width of the SUnions' buckets, tuple time.
       x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
-      timing, limits: as in the configuration.
+      timing, limits, security: as in the configuration.
     """
 
     def __init__(
@@ -103,8 +103,9 @@ class Environment:
         checkpoint: Mapping[str, str | bool] | None = None,
         timing: Mapping[str, str] | None = None,
         limits: Mapping[str, str | int] | None = None,
+        security: Mapping[str, str | bool] | None = None,
     ) -> None:
-        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits)
+        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
         defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
         self._head |= _given(defaults=defaults or None)
         self._sources: Options = {}

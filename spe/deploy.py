@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spe.errors import ConfigError
-from spe.plan import Client, Limits, Node, PartitionId, Plan, Source, Timing
+from spe.plan import Client, Limits, Node, PartitionId, Plan, Security, Source, Timing
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query import Query, inputs_of
 from spe.states import NodeId, StreamId
@@ -32,6 +32,7 @@ class Deployment:
     fragments: tuple[FragmentSpec, ...] = ()
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
+    security: Security = field(default_factory=Security)
 
 
 def make_plan(query: Query, deployment: Deployment) -> Plan:
@@ -68,6 +69,7 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
         placement=placement,
         timing=deployment.timing,
         limits=deployment.limits,
+        security=deployment.security,
     )
 
 

@@ -239,6 +239,19 @@ class Timing:
     connect_us: int = 600_000
 
 
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Who is let in.
+
+    Attributes:
+      certificates: folder of the cluster's certificates (spe.tls); None: no TLS.
+      insecure: processes may listen beyond their own machine without TLS.
+    """
+
+    certificates: str | None = None
+    insecure: bool = False
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that a node, a source or a client needs to know of the cluster.
@@ -260,6 +273,7 @@ class Plan:
     placement: Mapping[PartitionId, tuple[NodeId, ...]]
     timing: Timing = Timing()
     limits: Limits = Limits()
+    security: Security = Security()
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:

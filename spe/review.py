@@ -39,7 +39,8 @@ class Finding(NamedTuple):
 
 def review(plan: Plan) -> list[Finding]:
     """All findings, errors first, in the order of the plan."""
-    found = [*_waiting(plan), *_pace(plan), *_order(plan), *_keys(plan), *_replicas(plan), *_unused(plan)]
+    rooms = (_waiting, _doors, _pace, _order, _keys, _replicas, _unused)
+    found = [finding for room in rooms for finding in room(plan)]
     return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
 
 
@@ -128,6 +129,25 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
                     f"{waits} is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
                     "upstream dies, results may be tentative before the other one is found",
                 )
+
+
+def _doors(plan: Plan) -> Iterator[Finding]:
+    """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
+    if plan.security.certificates is not None or plan.security.insecure:
+        return
+    places = [(("nodes", str(n.id), "address"), n.address) for n in plan.nodes.values()]
+    places += [(("sources", str(s.stream), "address"), s.address) for s in plan.sources.values()]
+    for path, address in places:
+        host, _, port = address.rpartition(":")
+        if port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127."):
+            yield Finding(
+                Severity.WARNING,
+                path,
+                f"{address} can be reached from other machines, and there is no TLS; expected "
+                "security: {certificates: FOLDER} (spe certs makes them), or security: {insecure: true} if the "
+                "network is your own",
+            )
+            return  # once is enough
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:

@@ -45,6 +45,22 @@ def check(config: Config, /, *, data: Data = None) -> int:
     return check(config, data)
 
 
+@app.command(sort_key=10)
+def certs(
+    config: Config,
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Folder for them; that of the configuration's security section by default.")
+    ] = None,
+    days: Annotated[int, Parameter(help="How long they are valid; the CA ten times as long.")] = 365,
+) -> int:
+    """Make a CA and a certificate for each process of a cluster; those that are there stay."""
+    from spe.cli.certs import certs
+
+    return certs(config, out, days)
+
+
 @app.command(sort_key=1)
 def reference(
     config: Target,

@@ -12,10 +12,11 @@ import trio
 
 from replicas.faults import LINKS, one_fault
 from spe.cli.polling import Poller
-from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses, secured
 from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
 from spe.runtime import production_env
+from spe.tls import CONTROL
 
 #: A kill waits until the process is gone, a restart until the new one is started.
 INJECT_S: Final = 20.0
@@ -45,7 +46,7 @@ def status(path: Path, as_json: bool) -> int:
 
 
 async def _ask_all(target: Target) -> Poller:
-    poller = Poller(production_env(Path()), target.plan, target.addresses, target.token)
+    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
     async with trio.open_nursery() as nursery:
         for name in target.addresses:
             if name != SUPERVISOR:
@@ -93,7 +94,7 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 
 
 async def _inject(target: Target, data: dict[str, Any]) -> str:
-    poller = Poller(production_env(Path()), target.plan, target.addresses, target.token)
+    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
 
 

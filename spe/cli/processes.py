@@ -12,7 +12,7 @@ import trio
 
 from replicas.injection import FaultInjector
 from replicas.supervised import Supervision, die_with_parent
-from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_addresses
+from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_addresses, secured
 from spe.config import load_plan, missing_files
 from spe.env import Env
 from spe.errors import ConfigError
@@ -167,6 +167,7 @@ async def _main(
         faults = FaultInjector(env, target.addresses)
         faults.apply(run.read_conditions(name))
         env = faults.env
+    env = secured(env, target.plan, name)
     here = Surroundings(name, target, env, faults)
     ended = ""
     async with trio.open_nursery() as nursery:

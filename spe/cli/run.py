@@ -25,7 +25,7 @@ from spe.cli.history import History
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
-from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, with_default_client, with_origins
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, secured, with_default_client, with_origins
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
@@ -94,9 +94,22 @@ def run(
         job.specs = process_specs(job)
         directory.write("faults.json", [f.to_data() for f in job.faults])
         directory.write_cluster(
-            plan, data=str(job.data), addresses=addresses, origins=origins, token=job.token, seed=job.seed, via=ways.via
+            plan,
+            data=str(job.data),
+            addresses=addresses,
+            origins=origins,
+            token=job.token,
+            seed=job.seed,
+            via=ways.via,
+            **certificates(plan),
         )
         return trio.run(Supervisor(job).main)
+
+
+def certificates(plan: Plan) -> dict[str, str]:
+    """Where they are, from wherever one looks."""
+    folder = plan.security.certificates
+    return {} if folder is None else {"certificates": str(Path(folder).absolute())}
 
 
 class Supervisor:
@@ -123,7 +136,7 @@ class Supervisor:
     async def main(self) -> int:
         """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""
         job = self._job
-        self._env = env = production_env(job.run.path, job.seed, job.run.events)
+        self._env = env = secured(production_env(job.run.path, job.seed, job.run.events), job.plan, SUPERVISOR)
         self._poller = Poller(env, job.plan, job.addresses, job.token, heard=self._heard)
         env.trace.event("run", config=str(job.config), plan=job.plan.fingerprint, seed=job.seed)
         summary: dict[str, Any] | None = None

@@ -24,9 +24,11 @@ from replicas.fault_state import Conditions
 from spe import __version__
 from spe.config import load_plan
 from spe.deploy import processes, with_addresses
+from spe.env import Env
 from spe.errors import ConfigError, SpeError
 from spe.plan import Client, Plan
 from spe.states import StreamId
+from spe.tls import Tls, TlsNetwork
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
@@ -76,6 +78,8 @@ def load_target(path: Path, process: str = "") -> Target:
         addresses = data["addresses"] | data.get("via", {}).get(process, {})
         plan = with_addresses(plan, {n: a for n, a in addresses.items() if n in known})
         plan = with_origins(plan, data["origins"])
+        if "certificates" in data:  # the copy of the configuration is not beside them
+            plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         return Target(plan, addresses, data["token"], path, int(data["pid"]))
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
@@ -193,6 +197,14 @@ class RunDirectory:
 def file_name(process: str) -> str:
     """``source:a`` as a file name."""
     return re.sub(r"[^\w.\-]", "-", process)
+
+
+def secured(env: Env, plan: Plan, name: str) -> Env:
+    """The same, with TLS where the plan has certificates.  Raises ConfigError where ours is not good."""
+    if plan.security.certificates is None:
+        return env
+    tls = Tls(Path(plan.security.certificates), plan.cluster, name)
+    return replace(env, network=TlsNetwork(env.network, tls, env.trace))
 
 
 def new_token() -> str:

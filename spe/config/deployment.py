@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -10,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from spe.config.sources import ANY_ADDRESS
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
-from spe.plan import Checkpoints, Client, Limits, Node, Policy, Reconcile, Timing
+from spe.plan import Checkpoints, Client, Limits, Node, Policy, Reconcile, Security, Timing
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
 from spe.times import SECOND
@@ -94,6 +95,17 @@ class LimitsModel(Model):
 
     def limits(self) -> Limits:
         return Limits(self.output, self.suffix, self.input, self.frame, self.spill)
+
+
+class SecurityModel(Model):
+    """Who is let in."""
+
+    certificates: str | None = None
+    insecure: bool = False
+
+    def security(self, folder: FilePath) -> Security:
+        """``certificates`` starts from the folder of the configuration."""
+        return Security(None if self.certificates is None else str(folder / self.certificates), self.insecure)
 
 
 def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:

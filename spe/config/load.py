@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from spe.config.deployment import LimitsModel, TimingModel, read_clients, read_fragments, read_nodes
+from spe.config.deployment import LimitsModel, SecurityModel, TimingModel, read_clients, read_fragments, read_nodes
 from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
 from spe.config.sources import read_source
@@ -30,6 +30,7 @@ SECTIONS: Final = (
     "bucket",
     "timing",
     "limits",
+    "security",
     "defaults",
     "sources",
     "query",
@@ -58,25 +59,30 @@ def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None 
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{file}: cannot be read: {error}"]) from error
-    return load_plan_text(text, str(path), data if data is not None else file.parent)
+    return load_plan_text(text, str(path), data if data is not None else file.parent, file.parent)
 
 
-def load_plan_text(text: str, name: str = "<text>", data: str | os.PathLike[str] | None = None) -> Plan:
-    """As :func:`load_plan`, for a text; ``name`` stands in messages for the file."""
+def load_plan_text(
+    text: str,
+    name: str = "<text>",
+    data: str | os.PathLike[str] | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> Plan:
+    """As :func:`load_plan`, for a text; ``name`` stands in messages for the file, ``home`` is its folder."""
     problems = Problems()
     document = parse(text, name, problems)
     if problems and document.data is None:
         raise ConfigError(document.in_order(problems))
-    return _plan_or_raise(document, FilePath(data or "."), problems)
+    return _plan_or_raise(document, FilePath(data or "."), FilePath(home or data or "."), problems)
 
 
 def load_plan_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Plan:
     """As :func:`load_plan`, for plain data of the same layout."""
-    return _plan_or_raise(Document(name, data), FilePath(folder), Problems())
+    return _plan_or_raise(Document(name, data), FilePath(folder), FilePath(folder), Problems())
 
 
-def _plan_or_raise(document: Document, folder: FilePath, problems: Problems) -> Plan:
-    plan = _plan(document.data, folder, problems)
+def _plan_or_raise(document: Document, folder: FilePath, home: FilePath, problems: Problems) -> Plan:
+    plan = _plan(document.data, folder, home, problems)
     if plan is not None and not problems:
         for finding in review(plan):
             if finding.severity is Severity.ERROR:
@@ -86,7 +92,7 @@ def _plan_or_raise(document: Document, folder: FilePath, problems: Problems) -> 
     return plan
 
 
-def _plan(data: Any, folder: FilePath, problems: Problems) -> Plan | None:
+def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Plan | None:
     if not isinstance(data, Mapping):
         problems.add((), f"expected a mapping with the sections {', '.join(SECTIONS)}")
         return None
@@ -104,8 +110,9 @@ def _plan(data: Any, folder: FilePath, problems: Problems) -> Plan | None:
     clients = read_clients(data.get("clients"), outputs, list(specs), problems)
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
+    security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
-    if problems or timing is None or limits is None:
+    if problems or timing is None or limits is None or security is None:
         if _all_read(data.get("fragments"), fragments) and specs:
             check_cover(list(specs), fragments, problems)
             place(fragments, list(nodes), problems)
@@ -113,7 +120,17 @@ def _plan(data: Any, folder: FilePath, problems: Problems) -> Plan | None:
     query = Query(
         {s: schema for s, schema in schemas.items() if schema is not None}, tuple(typed.values()), tuple(outputs)
     )
-    deployment = Deployment(cluster, bucket, nodes, sources, clients, fragments, timing.timing(), limits.limits())
+    deployment = Deployment(
+        cluster,
+        bucket,
+        nodes,
+        sources,
+        clients,
+        fragments,
+        timing.timing(),
+        limits.limits(),
+        security.security(home),
+    )
     return try_plan(query, deployment, problems)
 
 

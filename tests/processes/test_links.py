@@ -42,7 +42,25 @@ NAMESPACES = pytest.param(
 
 @pytest.mark.parametrize("links", ["inside", "proxy", NAMESPACES])
 def test_a_run_with_cuts_and_a_kill_ends_equal(links: str, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIG)
+    play(CONFIG, links, tmp_path)
+
+
+def test_a_run_over_mutual_tls_ends_equal_with_the_same_faults(tmp_path: Path) -> None:
+    config = CONFIG + "security: {certificates: keys}\n"
+    (tmp_path / "config.yaml").write_text(config)
+    subprocess.run(
+        [sys.executable, "-m", "spe.cli", "certs", tmp_path / "config.yaml"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    play(config, "inside", tmp_path)
+    assert "no_tls" not in "".join(p.read_text() for p in (tmp_path / "run" / "trace").iterdir())
+
+
+def play(config: str, links: str, tmp_path: Path) -> None:
+    """A run that has tentative tuples, undoes them all, and ends equal to the reference."""
+    (tmp_path / "config.yaml").write_text(config)
     (tmp_path / "faults.yaml").write_text(FAULTS)
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "config.yaml", "--faults", tmp_path / "faults.yaml"]

@@ -59,8 +59,9 @@ async def silent(stream: trio.SocketStream) -> bool:
 
 async def test_without_faults_bytes_and_ends_pass_both_ways() -> None:
     async with linked() as (_, _route, here, there):
-        await here.send_all(b"x" * 1_000_000)
-        assert await received(there, 1_000_000) == b"x" * 1_000_000
+        async with trio.open_nursery() as nursery:  # more than the proxy and both kernels hold
+            nursery.start_soon(here.send_all, b"x" * 10_000_000)
+            assert await received(there, 10_000_000) == b"x" * 10_000_000
         await there.send_all(b"back")
         assert await received(here, 4) == b"back"
         await here.send_eof()

@@ -1,0 +1,36 @@
+"""``spe certs``: a CA and certificates for a cluster."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from replicas.faults import processes_of
+from spe.cli.run_dir import with_default_client
+from spe.config import load_plan
+from spe.errors import SpeError
+from spe.tls import CONTROL
+
+
+def certs(config: Path, out: Path | None, days: int) -> int:
+    """Makes what is missing, and shows all with their ends."""
+    try:
+        from spe.certificates import issue
+    except ImportError as error:
+        raise SpeError(f"spe certs needs the extra tls: pip install 'tentative-spe[tls]' ({error})") from error
+    if days < 1:
+        raise SpeError(f"--days: expected at least 1, got {days}")
+    plan = with_default_client(load_plan(config))
+    given = plan.security.certificates
+    folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
+    now = datetime.datetime.now(datetime.UTC)
+    found = issue(folder, plan.cluster, [*processes_of(plan), CONTROL], days, now)
+    width = max(len(f.name) for f in found)
+    for one in found:
+        left = (one.expires - now).days
+        made = "made" if one.new else "EXPIRED" if one.expires < now else "there already"
+        print(f"{one.name:{width}}  until {one.expires:%Y-%m-%d}  {left:>5} days  {made}")
+    print(f"in {folder}; give each process ca.pem and its own .pem and .key, and keep ca.key where none of them runs")
+    if given is None:
+        print(f"to use them: `security: {{certificates: {folder}}}` in {config}")
+    return 0
