@@ -50,7 +50,7 @@ fragments:
   front: {operators: [orders, large], key: key, partitions: 2}
   back: {operators: [totals], replicas: [[n3]]}
 nodes:
-  n1: {address: "10.0.0.1:7101"}
+  n1: {address: "127.0.0.1:7101"}
   n2: {x: 4s, policy: {failure: delay}}
   n3: {x: 4s, alpha: 0.95, reconcile: undo, checkpoint: {every: 5s, disk: true}}
 clients:
@@ -89,9 +89,9 @@ UNIT back   1 partition
     back/0  n3 (X 2s, αX 1.9s)
 
 NODES
-  n1  10.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  checkpoint           front/0, front/1
-  n2  any port       X 4s, αX 3.6s  delay in failure, process in stabilization    checkpoint           front/0
-  n3  any port       X 4s, αX 3.8s  process in failure, process in stabilization  undo, disk every 5s  front/1, back/0
+  n1  127.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  checkpoint           front/0, front/1
+  n2  any port        X 4s, αX 3.6s  delay in failure, process in stabilization    checkpoint           front/0
+  n3  any port        X 4s, αX 3.8s  process in failure, process in stabilization  undo, disk every 5s  front/1, back/0
 
 CLIENTS
   board  reads totals  jsonl totals.jsonl (stable)
