@@ -16,7 +16,7 @@ from spe.describe import show_duration
 from spe.errors import ConfigError
 from spe.plan import Channel, PartitionId, Plan, Unit
 from spe.problems import Problems
-from spe.times import MILLISECOND
+from spe.times import MILLISECOND, SECOND
 
 #: How many faults a run may have.
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
@@ -47,7 +47,8 @@ class _Drawing:
         self._links = _links(plan)
         node = next(iter(plan.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
-        self._lengths = [50 * MILLISECOND, *(round(w * f) for w in waits for f in (0.5, 0.9, 1.1, 2.0)), 4 * node.x_us]
+        around = [round(w * f) for w in waits for f in (0.5, 0.9, 1.1, 2.0)]
+        self._lengths = [50 * MILLISECOND, *around, 4 * node.x_us, 8 * SECOND, 8 * SECOND]
         self._waits = waits
 
     def draw(self) -> list[Entry]:
@@ -58,7 +59,7 @@ class _Drawing:
         while len(found) < count:
             at = self._grid(random.randrange(self._from_us, self._to_us))
             found += _KINDS[random.choice(kinds)](self, at)
-        return sorted(found[:count], key=lambda e: e["at"])
+        return sorted((e for e in found[:count] if e["at"] < self._to_us), key=lambda e: e["at"])
 
     def _grid(self, us: int) -> int:
         return us // _GRID_US * _GRID_US

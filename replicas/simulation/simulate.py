@@ -88,8 +88,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                 if watch is not None:
                     watch(cluster)
-            await driver.heal()
-            nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
+        await driver.heal()
         deadline = trio.current_time() + scenario.grace_us / 1e6
         while not (over := is_quiet(cluster)) and trio.current_time() < deadline:
             await trio.sleep(_LOOK_S)

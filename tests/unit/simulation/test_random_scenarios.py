@@ -74,7 +74,7 @@ def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], p
     for scenario, plan in zip(scenarios, plans, strict=True):
         assert len(scenario.faults) <= max(COUNTS)
         for fault in scenario.faults:
-            assert fault.at_us >= 0
+            assert 0 <= fault.at_us < scenario.heal_us
             named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}
             assert named <= {*processes_of(plan), "all"}
 
