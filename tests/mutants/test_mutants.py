@@ -14,7 +14,6 @@ from spe.cli.cases import read_case
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import CASES, case_of, complaints
 
-
 KILLED = [name for name, mutant in MUTANTS.items() if case_of(mutant).exists()]
 
 
