@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -16,11 +17,23 @@ from spe.states import Kind, NodeState
 from spe.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
-from spe.wire.messages import Ack, Heartbeat, HeartbeatAnswer, Hello, OutputStatus, Status, Subscribe, decode_message
+from spe.wire.messages import (
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    OutputStatus,
+    Status,
+    Subscribe,
+    Welcome,
+    check_hello,
+    decode_message,
+)
 from spe.wire.state import decode_state, encode_state
 
 SCHEMA = Schema.of(word="string", n="int64", x="float64!", on="bool")
-MUTATIONS = 4_000
+#: Inputs in all; more by hand: ``FUZZ=10000000 pytest tests/property/test_wire_fuzz.py``.
+INPUTS = int(os.environ.get("FUZZ", "500000"))
 
 
 def control_stream() -> bytes:
@@ -83,7 +96,7 @@ def test_mutated_streams_are_understood_or_refused(make: Callable[[], bytes]) ->
     data, random = make(), Random(20)
     whole = receive([data])
     assert whole >= 5
-    counts = {receive([mutated(data, random)]) for _ in range(MUTATIONS)}
+    counts = {receive([mutated(data, random)]) for _ in range(INPUTS // 5)}
     assert {0, whole} <= counts, "mutations should hit the first frame at times, and sometimes nothing that matters"
 
 
@@ -99,8 +112,8 @@ def test_a_mutated_stream_means_the_same_one_byte_at_a_time(make: Callable[[], b
 def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
     """Most random damage dies at a frame header; here it does not."""
     frames = FrameReader().feed(control_stream() + element_stream())
-    random, refused = Random(22), 0
-    for _ in range(MUTATIONS):
+    random, refused, count = Random(22), 0, 2 * INPUTS // 5
+    for _ in range(count):
         kind, body = random.choice(frames)
         bad = Frame(kind, mutated(bytes(body), random))
         try:
@@ -110,20 +123,37 @@ def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
                 ElementDecoder(SCHEMA, StringPool()).decode(bad)
         except RemoteProtocolError:
             refused += 1
-    assert 0 < refused < MUTATIONS
+    assert 0 < refused < count
 
 
 def test_mutated_states_behind_good_checksums_are_understood_or_refused() -> None:
     rows = Rows.from_tuples(SCHEMA, [1, 2], [("a", 1, 0.5, True), (None, None, 1.5, None)])
     data, random, refused = encode_state({"rows": rows, "list": [1, (2.5, None)], "b": b"x"}), Random(23), 0
     header, body = data[:24], data[24:]
-    for _ in range(MUTATIONS):
+    for _ in range(INPUTS // 10):
         bad = mutated(body, random)
         try:
             decode_state(header[:8] + zlib.crc32(bad).to_bytes(4, "little") + header[12:] + bad)
         except RemoteProtocolError:
             refused += 1
-    assert 0 < refused < MUTATIONS
+    assert 0 < refused < INPUTS // 10
+
+
+def test_mutated_hellos_are_answered_or_refused() -> None:
+    """Who gets in with a damaged hello has damaged nothing that matters: never the cluster, the token or the plan."""
+    hello = Hello(1, "demo", "client", "client:c", 2, "f00d", "secret")
+    body, random, welcome = FrameReader().feed(hello.encode())[0].body, Random(25), 0
+    for _ in range(INPUTS // 10):
+        try:
+            found = decode_message(mutated(bytes(body), random))
+        except RemoteProtocolError:
+            continue
+        if isinstance(found, Hello):
+            answer = check_hello(found, cluster="demo", fingerprint="f00d", token="secret", name="n1", incarnation=1)
+            if isinstance(answer, Welcome):
+                welcome += 1
+                assert (found.version, found.cluster, found.token) == (1, "demo", "secret")
+    assert welcome > 0
 
 
 def test_random_bytes_are_refused() -> None:
