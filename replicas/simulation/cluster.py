@@ -34,7 +34,8 @@ from replicas.replica import Replica
 from replicas.simulation.clock import SimClock, now_us
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.host import HOST, Processors, SimCompute, StoryTrace
-from replicas.simulation.network import GOOD, HostNetwork, LinkState, SimNetwork
+from replicas.simulation.link import GOOD, LinkState
+from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.source_process import run_source_process
 from spe.env import Env
 from spe.plan import Channel, Plan
@@ -155,6 +156,7 @@ class SimCluster:
     def restart(self, host: str) -> None:
         assert self._nursery is not None
         self._note(f"restart {host}")
+        self.network.back(host)
         self.disks[host] = self.disks[host].restarted()
         self.history(ProcessUp(now := now_us(), host, now))
         self._nursery.start_soon(self._process, host)

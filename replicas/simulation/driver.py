@@ -17,7 +17,7 @@ from replicas.fault_state import Action, Do, FaultState
 from replicas.faults import Fault, FaultKind, processes_of
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
-from replicas.simulation.network import LinkState
+from replicas.simulation.link import LinkState
 from spe.plan import Limits
 from spe.states import NodeState
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from replicas.faults import Fault, read_faults
-from replicas.simulation.network import LinkState
+from replicas.simulation.link import LinkState
 from spe.config import load_plan_data
 from spe.errors import ConfigError
 from spe.plan import Plan

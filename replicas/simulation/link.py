@@ -1,0 +1,78 @@
+"""What the links between simulated hosts are like at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+#: A lost segment comes again after this, twice that the second time, and so on.
+RETRANSMIT_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """One direction of a link.
+
+    Attributes:
+      cut: holds what is sent.
+      delay_us, jitter_us: everything is late by the delay and up to the jitter.
+      bytes_per_s: bandwidth; None: no bound.
+      loss: share of sends that have to be repeated.
+    """
+
+    cut: bool = False
+    delay_us: int = 0
+    jitter_us: int = 0
+    bytes_per_s: float | None = None
+    loss: float = 0.0
+
+
+GOOD: Final = LinkState()
+Pair = tuple[str, str]
+
+
+class Links:
+    """All links, by (sender, receiver).
+
+    Args:
+      random: draws jitter and loss.
+      base: a link of which nothing else is said.
+
+    Attributes:
+      without_power: hosts that neither send nor answer.
+    """
+
+    def __init__(self, random: Random, base: LinkState) -> None:
+        self.without_power: set[str] = set()
+        self._random = random
+        self._base = base
+        self._states: dict[Pair, LinkState] = {}
+        self._refused: AbstractSet[Pair] = frozenset()
+
+    def set(self, states: Mapping[Pair, LinkState], refused: AbstractSet[Pair]) -> None:
+        self._states, self._refused = dict(states), refused
+
+    def state(self, source: str, target: str) -> LinkState:
+        states = self._states
+        return states.get((source, target), self._base) if states else self._base
+
+    def passes(self, source: str, target: str) -> bool:
+        """Does anything arrive there?"""
+        power = self.without_power
+        return not (self.state(source, target).cut or (power and (source in power or target in power)))
+
+    def is_refused(self, source: str, target: str) -> bool:
+        return (source, target) in self._refused
+
+    def late_s(self, source: str, target: str) -> float:
+        """How late something is that is sent now."""
+        link = self.state(source, target)
+        late = (link.delay_us + (self._random.random() * link.jitter_us if link.jitter_us else 0)) / 1e6
+        wait = RETRANSMIT_S
+        while link.loss and self._random.random() < link.loss:
+            late += wait
+            wait *= 2
+        return late

@@ -1,0 +1,131 @@
+"""One direction of a simulated connection: what was sent, when it arrives, and what ends it.  Time is passed in."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+#: What production sets as TCP_USER_TIMEOUT.
+USER_TIMEOUT_S: Final = 30.0
+
+#: In a pipe's chunks: whoever sent has closed.
+_END: Final = b""
+
+
+class Pipe:
+    """Bytes on their way, in order.
+
+    While a pipe is stopped nothing arrives; what had arrived before can be taken all the same, as from a socket.
+
+    Attributes:
+      source, target: hosts.
+      size: bytes sent and not taken.
+      lost: stopped for ever, whatever becomes of the link.
+      reset_at: seconds; when an RST arrives.
+      stopped_at: seconds; since when nothing arrives.
+    """
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source, self.target = source, target
+        self.size = 0
+        self.lost = False
+        self.reset_at = math.inf
+        self.stopped_at = math.inf
+        #: (when it arrives, bytes), oldest first; the times never decrease.
+        self._chunks: deque[tuple[float, bytes]] = deque()
+        self._free_at = 0.0
+        #: Since when the sender has waited for an acknowledgement.
+        self._unacked_at = math.inf
+
+    # --- the sender's side ---
+
+    def send(self, now: float, data: bytes, late_s: float, bytes_per_s: float | None) -> None:
+        """It arrives ``late_s`` after the last of it has left, and never before what was sent earlier."""
+        if bytes_per_s:
+            self._free_at = max(now, self._free_at) + len(data) / bytes_per_s
+        self._append(now, data, max(now, self._free_at) + late_s)
+
+    def end(self, now: float, late_s: float) -> None:
+        """Nothing more will be sent."""
+        self._append(now, _END, max(now, self._free_at) + late_s)
+
+    def reset(self, now: float, late_s: float) -> None:
+        """The sender's socket is gone, and its kernel says so, after all that was sent."""
+        self.reset_at = min(self.reset_at, self._after_all(now + late_s))
+
+    def _append(self, now: float, data: bytes, arrives: float) -> None:
+        self._chunks.append((self._after_all(arrives), data))
+        self.size += len(data)
+        if self.stopped:
+            self._unacked_at = min(self._unacked_at, now)
+
+    def _after_all(self, arrives: float) -> float:
+        """Not before what was sent earlier, nor before a stop that is older, were it of the same moment."""
+        if self._chunks:
+            arrives = max(arrives, self._chunks[-1][0])
+        return max(arrives, math.nextafter(self.stopped_at, math.inf)) if self.stopped else arrives
+
+    @property
+    def gives_up_at(self) -> float:
+        """When the sender's kernel takes the connection for dead."""
+        return self._unacked_at + USER_TIMEOUT_S
+
+    # --- the link ---
+
+    @property
+    def stopped(self) -> bool:
+        return self.stopped_at < math.inf
+
+    def stop(self, now: float) -> None:
+        if not self.stopped:
+            self.stopped_at = now
+            if self._chunks and self._chunks[-1][0] > now:
+                self._unacked_at = now
+
+    def go(self) -> None:
+        """What was held arrives: at once, where it would have arrived by now."""
+        self.stopped_at = self._unacked_at = math.inf
+
+    def drop(self, now: float) -> None:
+        """What has not arrived never will."""
+        while self._chunks and self._chunks[-1][0] > min(now, self.stopped_at):
+            self.size -= len(self._chunks.pop()[1])
+        self._unacked_at = math.inf
+
+    # --- the receiver's side ---
+
+    def take(self, now: float, max_bytes: int) -> bytes | None:
+        """What has arrived; b"" at the end, None where there is nothing."""
+        arrived = min(now, self.stopped_at)
+        taken: list[bytes] = []
+        room = max_bytes
+        while room and self._chunks and self._chunks[0][0] <= arrived:
+            when, data = self._chunks[0]
+            if data == _END:
+                return b"".join(taken)
+            if len(data) > room:
+                self._chunks[0] = (when, data[room:])
+                data = data[:room]
+            else:
+                self._chunks.popleft()
+            taken.append(data)
+            room -= len(data)
+            self.size -= len(data)
+        if not taken:
+            return None
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    def is_reset(self, now: float) -> bool:
+        return self.reset_at <= min(now, self.stopped_at)
+
+    def next_after(self, now: float) -> float:
+        """When the receiver may find something new, as things are now."""
+        if self.stopped:
+            return math.inf
+        return min((t for t in (self.first_at, self.reset_at) if t > now), default=math.inf)
+
+    @property
+    def first_at(self) -> float:
+        """When the first of what was not taken arrives."""
+        return self._chunks[0][0] if self._chunks else math.inf
