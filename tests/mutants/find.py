@@ -2,7 +2,8 @@
 
     python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
 
-The scenarios that kill other mutants are tried first (they are small), then fresh seeds; what is found is shrunk.
+The scenarios that kill other mutants are tried first (they are small), then those of :mod:`tests.mutants.scripted`,
+then seeds; what is found is shrunk.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.scripted import scripted
 
 CASES = Path(__file__).parent / "cases"
 REGRESSIONS = Path(__file__).parents[1] / "regressions"
 #: Runs that shrinking may take.
-BUDGET = 60
+BUDGET = 30
 
 
 def case_of(mutant: Mutant) -> Path:
@@ -58,6 +60,7 @@ def candidates(mutant: Mutant, seeds: range) -> Iterator[tuple[str, Scenario]]:
     for path in dict.fromkeys(known):
         if path.exists():
             yield path.stem, read_case(path)
+    yield from scripted().items()
     for seed in seeds:
         yield f"seed {seed}", random_scenario(seed)
 
