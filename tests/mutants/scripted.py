@@ -1,4 +1,4 @@
-"""Scenarios made by hand to meet what random ones seldom do: long failures, switches between diverged replicas, ties."""
+"""Scenarios made by hand for what random ones seldom meet: long failures, switches between diverged replicas, ties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIG: dict[str, Any] = {
         for seed, (name, rate) in enumerate({"a": 50, "b": 50, "c": 2}.items())
     },
     "query": {
-        "all": {"union": ["a", "b", "c"]},
+        "all": {"union": {"from": ["a", "b", "c"]}},
         "sums": {
             "aggregate": {
                 "from": "all",
