@@ -15,6 +15,7 @@ import trio
 from replicas.client import Client
 from replicas.client_stats import ClientStats, ReplayEpoch
 from replicas.client_view import Change
+from replicas.incarnation import claim
 from replicas.recorder import Recorder, client_folder
 from replicas.serving import Injector, Opened, Server
 from replicas.sinks import Sink, open_sink
@@ -138,6 +139,7 @@ class ClientProcess:
           LogFull, OSError: the recording or a sink cannot be written.
         """
         try:
+            self.client.me.incarnation = await claim(self._env, client_folder(self.client.plan.name) / "incarnation")
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:

@@ -27,9 +27,9 @@ RECEIVE_BYTES = 512 << 10
 HELLO_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
-    """Who we are to others.
+    """Who we are to others; a process that keeps its incarnation on disk sets it before it first connects.
 
     Attributes:
       role: node, source, client or control.

@@ -13,6 +13,7 @@ import trio.lowlevel
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
+from replicas.incarnation import claim
 from replicas.inputs import Action
 from replicas.links import Identity, dial
 from replicas.output_log import NotReady as LogNotReady
@@ -148,6 +149,7 @@ class NodeProcess:
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
+        self._me.incarnation = await claim(self._env, PurePosixPath("nodes", self._node, "incarnation"))
         server = Server(self._env, self._plan, self._me, self)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
