@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import trio
@@ -10,9 +11,11 @@ from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
 from spe.plan import Plan
 from spe.tls import holder_of
-from spe.wire.framing import Frame, FrameReader, FrameType
+from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
 from spe.wire.messages import (
+    HELLO_VALUES_MAX,
     PROTOCOL_VERSION,
+    VALUES_MAX,
     Hello,
     Message,
     Role,
@@ -21,7 +24,8 @@ from spe.wire.messages import (
     decode_message,
 )
 
-#: Largest read: enough that many small frames are handled in one go, and a large one does not come in pieces.
+#: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
+#: come in pieces.
 RECEIVE_BYTES = 512 << 10
 #: Longest time for a whole first frame: a peer that dribbles is no peer.
 HELLO_SECONDS = 2.0
@@ -49,12 +53,16 @@ class Connection:
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._frames = FrameReader()
-        self._waiting: list[Frame] = []
+        self._waiting: deque[Frame] = deque()
+        self._receive_bytes = UNAUTHENTICATED_BYTES
+        self._values_max = HELLO_VALUES_MAX
         self._send_lock = trio.Lock()
 
     def allow(self, frame_bytes: int) -> None:
         """The peer is known: larger frames are accepted from now on."""
         self._frames.limit = frame_bytes
+        self._receive_bytes = RECEIVE_BYTES
+        self._values_max = VALUES_MAX
 
     def named(self, peer: str) -> None:
         """Tells the network layer who is at the other end, for fault injection by name."""
@@ -83,26 +91,34 @@ class Connection:
           LinkBroken: the peer vanished.  LinkClosed: it hung up between two frames.
           RemoteProtocolError: what it sent is no frame, or too large.
         """
-        while True:
-            if self._waiting:
-                frames, self._waiting = self._waiting, []
-                return frames
+        if not self._waiting:
+            await self._fill()
+        frames = list(self._waiting)
+        self._waiting.clear()
+        return frames
+
+    async def _fill(self) -> None:
+        """Reads until a frame is waiting."""
+        while not self._waiting:
             try:
-                data = await self._stream.receive_some(RECEIVE_BYTES)
+                data = await self._stream.receive_some(self._receive_bytes)
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
                 raise LinkBroken(f"while receiving: {error or type(error).__name__}") from error
             if not data:
                 self._frames.finish()
                 raise LinkClosed("the peer hung up")
-            self._waiting = self._frames.feed(data)
+            self._waiting += self._frames.feed(data)
 
     async def receive_message(self) -> Message:
         """The next frame, which must be a control message; later frames wait for the next call."""
-        frames = await self.receive()
-        self._waiting = frames[1:]
-        if frames[0].type is not FrameType.CONTROL:
-            raise RemoteProtocolError(f"expected a control message, got a {frames[0].type.name} frame")
-        return decode_message(frames[0].body)
+        if self._waiting:
+            await trio.lowlevel.checkpoint()  # thousands of messages in one read: others get their turn between them
+        else:
+            await self._fill()
+        found = self._waiting.popleft()
+        if found.type is not FrameType.CONTROL:
+            raise RemoteProtocolError(f"expected a control message, got a {found.type.name} frame")
+        return decode_message(found.body, self._values_max)
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)

@@ -10,14 +10,16 @@ import trio
 
 from replicas.links import HELLO_SECONDS, Connection, Identity
 from replicas.producer_subscription import Subscription
+from replicas.reception import Reception
 from replicas.signal import Signal
 from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan import Plan
 from spe.schema import Schema
+from spe.sparing import SparingTrace
 from spe.tls import holder_of
 from spe.wire.codec import ElementEncoder
-from spe.wire.framing import Buffer
+from spe.wire.framing import CONTROL_BYTES, Buffer
 from spe.wire.messages import (
     SNAPSHOT_PART_BYTES,
     Heartbeat,
@@ -49,6 +51,9 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 PULL_BYTES = 256 << 10
 #: Longest wait for the next part of a snapshot; the first one takes as long as encoding all of it.
 SNAPSHOT_SECONDS = 10.0
+#: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
+#: it still takes anything is known to the kernel only (spe.network).
+ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,9 @@ class Server:
         self._plan = plan
         self._me = me
         self._service = service
+        self._reception = Reception(plan, me)
+        #: For what peers do wrong: as often as they like, but not in our trace.
+        self._complaints = SparingTrace(env.trace)
 
     async def handle(self, stream: trio.abc.Stream) -> None:
         """Serves one connection to its end.  Nothing that a peer does raises out of here."""
@@ -100,11 +108,11 @@ class Server:
             with trio.move_on_after(HELLO_SECONDS):
                 peer = await self._welcome(connection)
             if peer is not None:
-                await self._converse(connection, peer)
+                await self._receive_peer(connection, peer)
         except (LinkBroken, LinkClosed):
             pass
         except RemoteProtocolError as error:
-            self._env.trace.event("bad_peer", why=str(error))
+            self._complaints.event("bad_peer", peer=peer, why=str(error))
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
@@ -124,13 +132,19 @@ class Server:
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
         if not isinstance(answer, Refused):
-            connection.allow(self._plan.limits.frame_bytes)
+            connection.allow(CONTROL_BYTES)  # data only ever goes out here
             connection.named(hello.name)
         await connection.send(answer)
         if isinstance(answer, Refused):
-            self._env.trace.event("refused", peer=hello.name, why=answer.reason)
+            self._complaints.event("refused", peer=hello.name, why=answer.reason)
             return None
         return hello.name
+
+    async def _receive_peer(self, connection: Connection, peer: str) -> None:
+        with self._reception.visit(peer) as scope:
+            await self._converse(connection, peer)
+        if scope.cancelled_caught:
+            self._complaints.event("sent_away", peer=peer, why="too many connections of this peer")
 
     async def _converse(self, connection: Connection, peer: str) -> None:
         service = self._service
@@ -140,33 +154,33 @@ class Server:
                 await self._subscription(connection, peer, message)
                 return
             if isinstance(message, Heartbeat):
-                await connection.send(service.heartbeat(peer, message))
+                await _answer(connection, service.heartbeat(peer, message))
             elif isinstance(message, PartnerRequest):
-                await connection.send(service.partner_request(message))
+                await _answer(connection, service.partner_request(message))
             elif isinstance(message, SnapshotRequest):
                 await self._snapshot(connection, message)
             elif isinstance(message, StatusRequest):
-                await connection.send(Status(service.status()))
+                await _answer(connection, Status({**service.status(), "connections": self._reception.status()}))
             elif isinstance(message, Inject):
                 error = await service.inject(message.fault)
-                await connection.send(InjectAnswer(not error, error))
+                await _answer(connection, InjectAnswer(not error, error))
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
 
     async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
         data = await self._service.snapshot(message)
         if isinstance(data, SnapshotRefused):
-            await connection.send(data)
+            await _answer(connection, data)
             return
         last = (len(data) - 1) // SNAPSHOT_PART_BYTES if data else 0
         for index in range(last + 1):
             part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
-            await connection.send(SnapshotPart(index, index == last, part))
+            await _answer(connection, SnapshotPart(index, index == last, part))
 
     async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
         opened = self._service.subscribe(peer, message)
         if not isinstance(opened, Opened):
-            await connection.send(opened)
+            await _answer(connection, opened)
             return
         await connection.send(opened.greeting)
         trace = self._env.trace.event
@@ -209,6 +223,14 @@ class Server:
             for element in elements:
                 parts += [element.encode()] if isinstance(element, StateChange) else encoder.encode(element)
             await connection.send_bytes(b"".join(parts))
+
+
+async def _answer(connection: Connection, message: Message) -> None:
+    """Raises LinkBroken also where the peer asks and asks, and reads no answer."""
+    with trio.move_on_after(ANSWER_SECONDS) as waiting:
+        await connection.send(message)
+    if waiting.cancelled_caught:
+        raise LinkBroken(f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s")
 
 
 async def request(connection: Connection, message: Message) -> Message:

@@ -1,8 +1,8 @@
-"""TCP, behind the Network interface: bounded, and with strangers kept apart from peers that are known.
+"""TCP, behind the Network interface.
 
-Until a handler knows who is there (it sets ``stream.peer_name``) a connection lives on borrowed time: it has
-``hello_s`` seconds, and when there are too many such connections the oldest goes.  A peer says hello within
-milliseconds, so a flood of slow strangers cannot keep it out.
+Until a handler knows who is there (it sets ``stream.peer_name``) a connection is a stranger's (:mod:`spe.doorway`).
+Afterwards the kernel watches it: a peer that acknowledges nothing, or takes nothing of what waits for it, is given up
+after ``silent_s``.  A consumer under back-pressure that long subscribes again at its position.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import trio
 
+from spe.doorway import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, Doorway
 from spe.env import Trace
 from spe.errors import LinkBroken, PortInUse
 
 Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 
 CONNECT_S: Final = 0.6
-HELLO_S: Final = 2.0
-#: Connections that have not said who they are.
-STRANGERS_MAX: Final = 64
-#: Connections in all.
-CONNECTIONS_MAX: Final = 1024
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10
-#: A peer whose machine is gone sends no reset: these make the kernel notice, so that nothing waits for ever.
+#: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
+#: that nothing waits for ever.
 _KEEPALIVE_S: Final = 15
-_USER_TIMEOUT_MS: Final = 30_000
+SILENT_S: Final = 30.0
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -47,7 +44,13 @@ class TcpStream(trio.abc.Stream):
       address: of the other end.
     """
 
-    def __init__(self, stream: trio.SocketStream, address: str, on_known: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        address: str,
+        on_known: Callable[[], None] = lambda: None,
+        silent_s: float = SILENT_S,
+    ) -> None:
         self.address = address
         self._stream = stream
         self._peer_name: str | None = None
@@ -56,7 +59,7 @@ class TcpStream(trio.abc.Stream):
             (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
             (socket.IPPROTO_TCP, "TCP_KEEPIDLE", _KEEPALIVE_S),
             (socket.IPPROTO_TCP, "TCP_KEEPINTVL", _KEEPALIVE_S),
-            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", _USER_TIMEOUT_MS),
+            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", round(1000 * silent_s)),
         ):
             if hasattr(socket, name):  # the last three are not everywhere; TCP_NODELAY is set by trio
                 stream.setsockopt(level, getattr(socket, name), value)
@@ -91,6 +94,7 @@ class TcpNetwork:
       connect_s: longest time to open a connection, name resolution included.
       hello_s: longest time that a stranger may take to become known.
       strangers_max, connections_max: bounds on accepted connections, per listener.
+      silent_s: longest time that a peer may take nothing of what waits for it.
       trace: told of connections that ended badly; None: nobody is.
     """
 
@@ -101,12 +105,14 @@ class TcpNetwork:
         hello_s: float = HELLO_S,
         strangers_max: int = STRANGERS_MAX,
         connections_max: int = CONNECTIONS_MAX,
+        silent_s: float = SILENT_S,
         trace: Trace | None = None,
     ) -> None:
         self._connect_s = connect_s
         self._hello_s = hello_s
         self._strangers_max = strangers_max
         self._connections_max = connections_max
+        self._silent_s = silent_s
         self._trace = trace
 
     async def connect(self, address: str) -> TcpStream:
@@ -114,7 +120,7 @@ class TcpNetwork:
         host, port = parse_address(address)
         with trio.move_on_after(self._connect_s):
             try:
-                return TcpStream(await trio.open_tcp_stream(host, port), address)
+                return TcpStream(await trio.open_tcp_stream(host, port), address, silent_s=self._silent_s)
             except OSError as e:
                 raise LinkBroken(f"cannot connect to {address}: {_reason(e)}") from e
         raise LinkBroken(f"cannot connect to {address}: no answer within {self._connect_s:g} s")
@@ -140,7 +146,7 @@ class TcpNetwork:
                 await extra.aclose()
             listeners = listeners[:1]
         bound = listeners[0].socket.getsockname()[1]
-        doorway = _Doorway(self._strangers_max, self._connections_max)
+        doorway = Doorway(self._hello_s, self._strangers_max, self._connections_max, self._trace)
 
         async def accept(stream: trio.SocketStream) -> None:
             await self._run_handler(stream, handler, doorway)
@@ -148,62 +154,21 @@ class TcpNetwork:
         task_status.started(f"{address.rpartition(':')[0]}:{bound}")
         await trio.serve_listeners(accept, listeners)
 
-    async def _run_handler(self, raw: trio.SocketStream, handler: Handler, doorway: _Doorway) -> None:
-        scope = trio.CancelScope(deadline=trio.current_time() + self._hello_s)
+    async def _run_handler(self, raw: trio.SocketStream, handler: Handler, doorway: Doorway) -> None:
         try:
             peer = raw.socket.getpeername()
-            address = f"{peer[0]}:{peer[1]}"
-            stream = TcpStream(raw, address, lambda: doorway.known(scope))
+            visit = doorway.visit(peer[0])
+            stream = TcpStream(raw, f"{peer[0]}:{peer[1]}", visit.known, self._silent_s)
         except OSError:  # gone before we looked
             await trio.aclose_forcefully(raw)
             return
         try:
-            if not doorway.enter(scope):
-                self._event("connection_refused", address=address, connections=self._connections_max)
-                return
-            with scope:
-                await handler(stream)
-            if scope.cancelled_caught:
-                self._event("stranger_dropped", address=address, hello_s=self._hello_s)
+            await doorway.attend(visit, lambda: handler(stream))
         except Exception as e:  # whatever it is, it must not reach the listener's nursery
-            self._event("connection_failed", address=address, peer=stream.peer_name, error=f"{type(e).__name__}: {e}")
+            why = f"{type(e).__name__}: {e}"
+            doorway.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
         finally:
-            doorway.leave(scope)
             await trio.aclose_forcefully(raw)
-
-    def _event(self, name: str, **fields: Any) -> None:
-        if self._trace is not None:
-            self._trace.event(name, **fields)
-
-
-class _Doorway:
-    """Who is inside a listener: strangers in order of arrival, and everybody."""
-
-    def __init__(self, strangers_max: int, connections_max: int) -> None:
-        self._strangers_max = strangers_max
-        self._connections_max = connections_max
-        self._strangers: dict[trio.CancelScope, None] = {}
-        self._count = 0
-
-    def enter(self, scope: trio.CancelScope) -> bool:
-        """Counts a new stranger, sending the oldest away when there are too many; False when the house is full."""
-        self._count += 1
-        if self._count > self._connections_max:
-            return False
-        self._strangers[scope] = None
-        if len(self._strangers) > self._strangers_max:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.cancel()
-        return True
-
-    def known(self, scope: trio.CancelScope) -> None:
-        if self._strangers.pop(scope, scope) is None:
-            scope.deadline = float("inf")
-
-    def leave(self, scope: trio.CancelScope) -> None:
-        self._strangers.pop(scope, None)
-        self._count -= 1
 
 
 def _reason(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import msgpack
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.states import NodeState
+from spe.wire.budget import check_cost
 from spe.wire.fields import (
     MANY,
     Count,
@@ -42,6 +43,11 @@ from spe.wire.fields import Role as Role
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
 PROTOCOL_VERSION: Final = 1
+
+#: Values in a control message, containers included: as objects at most some 6 MiB.
+VALUES_MAX: Final = 64 << 10
+#: The same before authentication: a hello and its answer are flat and short, in other versions too.
+HELLO_VALUES_MAX: Final = 64
 
 M = TypeVar("M", bound="Message")
 
@@ -348,13 +354,17 @@ _CHECKS: Final = {
 }
 
 
-def decode_message(body: Buffer) -> Message:
+def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
     """The message in the body of a CONTROL frame.
+
+    Args:
+      values_max: of how many values it may consist.
 
     Raises:
       RemoteProtocolError: no message, or a field is not what it must be; says which.
     """
     try:
+        check_cost(body, values_max)
         items = msgpack.unpackb(
             body, raw=False, use_list=True, strict_map_key=True, max_ext_len=0, max_array_len=MANY, max_map_len=MANY
         )
