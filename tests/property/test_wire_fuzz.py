@@ -16,8 +16,9 @@ from spe.schema import Schema
 from spe.states import Kind, NodeState
 from spe.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
-from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
+from spe.wire.framing import CONTROL_BYTES, UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
 from spe.wire.messages import (
+    HELLO_VALUES_MAX,
     Ack,
     Heartbeat,
     HeartbeatAnswer,
@@ -172,20 +173,44 @@ def test_random_bytes_are_refused() -> None:
         b"\x91" * 65_000,  # nested as deep as it gets
         b"\xdc\x0f\xff" + b"\x80" * 4_095,
         b"\xdc\x0f\xff" + (b"\xdc\x00\x0f" + b"\x80" * 15) * 3_000,
+        b"\xdc\x0f\xff" * 20_000,  # lists in lists, for each of which 32 KiB would be taken
+        b"\xdc\x0f\xff" * 500,
     ],
 )
 def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
-    """At most what 64 KiB of nested msgpack were measured to become, 5 MiB."""
+    """What it would cost is added up before anything is built."""
     data = frame(FrameType.CONTROL, bomb[: UNAUTHENTICATED_BYTES - 8])
     tracemalloc.start()
     try:
         (found,) = FrameReader().feed(data)
         with pytest.raises(RemoteProtocolError):
-            decode_message(found.body)
+            decode_message(found.body, HELLO_VALUES_MAX)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 6 << 20
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        b"\x80" * 4_095,
+        b"\x90" * 4_095,
+        b"\xa2ab" * 4_095,
+        (b"\xdc\x0f\xff" + b"\x80" * 4_095) * 60,
+        b"\xdc\x0f\xff" * 80_000,
+    ],
+)
+def test_a_memory_bomb_from_a_peer_costs_no_more_than_the_largest_message(fill: bytes) -> None:
+    body = (b"\x92\x12\x81\xa1k\xdc\x0f\xff" + (fill * 60 if len(fill) < 20_000 else fill))[:CONTROL_BYTES]
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decode_message(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_a_frame_that_is_announced_but_does_not_come_costs_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from replicas.simulation.cluster import SimCluster
+from spe.errors import LinkBroken
 from spe.states import NodeId
 from spe.wire.framing import FrameReader, FrameType
 from spe.wire.messages import (
@@ -176,3 +178,56 @@ async def test_acknowledgements_of_strangers_truncate_nothing(autojump_clock: Mo
         await peer.say(hello(cluster), Heartbeat(1, 1, [("s1", 0, "client:other", 10**6)]))  # type: ignore[list-item]
         await trio.sleep(SECONDS + 1)
         Outcome(cluster).assert_complete()
+
+
+async def flooded(peers: int) -> tuple[Outcome, list[str]]:
+    """A run in which so many connect to n1a and behave badly, in all the ways there are, again and again."""
+    story: list[str] = []
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+
+            async def pester(number: int) -> None:
+                dribble = hello(cluster).encode()
+                guest = hello(cluster, role="control", name=f"guest{number}", fingerprint="")
+                while True:
+                    with suppress(trio.BrokenResourceError, LinkBroken):
+                        peer = await visit(cluster)
+                        match number % 5:
+                            case 0:  # one byte every 200 ms
+                                for at in range(len(dribble)):
+                                    await peer.say(dribble[at : at + 1])
+                                    await trio.sleep(0.2)
+                            case 1:  # says nothing
+                                await peer.hear()
+                            case 2:
+                                await peer.say(b"\x5b\xdc\x01\x00\xe0\x2e\x00\x00" + b"\xdc\x0f\xff" * 4_000)
+                                await peer.hear()
+                            case 3:  # asks and asks, and never reads
+                                await peer.say(guest, *[StatusRequest()] * 50)
+                                await trio.sleep(60)
+                            case _:  # stays, for nothing
+                                await peer.say(guest)
+                                await trio.sleep(60)
+                    await trio.sleep(1)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(peers):
+                    nursery.start_soon(pester, number)
+                await trio.sleep(SECONDS + 1)
+                story += cluster.log
+                nursery.cancel_scope.cancel()
+            return Outcome(cluster), story
+
+
+async def test_three_hundred_bad_peers_cost_a_good_client_no_microsecond(autojump_clock: MockClock) -> None:
+    quiet, _ = await flooded(0)
+    loud, story = await flooded(300)
+    loud.assert_complete()
+    assert loud.tentative == quiet.tentative == 0
+    assert loud.longest_wait_us() <= quiet.longest_wait_us() + 1_000
+    assert any("sent_away peer=guest" in line for line in story)
+    assert not any("sent_away peer=client:c" in line for line in story)
+    told = [line for line in story if " n1a " in line and ("sent_away" in line or "bad_peer" in line)]
+    assert len(told) < 20 * 2 * (SECONDS + 3), "a flood does not fill the trace"

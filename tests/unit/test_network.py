@@ -178,3 +178,43 @@ async def test_a_full_house_takes_nobody_until_somebody_leaves() -> None:
         assert await second.receive_some() == b""
         assert events.names == ["connection_refused"]
         assert await answer(first) == b"ping"
+
+
+async def test_a_peer_that_takes_nothing_of_what_waits_for_it_is_given_up() -> None:
+    """Known or not: the kernel sees that it has not taken a byte for so long."""
+    given_up = trio.Event()
+
+    async def flood(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, TcpStream)
+        stream.peer_name = "known"
+        try:
+            while True:
+                await stream.send_all(bytes(1 << 20))
+        except trio.BrokenResourceError:
+            given_up.set()
+
+    async with served(TcpNetwork(silent_s=0.5), flood) as (_address, dial):
+        await dial()
+        with trio.fail_after(20):
+            await given_up.wait()
+
+
+async def test_three_hundred_strangers_that_say_nothing_do_not_keep_a_peer_out() -> None:
+    events = Events()
+    events.event = lambda name, /, **fields: events.names.append(name)  # type: ignore[method-assign]
+    async with served(TcpNetwork(trace=events), echo_after_hello) as (_address, dial):
+        known = await dial()
+        assert await answer(known, b"hello") == b"hello"
+        for _ in range(300):
+            await dial()
+        late = await dial()
+        assert await answer(late, b"hello") == b"hello"
+        assert await answer(known) == b"ping"
+    assert 0 < len(events.names) <= 2 * 20 + 1, "counted, but not each told"
+
+
+async def echo_after_hello(stream: trio.abc.Stream) -> None:
+    assert isinstance(stream, TcpStream)
+    while data := await stream.receive_some():
+        stream.peer_name = "known"
+        await stream.send_all(data)
