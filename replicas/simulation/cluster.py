@@ -32,7 +32,7 @@ from replicas.observation import buffers
 from replicas.reference import reference_rows
 from replicas.replica import Replica
 from replicas.simulation.clock import SimClock, now_us
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
@@ -151,7 +151,9 @@ class SimCluster:
         self._processors.thaw(host)
         self._ended("freeze", host)
         if power:
-            self.disks[host] = self.disks[host].power_loss(self._torn)
+            self.disks[host] = self.disks[host].power_loss(
+                lambda _path, synced, written: torn(self._random, synced, written)
+            )
 
     def restart(self, host: str) -> None:
         assert self._nursery is not None
@@ -160,15 +162,6 @@ class SimCluster:
         self.disks[host] = self.disks[host].restarted()
         self.history(ProcessUp(now := now_us(), host, now))
         self._nursery.start_soon(self._process, host)
-
-    def _torn(self, path: PurePosixPath, synced: bytes, written: bytes) -> bytes:
-        """Any part of what was not synced, its last bytes perhaps garbage."""
-        tail = written[len(synced) :]
-        kept = tail[: self._random.randint(0, len(tail))]
-        if kept and self._random.random() < 0.3:
-            cut = self._random.randint(0, len(kept) - 1)
-            kept = kept[:cut] + self._random.randbytes(len(kept) - cut)
-        return synced + kept
 
     def freeze(self, host: str) -> None:
         """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""

@@ -16,13 +16,25 @@ import trio
 from spe.errors import LogError
 
 
+def torn(random: Random, synced: bytes, written: bytes) -> bytes:
+    """What a power loss leaves of a file: any part of what was not synced, its last bytes perhaps garbage."""
+    tail = written[len(synced) :]
+    kept = tail[: random.randint(0, len(tail))]
+    if kept and random.random() < 0.3:
+        cut = random.randint(0, len(kept) - 1)
+        kept = kept[:cut] + random.randbytes(len(kept) - cut)
+    return synced + kept
+
+
 class _File:
     """Contents shared by every handle on a path."""
 
-    def __init__(self, contents: bytes = b"") -> None:
+    def __init__(self, contents: bytes = b"", synced_size: int | None = None) -> None:
         self.written = bytearray(contents)
-        #: So much of it is on disk whatever happens; files only grow, and what is cut off was not synced.
-        self.synced_size = len(contents)
+        #: So much of it is on disk whatever happens.
+        self.synced_size = len(contents) if synced_size is None else synced_size
+        #: So much of it has been there since the last sync began.
+        self.untouched_size = len(contents)
 
     @property
     def synced(self) -> bytes:
@@ -47,11 +59,12 @@ class _AppendFile:
         self._file.written += data
 
     async def sync(self) -> None:
-        seen = len(self._file.written)  # what is appended meanwhile is not promised
+        file = self._file
+        file.untouched_size = len(file.written)  # what is appended meanwhile is not promised
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
         await self._storage.moving()
-        self._file.synced_size = min(seen, len(self._file.written))
+        file.synced_size = max(file.synced_size, file.untouched_size)
 
     def read(self, offset: int, length: int) -> bytes:
         assert not self._closed
@@ -63,6 +76,8 @@ class _AppendFile:
     def truncate(self, size: int) -> None:
         freed = len(self._file.written) - size
         del self._file.written[size:]
+        self._file.synced_size = min(self._file.synced_size, size)  # what is written there next is not synced
+        self._file.untouched_size = min(self._file.untouched_size, size)
         if self._storage.space_left is not None:
             self._storage.space_left += freed
 
@@ -104,6 +119,8 @@ class SimDisk:
         if self.space_left is not None and len(data) > self.space_left:
             raise OSError(errno.ENOSPC, "No space left on device")
         await self.moving()
+        if self.space_left is not None:
+            self.space_left -= len(data) - self._size(path)
         self.files[path] = _File(data)
 
     def read(self, path: PurePosixPath) -> bytes:
@@ -113,7 +130,12 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path)) from None
 
     def remove(self, path: PurePosixPath) -> None:
+        if self.space_left is not None:
+            self.space_left += self._size(path)
         del self.files[path]
+
+    def _size(self, path: PurePosixPath) -> int:
+        return len(self.files[path].written) if path in self.files else 0
 
     def lock(self, path: PurePosixPath) -> None:
         if path in self.locks:
@@ -122,7 +144,10 @@ class SimDisk:
 
     def restarted(self) -> SimDisk:
         """The same disk after the process ended: everything written is there, locks are free, faults are mended."""
-        return self._copy(lambda _path, file: bytes(file.written))
+        other = SimDisk()
+        for path, file in self.files.items():
+            other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is in the page cache still
+        return other
 
     def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
         """The disk after the power failed: ``remains(path, synced, written)`` says what each file holds."""
