@@ -264,6 +264,8 @@ class SUnion:
         self._clock_buckets: list[int] = []
         self._clock_starts: list[int] = []
         self._highest_end = BEFORE_TIME
+        #: Something of what the inputs hold may be on disk.
+        self._spilled = False
 
     # --- frontiers ---
 
@@ -410,6 +412,7 @@ class SUnion:
                 if not gone:
                     break
                 self.stable_bytes -= gone
+                self._spilled = True
 
     def begin_redo(self) -> None:
         """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
@@ -500,7 +503,8 @@ class SUnion:
 
     def _take(self, end: int) -> Slice:
         """Removes and returns every stable tuple with time < end.  Raises SpillDamaged, with nothing changed."""
-        self._load(end)
+        if self._spilled:
+            self._load(end)
         parts: list[list[Rows]] = [[] for _ in range(self._streams)]
         for one in self.inputs:
             chunks = one.stable
@@ -545,3 +549,4 @@ class SUnion:
                     one.stable[at] = loaded = chunk.loaded()
                     self.stable_bytes += loaded.nbytes
                     chunk.forget()
+        self._spilled = any(isinstance(chunk, SpilledChunk) for one in self.inputs for chunk in one.stable)
