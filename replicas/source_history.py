@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from replicas.entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.batch import Batch, Boundary, Element
 from spe.log import Position, SegmentedLog
 from spe.schema import Schema
@@ -54,14 +55,14 @@ class SourceHistory:
             self._batches.append(batch)
             self._uptos.append(batch.upto_id)
             self._bounds.append(state.bound_us)
-            self._tail_bytes += batch.rows.nbytes
+            self._tail_bytes += _size(batch)
             if self._tail_bytes > self._tail_limit:
                 self._forget_half()
 
     def _forget_half(self) -> None:
         """Half at a time, so that forgetting costs nothing per batch."""
         half = (len(self._batches) + 1) // 2
-        self._tail_bytes -= sum(b.rows.nbytes for b in self._batches[:half])
+        self._tail_bytes -= sum(map(_size, self._batches[:half]))
         del self._batches[:half], self._uptos[:half], self._bounds[:half]
 
     def read_from(self, log: SegmentedLog, after_id: int, after_us: int, limit_bytes: int) -> list[Element]:
@@ -117,3 +118,8 @@ class SourceHistory:
                 if size >= limit_bytes or state.last_id == self.last_id:
                     break
         return batches, bound
+
+
+def _size(batch: Batch) -> int:
+    """What a batch takes: at moderate rates it holds a row or two, and the objects around them are nearly all of it."""
+    return batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)

@@ -15,13 +15,15 @@ import trio.testing
 from replicas.readers import Chunk, Live
 from replicas.simulation.disk import SimDisk
 from replicas.source import SourceProxy, reference_elements
-from spe.batch import Batch, Boundary, Column, Element
+from replicas.source_history import SourceHistory
+from spe.batch import Batch, Boundary, Column, Element, Rows
 from spe.env import Env
 from spe.errors import LogCorrupt, LogError, LogFull, SpeError
 from spe.generators import generator_schema
+from spe.log.format import Position
 from spe.plan import Source
 from spe.schema import Schema
-from spe.source_log import read_source_log, source_folder
+from spe.source_log import SourceState, read_source_log, source_folder
 from spe.states import Kind, StreamId
 from spe.times import BEFORE_TIME, END_OF_TIME, SECOND
 from tests.support.source_env import ListTrace, source_env
@@ -614,3 +616,14 @@ async def test_a_speed_without_event_times_is_refused_but_a_rate_is_not(
     assert_a_true_stream(published)
     assert [time - base for _, time, *_ in rows_of(published)] == [0, 100_000, 200_000]
     assert sum(isinstance(e, Boundary) for e in published) > 15
+
+
+def test_small_batches_are_counted_with_the_objects_around_them() -> None:
+    """At a few hundred rows a second a batch holds a row or two: the tail must not hold a gigabyte of such."""
+    schema = Schema.of(n="int64!")
+    history = SourceHistory(schema, tail_bytes=1_000_000)
+    for at in range(5_000):
+        rows = Rows.from_tuples(schema, [at], [(at,)])
+        state = SourceState(at + 1, at, BEFORE_TIME, at, at + 1, 0, 0)
+        history.add(state, Position(0, 64 * at), Batch(Kind.STABLE, at, at + 1, None, rows))
+    assert len(history._batches) < 1_000_000 / 500
