@@ -625,5 +625,5 @@ def test_small_batches_are_counted_with_the_objects_around_them() -> None:
     for at in range(5_000):
         rows = Rows.from_tuples(schema, [at], [(at,)])
         state = SourceState(at + 1, at, BEFORE_TIME, at, at + 1, 0, 0)
-        history.add(state, Position(0, 64 * at), Batch(Kind.STABLE, at, at + 1, None, rows))
+        history.add(state, Position(1, 0, 64 * at), Batch(Kind.STABLE, at, at + 1, None, rows))
     assert len(history._batches) < 1_000_000 / 500
