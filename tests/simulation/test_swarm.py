@@ -17,8 +17,7 @@ from spe.cli.sums import sums_text
 
 CANARIES = range(8)
 FRESH = 100
-#: Where CI judges a change it plays the same seeds each time, so that a change is judged and not the draw; a new range is
-#: for everybody else, and for soaks.
+#: Where CI judges a change it plays the same seeds each time: the change is judged, and not the draw.
 JUDGED = range(1_796_246_402, 1_796_246_472)
 
 
