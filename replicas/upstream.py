@@ -367,6 +367,7 @@ class Upstream:
             first=answer.first,
         )
         one.opened(action.generation, self._env.clock.monotonic_us())
+        self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
 
     async def _receive(self, connection: Connection, owner: Owner, index: int, producer: str, generation: int) -> None:
         one = owner.inputs[index]

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from replicas.client_view import ClientPort
-from replicas.inputs import MAIN, Action, Close, Input, Open
+from replicas.inputs import MAIN, Action, Close, Feed, Input, Open
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
 from replicas.simulation.cluster import SimCluster
@@ -17,10 +17,10 @@ from replicas.upstream import Upstream
 from spe.batch import Element
 from spe.errors import LinkBroken
 from spe.plan import Channel
-from spe.states import NodeId, StreamId
+from spe.states import NodeId, NodeState, StreamId
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME
-from spe.wire.messages import PROTOCOL_VERSION, SnapshotPart, SnapshotRequest, Welcome
+from spe.wire.messages import PROTOCOL_VERSION, SnapshotPart, SnapshotRequest, Subscribed, Welcome
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
@@ -58,7 +58,7 @@ class Opening:
         raise AssertionError("nothing was ever subscribed to")
 
     async def room(self, index: int) -> None:
-        raise AssertionError("nothing was ever subscribed to")
+        """Nothing is in anybody's way."""
 
 
 class Undecided(Opening):
@@ -104,6 +104,48 @@ async def test_a_producer_that_never_answers_a_subscription_is_given_up(autojump
         nursery.cancel_scope.cancel()
 
     assert any("feed_lost" in line and "did not answer the subscription" in line for line in cluster.log)
+
+
+class Counting(Opening):
+    """An owner that keeps what it knew each time it was asked to decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.knew: list[NodeState] = []
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        self.knew.append(self.inputs[0].producers["n1a"].state)
+        return super().choose(now)
+
+
+async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+
+    async def failing(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.receive_message()
+        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1))
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    owner = Counting()
+    owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, failing)
+        await nursery.start(upstream.run, {"nobody": "nobody:1"})
+        upstream.add(owner)
+        upstream.choose()
+        with trio.move_on_after(1):
+            await trio.sleep_forever()
+        nursery.cancel_scope.cancel()
+
+    assert owner.knew == [NodeState.RECOVERING, NodeState.UP_FAILURE]
 
 
 async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
