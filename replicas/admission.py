@@ -22,6 +22,7 @@ class Admission:
     Attributes:
       malformed_count: rows that could not be understood.
       refused_count: rows whose event time is too far ahead of the clock, or near the ends of time.
+      stopped: the malformed row that ends the intake (``on_malformed: stop``), once all before it have been taken.
     """
 
     def __init__(self, env: Env, source: Source) -> None:
@@ -29,17 +30,15 @@ class Admission:
         self._source = source
         self.malformed_count = 0
         self.refused_count = 0
+        self.stopped: SpeError | None = None
 
     def check(self, chunk: Chunk, now_us: int, ahead_us: int | None) -> Chunk:
-        """The rows that may be taken.
-
-        Raises:
-          SpeError: a row is malformed and the configuration says ``on_malformed: stop``.
-        """
+        """The rows that may be taken; where a malformed one is to stop us, those before it."""
         if chunk.malformed:
-            self._set_aside(chunk.malformed)
             if self._source.on_malformed == "stop":
-                raise malformed_error(self._source, chunk.malformed[0])
+                chunk = chunk.before_malformed()
+                self.stopped = malformed_error(self._source, chunk.malformed[0])
+            self._set_aside(chunk.malformed)
         if chunk.events is None or not len(chunk):
             return chunk
         mask = admitted(chunk.events, now_us, ahead_us)

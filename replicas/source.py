@@ -33,6 +33,8 @@ from spe.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timesta
 
 #: Shortest sleep between two releases: a few milliseconds of tuples go out together.
 _RELEASE_US: Final = 5_000
+#: Where a generator without a `start` begins in a reference: 2024-01-01, so that two of them are the same.
+REFERENCE_START_US: Final = 1_704_067_200_000_000
 #: A replay whose first tuple is due later than this says so: it looks as if nothing happened.
 _LONG_WAIT_US: Final = 10_000_000
 
@@ -207,16 +209,19 @@ class SourceProxy:
             following = await self._next_chunk(chunks)
             await self._play(chunk, following)
             chunk = following
+        if self._admission.stopped is not None:  # only now: the good rows before it are to go out
+            raise self._admission.stopped
 
     async def _next_chunk(self, chunks: Iterator[Chunk]) -> Chunk | None:
-        """The next chunk with any good rows; None at the end of the input."""
-        while True:
+        """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it."""
+        while self._admission.stopped is None:
             chunk = await self._env.compute.run(lambda: next(chunks, None))
             if chunk is None:
                 return None
             chunk = self._checked(chunk, None)  # a generator may well be ahead of the clock
             if len(chunk):
                 return chunk
+        return None
 
     def _set_pace(self, reader: Replay, chunk: Chunk) -> None:
         """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
@@ -306,6 +311,8 @@ class SourceProxy:
             if n := len(chunk):
                 events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
                 self._writer.take(events, chunk.columns, chunk.consumed(n))
+            if self._admission.stopped is not None:
+                raise self._admission.stopped
         except SpeError as error:
             self._fail(error)
         await self._writer.room()
@@ -321,7 +328,7 @@ class SourceProxy:
             await trio.sleep(step_us / 1e6)
 
     def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
-        """The rows that may be taken, in our dictionary.  Raises SpeError where malformed rows are to stop us."""
+        """The rows that may be taken, in our dictionary."""
         return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
 
 
@@ -370,21 +377,25 @@ class Intake:
 def reference_elements(source: Source, intake: Intake | None = None) -> Iterator[Element]:
     """The stream of a replayed source at full speed, without log, network or clock: the same stamps as a live run.
 
+    A generator without a `start` begins at REFERENCE_START_US; in a run it begins when it is started.
+
     Args:
       intake: where to count.
 
     Raises:
       SpeError: the source is live, or its stamps depend on the clock: then only its log can tell (read_source_log).
+        A row is malformed and the configuration says ``on_malformed: stop``; what came before it has been yielded.
     """
-    reader = open_reader(source)
+    reader = open_reader(source, REFERENCE_START_US)
     if not isinstance(reader, Replay):
         raise SpeError(f"source {source.stream} is live: its stream is in its log only")
     stamper = Stamper(disorder_us=source.disorder_us, boundary_us=source.boundary_us)
     pool = StringPool()
     bound = BEFORE_TIME
     for chunk in reader.chunks(0):
-        if chunk.malformed and source.on_malformed == "stop":
-            raise malformed_error(source, chunk.malformed[0])
+        stops = bool(chunk.malformed) and source.on_malformed == "stop"
+        if stops:
+            chunk = chunk.before_malformed()
         if chunk.events is None:
             raise SpeError(f"source {source.stream} is stamped by arrival: its stream is in its log only")
         mask = admitted(chunk.events, 0, None)
@@ -396,4 +407,6 @@ def reference_elements(source: Source, intake: Intake | None = None) -> Iterator
                 yield Boundary(Kind.STABLE, bound, stamper.last_id)
         if intake is not None:
             intake.took(chunk, len(chunk) - len(taken), stamper)
+        if stops:
+            raise malformed_error(source, chunk.malformed[0])
     yield Boundary(Kind.STABLE, END_OF_TIME, stamper.last_id)

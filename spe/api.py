@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -252,10 +252,21 @@ class Stream:
 
     def filter(self, where: str, *, name: str | None = None) -> Stream:
         """The tuples for which ``where`` is true."""
+        if callable(where):
+            raise TypeError(
+                'filter takes an expression, such as "price > 100", got a function; '
+                "what SQL cannot say is an operator of one's own: process()"
+            )
         return self.environment.operator(name, "filter", {"from": self.name, "where": where})
 
     def map(self, compute: Mapping[str, Expression], *, keep: bool = False, name: str | None = None) -> Stream:
         """New attributes from expressions; ``keep`` puts the present ones before them."""
+        if not isinstance(compute, Mapping):
+            got = "a function" if callable(compute) else repr(compute)
+            raise TypeError(
+                f'map takes expressions by attribute, such as {{"total": "price * qty"}}, got {got}; '
+                "what SQL cannot say is an operator of one's own: process()"
+            )
         body = {"from": self.name, "compute": dict(compute), **_given(keep=keep or None)}
         return self.environment.operator(name, "map", body)
 
@@ -334,6 +345,18 @@ class Keyed:
     def window(self, window: Mapping[str, Any]) -> Windowed:
         """Windows per group, made by :func:`tumbling`, :func:`sliding` or :func:`count_window`."""
         return Windowed(self.stream, self.group_by, window)
+
+    def aggregate(self, *_: object, **__: object) -> NoReturn:
+        """Refused: over which window?"""
+        raise TypeError(_NO_WINDOW)
+
+    def top_k(self, *_: object, **__: object) -> NoReturn:
+        """Refused: over which window?"""
+        raise TypeError(_NO_WINDOW)
+
+
+#: A stream has no end: results per group need a window to be complete.
+_NO_WINDOW = 'a group needs a window: key_by(…).window(tumbling("1s")).aggregate(…); also sliding and count_window'
 
 
 @dataclass(frozen=True, slots=True, eq=False)

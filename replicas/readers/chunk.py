@@ -77,6 +77,15 @@ class Chunk:
         columns = tuple([c.select(mask) for c in self.columns])
         return Chunk(self.first, self.taken, events, columns, self.malformed, places)
 
+    def before_malformed(self) -> Chunk:
+        """What comes before the first malformed row, which stays on its list; the rest was not taken."""
+        if self.places is None:  # its place is behind all rows: a line that was too long
+            return Chunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
+        gaps = np.flatnonzero(self.places != np.arange(len(self.places)))
+        n = int(gaps[0]) if len(gaps) else len(self.places)
+        events = None if self.events is None else self.events[:n]
+        return Chunk(self.first, n, events, self.slice(0, n), self.malformed[:1])
+
     def in_dictionary(self, target: StringDictionary) -> Chunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])

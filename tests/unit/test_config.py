@@ -6,6 +6,7 @@ import contextlib
 import copy
 import re
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -745,6 +746,23 @@ def test_every_operator_can_be_built_in_python() -> None:
 
     assert [o.name for o in plan.query.operators if isinstance(o.spec, AggregateSpec)] == ["aggregate_1", "aggregate_2"]
     assert plan.query.outputs == ("pairs", "aggregate_1", "topk_1", "topk_2")
+
+
+@pytest.mark.parametrize(
+    ("misuse", "hint"),
+    [
+        (lambda s: s.key_by("key").aggregate(n="count(*)"), "a group needs a window"),
+        (lambda s: s.key_by("key").top_k(3, "price desc"), "a group needs a window"),
+        (lambda s: s.map(lambda row: row), "map takes expressions by attribute.*got a function"),
+        (lambda s: s.map("price * 2"), "map takes expressions by attribute.*got 'price"),
+        (lambda s: s.filter(lambda row: True), "filter takes an expression.*got a function"),
+    ],
+)
+def test_what_the_python_builder_cannot_do_says_what_to_write_instead(
+    misuse: Callable[[api.Stream], object], hint: str
+) -> None:
+    with pytest.raises(TypeError, match=hint):
+        misuse(api.Environment("shop").source("s", api.generator("orders")))
 
 
 def test_mistakes_of_a_python_query_are_named_by_path() -> None:

@@ -14,7 +14,7 @@ import trio.testing
 
 from replicas.readers import Chunk, Live
 from replicas.simulation.disk import SimDisk
-from replicas.source import SourceProxy, reference_elements
+from replicas.source import REFERENCE_START_US, SourceProxy, reference_elements
 from replicas.source_history import SourceHistory
 from spe.batch import Batch, Boundary, Column, Element, Rows
 from spe.env import Env
@@ -499,13 +499,28 @@ async def test_malformed_rows_are_counted_told_of_and_kept_aside(tmp_path: Path)
 
 
 async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path: Path) -> None:
-    of = csv_source(tmp_path, 1, "x", on_malformed="stop")
+    of = csv_source(tmp_path, 1, "x", 2, "y", on_malformed="stop")
     proxy, published = await run_to_end(source_env(), of)
     assert "line 3: ts: expected" in str(proxy.fault)
     assert not proxy.ended
-    assert published == []
+    assert proxy.counters()["malformed"] == 1
+    elements = reference_elements(of)
+    first = next(elements)
+    assert isinstance(first, Batch)
+    assert len(first) == 1
+    assert rows_of(published) == rows_of([first])  # what came before it goes out
     with pytest.raises(SpeError, match="line 3: ts: expected"):
-        list(reference_elements(of))
+        list(elements)
+
+
+async def test_a_malformed_row_does_not_hold_back_the_chunk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicas.readers.csv_file.CHUNK_ROWS", 2)
+    of = csv_source(tmp_path, 1, 2, 3, "x", 5, on_malformed="stop")
+    proxy, published = await run_to_end(source_env(), of)
+    assert "line 5: ts: expected" in str(proxy.fault)
+    assert len(rows_of(published)) == 3
 
 
 async def test_a_missing_file_is_the_fault_and_names_itself(tmp_path: Path) -> None:
@@ -598,8 +613,13 @@ async def test_a_slow_disk_makes_larger_groups(tmp_path: Path) -> None:
 async def test_the_reference_of_a_live_source_is_its_log(live: Callable[..., Source]) -> None:
     with pytest.raises(SpeError, match="in its log only"):
         list(reference_elements(source({"kind": "stdin"})))
-    with pytest.raises(SpeError, match="begins when it is started"):
-        list(reference_elements(source({"kind": "generator", "generator": "orders"}, generator_schema("orders"))))
+
+
+def test_the_reference_of_a_generator_without_start_begins_at_a_moment_of_no_meaning() -> None:
+    of = source({"kind": "generator", "generator": "orders", "count": 3}, generator_schema("orders"))
+    first = next(iter(reference_elements(of)))
+    assert isinstance(first, Batch)
+    assert int(first.rows.time[0]) == REFERENCE_START_US
 
 
 async def test_a_speed_without_event_times_is_refused_but_a_rate_is_not(
