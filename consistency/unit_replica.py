@@ -14,6 +14,7 @@ from consistency.instance import Checkpoint, Instance, Mark
 from consistency.partners import Alone, Ask, Partners
 from consistency.states import Event, after
 from consistency.undo_redo import UndoInstance
+from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion
 from spe.batch import Element
 from spe.plan import Node, Policy, Reconcile, Unit
@@ -154,6 +155,11 @@ class UnitReplica:
         if self._mark is not None and self.sunion.tainted:
             return self._live.back(self._mark).checkpoint(self._mark.restart), positions
         return self._live.checkpoint(self.sunion.next), positions
+
+    def stable_output(self, output: int) -> SOutput:
+        """Where the stable tuples of an output come from now."""
+        redo = self._redo
+        return (self._live if redo is None or redo.rebuilding else redo).outputs[output]
 
     def counters(self) -> dict[str, int]:
         """Operators' counters, of stable processing only (U7)."""

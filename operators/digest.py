@@ -58,6 +58,12 @@ class RollingDigest:
         self._hash()
         return self._marks
 
+    def newest_mark(self) -> tuple[int, int]:
+        """(position, digest) of the last mark; (0, 0) if there is none.  Cheap: hashes only once a mark is passed."""
+        if self.count // MARK_EVERY > self._count // MARK_EVERY:
+            self._hash()
+        return next(reversed(self._marks.items()), (0, 0))
+
     def value(self) -> int:
         """The digest of everything added."""
         self._hash()

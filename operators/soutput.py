@@ -49,10 +49,14 @@ class SOutput:
         """Id of the last stable tuple made."""
         return self._digest.count
 
-    @property
     def marks(self) -> Mapping[int, int]:
         """Id -> digest of the stream up to there, each 1,000 tuples; replicas can be compared by them (invariant 4)."""
         return self._digest.marks()
+
+    @property
+    def newest_mark(self) -> tuple[int, int]:
+        """(id, digest) of the last of the marks; (0, 0) if there is none."""
+        return self._digest.newest_mark()
 
     def stable(self, rows: Rows | None, boundary: int) -> list[Element]:
         """The elements of a stable slice that ends at ``boundary``.

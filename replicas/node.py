@@ -406,10 +406,11 @@ class NodeProcess:
             hosted.work.wake()
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
-        states = {Channel(StreamId(o.stream), o.partition): o.state for o in answer.outputs}
+        outputs = {Channel(StreamId(o.stream), o.partition): o for o in answer.outputs}
         for hosted in self._hosted.values():
             if peer in hosted.replica.partners:
-                hosted.replica.partners[peer] = states.get(hosted.replica.logs[0].channel)
+                for difference in hosted.replica.partner_told(peer, outputs):
+                    self._env.trace.event("replicas_differ", replica=hosted.name, where=difference)
 
     def _gone(self, peer: str) -> None:
         for hosted in self._hosted.values():
@@ -448,7 +449,7 @@ class NodeProcess:
                 hosted.acknowledged(ack, message.incarnation, self._env.clock.monotonic_us())
         outputs = []
         for hosted in self._hosted.values():
-            for log in hosted.replica.logs:
+            for at, log in enumerate(hosted.replica.logs):
                 frontier, tentative = log.frontiers()
                 outputs.append(
                     OutputStatus(
@@ -461,6 +462,7 @@ class NodeProcess:
                         tentative,
                         log.first,
                         min(1.0, log.fill),
+                        *hosted.replica.core.stable_output(at).newest_mark,
                     )
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from consistency.agreement import Agreement, Difference
 from consistency.instance import Checkpoint
 from consistency.partners import Ask, Partners
 from consistency.unit_replica import UnitReplica
@@ -23,6 +24,7 @@ from spe.schema import Schema
 from spe.spill import Spill
 from spe.states import NodeState
 from spe.times import BEFORE_TIME
+from spe.wire.messages import OutputStatus
 
 
 class Replica:
@@ -63,6 +65,7 @@ class Replica:
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable: list[int] | None = None
         self.tentative_count = 0
+        self.agreement = Agreement()
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
         channels = self.unit.channels_in()
         self.sunion = SUnion(
@@ -161,6 +164,21 @@ class Replica:
 
     def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
         return self.partners
+
+    def partner_told(self, partner: str, outputs: Mapping[Channel, OutputStatus]) -> list[str]:
+        """News of a partner; returns where it turns out to make other stable tuples than we do (invariant 4)."""
+        first = outputs.get(self.logs[0].channel)
+        self.partners[partner] = None if first is None else first.state
+        found: list[Difference] = []
+        for at, log in enumerate(self.logs):
+            if (told := outputs.get(log.channel)) is not None and self.installed:
+                output = self.core.stable_output(at)
+                self.agreement.heard(at, partner, told.marked_id, told.digest)
+                found += self.agreement.compare(at, output.last_id, output.marks)
+        return self._named(found)
+
+    def _named(self, differences: Sequence[Difference]) -> list[str]:
+        return [f"{self.logs[d.output].channel} differs from {d.partner}'s by id {d.id}" for d in differences]
 
     # --- events of the shell ---
 
@@ -302,6 +320,7 @@ class Replica:
             "fresh": self.core.live_runs,
             "installed": self.installed,
             "missing": self.missing(),
+            "differs": self._named(self.agreement.differences),
             "stable": sum(log.last_id for log in self.logs),
             "tentative": self.tentative_count,
             "suffix_bytes": sum(log.suffix.nbytes for log in self.logs),

@@ -206,7 +206,7 @@ class Upstream:
                 if news is None:
                     one.lost(peer)
                     continue
-                _, _, state, fresh, last_id, frontier, tentative_frontier, first, fill = news
+                _, _, state, fresh, last_id, frontier, tentative_frontier, first, fill, _, _ = news
                 one.heard(
                     peer,
                     incarnation=answer.incarnation,

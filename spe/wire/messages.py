@@ -70,6 +70,7 @@ class OutputStatus(NamedTuple):
       frontier, tentative_frontier: largest boundary of each kind; microseconds of tuple time.
       first: smallest stable id that can still be had.
       fill: share of the output buffer's cap in use, 0 … 1.
+      marked_id, digest: newest id at which a digest of the stable tuples was taken, for partners to compare; 0: none.
     """
 
     stream: str
@@ -81,6 +82,8 @@ class OutputStatus(NamedTuple):
     tentative_frontier: int
     first: int
     fill: float
+    marked_id: int = 0
+    digest: int = 0
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -239,7 +242,20 @@ class HeartbeatAnswer(Message):
     incarnation: Id
     outputs: Annotated[
         Sequence[OutputStatus],
-        records_of(OutputStatus, is_name, is_count, is_state, is_boolean, is_id, is_time, is_time, is_id, is_share),
+        records_of(
+            OutputStatus,
+            is_name,
+            is_count,
+            is_state,
+            is_boolean,
+            is_id,
+            is_time,
+            is_time,
+            is_id,
+            is_share,
+            is_id,
+            is_id,
+        ),
     ]
 
 

@@ -55,3 +55,23 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
             assert "ZeroDivisionError" in refused.reason
             Outcome(cluster).assert_complete_for("s1")
     assert "u2/0@n2a stopped: operator 's2' raised" in capsys.readouterr().err
+
+
+async def test_replicas_that_make_different_tuples_are_named(autojump_clock: MockClock) -> None:
+    """Nobody can tell which of the two is right, so it is said and nothing else happens (invariant 4)."""
+    plan = make_plan(1, rate=200.0)
+    (unit,) = plan.units
+    spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Counts")
+    plan = replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
+    async with SimCluster(make_plan(1)) as same, SimCluster(plan) as differing:
+        await same.start()
+        await differing.start()
+        await trio.sleep(SECONDS + 14)
+        assert all(r.agreement.compared >= 1 for r in same.replicas().values())
+        assert not any(r.status()["differs"] for r in same.replicas().values())
+        said = {r.id.node: r.status()["differs"] for r in differing.replicas().values()}
+        assert said == {
+            "n1a": ["s1/0 differs from n1b's by id 1000"],
+            "n1b": ["s1/0 differs from n1a's by id 1000"],
+        }
+        assert sum("replicas_differ" in line for line in differing.log) == 2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from operators.custom import CustomOperator
-from spe.batch import Rows
+from spe.batch import Column, Rows
 from spe.schema import Schema
 
 
@@ -19,6 +20,25 @@ class PassThrough(CustomOperator):
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         return ports[0]
+
+
+class Counts(PassThrough):
+    """Adds to ``n`` how many of its kind were made before it, as code that is not deterministic would."""
+
+    made = count()
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._number = next(self.made)
+        self._column = inputs[0].index("n")
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        columns = list(rows.columns)
+        columns[self._column] = Column(columns[self._column].values + self._number)
+        return Rows(rows.time, rows.t_max, tuple(columns))
 
 
 class RaisesAt(PassThrough):

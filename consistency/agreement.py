@@ -1,0 +1,64 @@
+"""Do the replicas of a partition make the same stable tuples?  Compared by digest, each 1,000 tuples.  Pure.
+
+A replica tells the newest place at which it took the digest of an output, with each heartbeat; whoever hears it
+compares as soon as it has come there itself (docs/rules.md, invariant 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from operators.digest import MARKS_KEPT
+
+
+class Difference(NamedTuple):
+    """Up to stable id ``id`` of an output ``partner`` made other tuples than we."""
+
+    output: int
+    partner: str
+    id: int
+
+
+class Agreement:
+    """What partners told of their outputs, until we can compare."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int, str], dict[int, int]] = {}
+        #: The first difference per output and partner; whatever follows differs too.
+        self.differences: list[Difference] = []
+        #: Places compared.
+        self.compared = 0
+
+    def heard(self, output: int, partner: str, id: int, digest: int) -> None:
+        """A partner's newest place; id 0: it has none.  One that is far ahead of us loses its oldest places."""
+        if id == 0 or any((d.output, d.partner) == (output, partner) for d in self.differences):
+            return
+        told = self._told.setdefault((output, partner), {})
+        told[id] = digest
+        if len(told) > MARKS_KEPT:
+            del told[min(told)]
+
+    def compare(self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]]) -> list[Difference]:
+        """New differences.
+
+        Args:
+          last_id: of our last stable tuple of the output.
+          marks: our own places and digests; only asked where there is something to compare.
+        """
+        found: list[Difference] = []
+        for (of, partner), told in self._told.items():
+            if of != output or not told or min(told) > last_id:
+                continue
+            ours = marks()
+            for id in sorted(i for i in told if i <= last_id):
+                digest = told.pop(id)
+                if id not in ours:
+                    continue  # before our last restore, or long ago
+                self.compared += 1
+                if ours[id] != digest:
+                    found.append(Difference(output, partner, id))
+                    told.clear()
+                    break
+        self.differences += found
+        return found
