@@ -10,7 +10,17 @@ import numpy.typing as npt
 from spe.batch import Batch, Column, Int64Array, Rows, concat_rows
 from spe.hashing import hash_column
 from spe.plan import Channel, Plan
-from spe.query import AggregateSpec, WindowKind
+from spe.query import (
+    AggregateSpec,
+    FilterSpec,
+    JoinKind,
+    JoinSpec,
+    MapSpec,
+    UnionSpec,
+    WindowKind,
+    inputs_of,
+)
+from spe.states import StreamId
 
 #: Per output channel, ids and tuples of a run without failures, in order.
 Reference = Mapping[Channel, tuple[Int64Array, Rows]]
@@ -35,6 +45,22 @@ def row_digests(rows: Rows, columns: Sequence[int] | None = None) -> Digests:
 def joined(batches: Sequence[Batch]) -> tuple[Int64Array, Rows]:
     """Ids and tuples of many batches (at least one), in order."""
     return np.concatenate([b.row_ids() for b in batches]), concat_rows([b.rows for b in batches])
+
+
+def only_adds(plan: Plan, stream: StreamId) -> bool:
+    """Whether more input only adds results to a stream and takes none back: filters, maps, unions and inner joins.
+
+    Of such a stream a run that lacks some input gives part of the right answer, each result as often as that at most.
+    An aggregate or a top-k of part of the input can give a right result's equal that the whole answer has not.
+    """
+    made_by = {o.name: o.spec for o in plan.query.operators}
+    spec = made_by.get(stream)
+    if spec is None:
+        return True  # a source
+    adds = isinstance(spec, FilterSpec | MapSpec | UnionSpec) or (
+        isinstance(spec, JoinSpec) and spec.kind is JoinKind.INNER
+    )
+    return adds and all(only_adds(plan, s) for s in inputs_of(spec))
 
 
 def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ import numpy as np
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.history import Delivered, History, Opened, ProcessUp
-from consistency.checking.rows import Reference, joined, lineage_columns, row_digests
+from consistency.checking.rows import Reference, joined, lineage_columns, only_adds, row_digests
 from spe.batch import Batch, Int64Array, Rows, Undo
 from spe.plan import Channel, Plan
 from spe.states import Kind
@@ -90,8 +90,8 @@ def _follow(client: str, events: list[Delivered | int], lives: _Lives) -> Iterat
 class _Lives:
     """Which results live, at one client in one channel.
 
-    A tentative result that is right (equal to one of the reference) may live as often as there; of an aggregate there
-    may be one result per group and window, right or wrong.
+    Where more input only adds results, a tentative result that is right (equal to one of the reference) may live as
+    often as there; of an aggregate there may be one result per group and window, right or wrong.
     """
 
     def __init__(self, plan: Plan, channel: Channel, reference: Reference, batches: list[Batch]) -> None:
@@ -101,12 +101,14 @@ class _Lives:
         self._digests: list[list[int]] = []
         self._expected: list[dict[int, list[int]]] = []
         self._live: list[Counter[int]] = []
+        self._unknown: list[int | None] = []  # how often what the reference has not may live; None: no claim
         self._why: list[str] = []
         if not tentative or channel not in reference:
             return
         ids, rows = reference[channel]
         _, ours = joined(tentative)
-        self._rules(ids, rows, ours, None, "it lives already, as often as a run without failures gives it")
+        if only_adds(plan, channel.stream):
+            self._rules(ids, rows, ours, None, "it lives already, as often as a run without failures gives it")
         columns = lineage_columns(plan, channel)
         if columns is not None:
             self._rules(ids, rows, ours, columns, "another result of its group and window lives")
@@ -120,6 +122,7 @@ class _Lives:
         self._expected.append(expected)
         self._digests.append(digests.tolist())
         self._live.append(Counter())
+        self._unknown.append(None if columns is None else 1)
         self._why.append(why)
 
     def undo(self) -> None:
@@ -131,14 +134,15 @@ class _Lives:
         """The next ``count`` tentative tuples come; yields (place, why) of those that live already."""
         self.any = True
         first, self._next = self._next, self._next + count
-        for rule, (expected, digests, live) in enumerate(zip(self._expected, self._digests, self._live, strict=True)):
+        rules = zip(self._expected, self._digests, self._live, self._unknown, self._why, strict=True)
+        for expected, digests, live, unknown, why in rules:
             for at, digest in enumerate(digests[first : self._next]):
                 live[digest] += 1
                 right = expected.get(digest)
-                allowed = 1 if right is None and rule else None if right is None else len(right)
+                allowed = unknown if right is None else len(right)
                 stable = 0 if right is None else bisect_right(right, position)
                 if allowed is not None and stable + live[digest] > allowed:
-                    yield at, self._why[rule]
+                    yield at, why
                     return
 
 

@@ -14,7 +14,7 @@ from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
 from spe.batch import Batch, Rows
 from spe.plan import Channel, Plan, Policy
-from spe.query import AggregateCall, AggregateSpec, Window, WindowKind
+from spe.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
 from spe.schema import Schema
 from spe.states import Kind, StreamId
 from tests.support.histories import told
@@ -215,6 +215,16 @@ def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool
     reference = reference_of("S1/9:k,0,10,3 S2/19:k,10,20,3", WINDOWS)
     findings = judge(told(text, WINDOWS), plan, reference, premise=Premise(healed=False)).findings
     assert [f.rule for f in findings] == ([] if holds else ["no result lives twice"])
+
+
+def test_a_top_k_of_part_of_the_input_may_equal_a_right_result() -> None:
+    """Only where more input only adds results can a right one be counted."""
+    plan = make_plan()
+    operator = replace(plan.query.operators[0], spec=TopKSpec(StreamId("a"), 1, (("x", False),)))
+    topk = replace(plan, query=replace(plan.query, operators=(operator,)))
+    text = "1 give client:c: S1/10x S2/20x T/20x"
+    assert verdict(text, plan=topk).findings == []
+    assert verdict(text).findings != []
 
 
 # --- P3 and the quiet at the end ---
