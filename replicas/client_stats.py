@@ -8,32 +8,13 @@ count, nor do the tuples of a failed stream that come late into a time that was 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from replicas.client_view import Change
 from spe.batch import Batch, Boundary, Undo
+from spe.delays import ReplayEpoch
 from spe.plan import Channel
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayEpoch:
-    """How tuple time runs against the wall clock.  The default is that of live sources: they are the same.
-
-    Attributes:
-      event_start_us: tuple time at which a replay began.
-      wall_start_us: wall time at which it did.
-      speed: microseconds of tuple time per microsecond of wall time; above 0.
-    """
-
-    event_start_us: int = 0
-    wall_start_us: int = 0
-    speed: float = 1.0
-
-    def created_us(self, time_us: int) -> int:
-        """Wall time at which tuple time reached ``time_us``."""
-        return self.wall_start_us + round((time_us - self.event_start_us) / self.speed)
 
 
 class ChannelStats:

@@ -110,8 +110,8 @@ def run_client_process(
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
         from replicas.client_process import ClientProcess
-        from spe.cli.delays import epochs
         from spe.cli.json_lines import printer
+        from spe.delays import epochs
 
         begun_us = await here.begin()
         process = ClientProcess(

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from replicas.fault_runner import Happening
-from spe.cli.delays import delay_bound_us, longest_path
 from spe.cli.history import History
 from spe.cli.view import count, seconds
+from spe.delays import delay_bound_us, longest_path
 from spe.describe import show_duration, show_lateness
 from spe.plan import Channel, Plan, Source
 

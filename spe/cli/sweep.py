@@ -16,10 +16,10 @@ from consistency.checking.measures import Cost, cost
 from replicas.faults import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.delays import delay_bound_us
 from spe.cli.plot import Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_plan_data
+from spe.delays import delay_bound_us
 from spe.describe import show_duration
 from spe.plan import Plan
 from spe.times import SECOND

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from replicas.fault_runner import Happening
 from replicas.managed_process import Phase
-from spe.cli.delays import delay_bound_us, longest_path
 from spe.cli.polling import Seen
 from spe.cli.story import failures_of
+from spe.delays import delay_bound_us, longest_path
 from spe.describe import show_duration
 from spe.plan import Plan
 from spe.states import NodeState, StreamId

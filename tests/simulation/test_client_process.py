@@ -13,11 +13,11 @@ import trio
 from trio.testing import MockClock
 
 from replicas.client_process import ClientProcess
-from replicas.client_stats import ReplayEpoch
 from replicas.comparison import compare
 from replicas.recorder import client_folder, recorded_stable
 from replicas.reference import reference_rows
 from replicas.simulation.cluster import SimCluster
+from spe.delays import ReplayEpoch
 from spe.plan import Channel, Plan
 from spe.source_log import read_source_log
 from spe.states import StreamId

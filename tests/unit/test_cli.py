@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from replicas.client_process import SwitchWatch, _after
-from replicas.client_stats import ReplayEpoch
 from replicas.client_view import Change
 from replicas.fault_runner import Happening
 from replicas.fault_state import Conditions
@@ -24,7 +23,6 @@ from replicas.managed_process import Phase
 from replicas.ports import PORTS
 from spe.cli.app import execute
 from spe.cli.control import fault_data
-from spe.cli.delays import delay_bound_us, epochs, longest_path, source_epoch
 from spe.cli.history import History
 from spe.cli.job import common_origins, local_addresses
 from spe.cli.polling import Seen
@@ -35,6 +33,7 @@ from spe.cli.story import Story
 from spe.cli.summary import figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text
+from spe.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.errors import SpeError
 from spe.plan import Channel, Plan
 from spe.states import StreamId

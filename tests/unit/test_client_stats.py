@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from replicas.client_stats import ChannelStats, ClientStats, ReplayEpoch
+from replicas.client_stats import ChannelStats, ClientStats
 from replicas.client_view import Change
+from spe.delays import ReplayEpoch
 from spe.plan import Channel
 from spe.states import StreamId
 from spe.times import BEFORE_TIME

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from replicas.client_stats import ReplayEpoch
 from spe.plan import PartitionId, Plan, Source
 from spe.review import origins
 from spe.states import StreamId
 
 _LIVE: Final = ("tcp", "stdin")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEpoch:
+    """How tuple time runs against the wall clock.  The default is that of live sources: they are the same.
+
+    Attributes:
+      event_start_us: tuple time at which a replay began.
+      wall_start_us: wall time at which it did.
+      speed: microseconds of tuple time per microsecond of wall time; above 0.
+    """
+
+    event_start_us: int = 0
+    wall_start_us: int = 0
+    speed: float = 1.0
+
+    def created_us(self, time_us: int) -> int:
+        """Wall time at which tuple time reached ``time_us``."""
+        return self.wall_start_us + round((time_us - self.event_start_us) / self.speed)
+
+
 _CLOCK: Final = ReplayEpoch()
 
 

@@ -1,0 +1,281 @@
+"""The report as data: what ``report.json`` holds and the page draws.  Pure.
+
+Times ``at_us`` are microseconds of wall time since the sources began; ``time`` is tuple time, as text in UTC.  Every
+list has a bound that does not depend on the size of the run.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Changes when a field means something else or is gone; new fields do not change it.
+VERSION: Final = 1
+
+
+class Verdict(enum.StrEnum):
+    """What is known of a run in the end."""
+
+    CONSISTENT = "CONSISTENT"
+    INCONSISTENT = "INCONSISTENT"
+    UNKNOWN = "UNKNOWN"
+
+
+class Flaw(enum.StrEnum):
+    """What can be wrong with what a client received, the worst first."""
+
+    UNDONE = "undone"  # a stable tuple that was taken back (P4)
+    MISSING = "missing"  # in the truth, never received as stable
+    EXTRA = "extra"  # received as stable, not in the truth
+    ALTERED = "altered"  # received as stable in the place of another tuple
+    DUPLICATED = "duplicated"  # received as stable more often than the truth has it
+    REORDERED = "reordered"  # received as stable after one that the truth has later
+    OVERTAKEN = "overtaken"  # tentative, and stable tuples followed before it was taken back
+    UNCORRECTED = "uncorrected"  # tentative, and never taken back
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Offender(_Data):
+    """One tuple that is wrong.
+
+    Attributes:
+      place: its place in the stable stream of its partition, counted from 1: its id; of a tentative tuple its number
+        among those received.
+      time: its tuple time.
+      tuple: what was received; of a missing tuple what should have been.
+      expected: of an altered tuple, what should have been.
+      at_us: when it was received; None where it never was.
+      around: what the client received before and after, in words, oldest first.
+    """
+
+    partition: int
+    place: int
+    time: str
+    tuple: dict[str, Any]
+    expected: dict[str, Any] | None = None
+    at_us: int | None = None
+    around: list[str] = Field(default_factory=list)
+
+
+class Finding(_Data):
+    """All tuples of one output with the same flaw; ``offenders`` are the first ones."""
+
+    flaw: Flaw
+    count: int
+    offenders: list[Offender]
+
+
+class Span(_Data):
+    """Something that lasted; ``until_us`` is None where it had not ended when the run did."""
+
+    name: str
+    from_us: int
+    until_us: int | None
+
+
+class Track(_Data):
+    """What a replica was in, over time."""
+
+    name: str
+    spans: list[Span]
+
+
+class FaultSpan(Span):
+    """A fault that was injected.
+
+    Attributes:
+      targets: the processes it befell, or the ends of its links.
+      kind: as in a fault file.
+    """
+
+    kind: str
+    targets: list[str]
+
+
+class Delay(_Data):
+    """Delay_new: how late new tuples came, by the definition of DPC, against what is allowed and what the model says.
+
+    Attributes:
+      max_us, p99_us, median_us: of tuples that were new, on first receipt; None where tuple time does not follow the
+        clock.
+      bound_us: kX.
+      predicted_us: what the model of DPC expects of the longest; None where nothing was tentative.
+      kept: the longest was within the bound; None where there is no delay.
+    """
+
+    max_us: int | None
+    p99_us: int | None
+    median_us: int | None
+    bound_us: int
+    predicted_us: int | None
+    kept: bool | None
+
+
+class Tentative(_Data):
+    """What was not final.
+
+    Attributes:
+      count: N_tentative, all that were received.
+      right: as they were, within the float tolerance.
+      wrong: the others.
+      undone: taken back.
+      corrections: how often.
+      stood_median_us, stood_max_us: how long a wrong one stood until it was taken back.
+      predicted: what the model expects of the count.
+    """
+
+    count: int
+    right: int
+    wrong: int
+    undone: int
+    corrections: int
+    stood_median_us: int | None
+    stood_max_us: int | None
+    predicted: int | None
+
+
+class Gaps(_Data):
+    """The longest silences: of everything, and of what is stable."""
+
+    any_us: int
+    stable_us: int
+
+
+class Healing(_Data):
+    """From the end of the last failure to the last correction.
+
+    Attributes:
+      healed_us: when the last fault that made anything tentative ended; None: none did.
+      corrected_us: when the last correction was complete.
+      took_us: between the two.
+    """
+
+    healed_us: int | None
+    corrected_us: int | None
+    took_us: int | None
+
+
+class Window(_Data):
+    """Tentative results of one tuple time against the truth.
+
+    Attributes:
+      at_us: when the first of them was received.
+      tentative, truth: how many there are.
+      measures: by name, 0 to 1 (or an error, 0 being none).
+    """
+
+    time: str
+    at_us: int
+    tentative: int
+    truth: int
+    measures: dict[str, float | None]
+
+
+class Accuracy(_Data):
+    """How right tentative results were.
+
+    Attributes:
+      key: what makes a tentative tuple and a true one the same result.
+      measures: names in the order of the configuration.
+      overall: of all windows together.
+      worst: the worst windows by the first measure.
+      windows: at most a few hundred, merged over time where there are more.
+    """
+
+    key: list[str]
+    measures: list[str]
+    overall: dict[str, float | None]
+    worst: list[Window]
+    windows: list[Window]
+
+
+class Bin(_Data):
+    """What a client received of an output within one interval of wall time."""
+
+    at_us: int
+    stable: int = 0
+    tentative: int = 0
+    undone: int = 0
+    delay_max_us: int | None = None
+
+
+class Output(_Data):
+    """One output stream at one client.
+
+    Attributes:
+      operator: kind of the operator that makes it.
+      k: SUnions on the longest path from a source.
+      truth: stable tuples of a run without failures, as far as the logs tell.
+      stable: stable tuples received.
+      reasons: why the verdict is not CONSISTENT; or what it rests on.
+    """
+
+    client: str
+    output: str
+    operator: str
+    partitions: int
+    k: int
+    verdict: Verdict
+    reasons: list[str]
+    truth: int
+    stable: int
+    findings: list[Finding]
+    delay: Delay
+    tentative: Tentative
+    gaps: Gaps
+    healing: Healing
+    accuracy: Accuracy | None
+    bin_us: int
+    bins: list[Bin]
+
+    @property
+    def title(self) -> str:
+        return f"{self.client} · {self.output}"
+
+
+class SourceFacts(_Data):
+    """A source's log: tuples in it, how many were late, whether it came to its end."""
+
+    name: str
+    tuples: int
+    late: int | None
+    complete: bool
+
+
+class Settings(_Data):
+    """What of the configuration decides delay and tentative tuples, for comparing runs."""
+
+    x: str
+    alpha: str
+    policies: str
+    reconcile: str
+    replicas: int
+    nodes: int
+
+
+class Report(_Data):
+    """Everything about one run."""
+
+    version: Literal[1] = VERSION
+    name: str
+    folder: str
+    cluster: str
+    fingerprint: str
+    begun: str
+    duration_us: int
+    verdict: Verdict
+    reasons: list[str]
+    tolerance: str
+    outputs: list[Output]
+    faults: list[FaultSpan]
+    replicas: list[Track]
+    sources: list[SourceFacts]
+    settings: Settings
+    configuration: str
+    versions: dict[str, str]
+    timings_s: dict[str, float]

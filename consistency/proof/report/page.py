@@ -1,0 +1,360 @@
+"""``report.html``: one self-contained page, inline SVG and script, nothing from a network.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+from consistency.proof.report.figure import said, timeline
+from consistency.proof.report.model import Accuracy, Finding, Flaw, Offender, Output, Report, Verdict
+from consistency.proof.report.summary import headline, sentence
+from consistency.proof.report.words import count, plural, seconds, share
+
+_MARKS = {
+    Verdict.CONSISTENT: '<path d="M9 17.5l5.5 5.5L26 11.5"/>',
+    Verdict.INCONSISTENT: '<path d="M11 11l13 13M24 11L11 24"/>',
+    Verdict.UNKNOWN: '<path d="M12.5 13a5 5 0 1 1 7 4.6c-1.4.7-2 1.5-2 3.4M17.5 25.6v.6"/>',
+}
+FLAWS = {
+    Flaw.UNDONE: "stable, then taken back",
+    Flaw.MISSING: "missing",
+    Flaw.EXTRA: "extra",
+    Flaw.ALTERED: "altered",
+    Flaw.DUPLICATED: "duplicated",
+    Flaw.REORDERED: "out of order",
+    Flaw.OVERTAKEN: "tentative, overtaken by stable tuples",
+    Flaw.UNCORRECTED: "tentative, never corrected",
+}
+
+
+def page(report: Report) -> str:
+    """The page of one run."""
+    body = [
+        f'<p class="eyebrow">{escape(report.name)} · began {escape(report.begun)} UTC · lasted '
+        f"{seconds(report.duration_us)}</p>",
+        _verdict(report),
+        _tiles(report),
+        "<h2>What happened</h2>",
+        '<p class="sub">Wall time from left to right. Point at it for values; drag to look closer.</p>',
+        _chips(report.outputs),
+        f'<div class="card">{_legend(report)}{timeline(report)}</div>',
+        "<h2>Was it right in the end?</h2>",
+        '<p class="sub">What each client received as stable, against the truth: the same query, computed by Spark from '
+        f"the sources' durable logs. {escape(report.tolerance)}</p>",
+        _right(report.outputs),
+        _offenders(report.outputs),
+        "<h2>How wrong was it in between?</h2>",
+        '<p class="sub">Tentative tuples against the truth. A wrong one stood from its receipt until it was taken '
+        "back.</p>",
+        _between(report.outputs),
+        "<h2>Did it keep X?</h2>",
+        '<p class="sub">The delay of a new tuple, on first receipt, from the moment of its time. The model is that of '
+        "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
+        _kept(report.outputs),
+        "<h2>What ran</h2>",
+        _ran(report),
+    ]
+    return document(f"{report.verdict}: {report.name}", "".join(body))
+
+
+def document(title: str, body: str) -> str:
+    """A whole HTML document around the body."""
+    folder = files("consistency.proof.report")
+    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("style.css", "script.js"))
+    hatch = (
+        '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs><pattern id="hatch" width="6" '
+        'height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.5" height="6" '
+        'style="fill:var(--idle)"/></pattern></defs></svg>'
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>{hatch}<main>{body}"
+        "<footer>Made by spe report. What each figure means: docs/report.md.</footer></main>"
+        f'<div class="tip"></div><script>\n{script}</script></body></html>\n'
+    )
+
+
+def table(id_: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
+    """Columns are (title, "r" for figures or ""); cells are HTML."""
+    head = "".join(f'<th class="{side}">{title}</th>' for title, side in columns)
+    lines = [
+        "<tr>" + "".join(f'<td class="{side}">{cell}</td>' for cell, (_, side) in zip(row, columns)) + "</tr>"
+        for row in rows
+    ]
+    named = f' id="{id_}"' if id_ else ""
+    return (
+        f'<div class="scroll"><table{named}><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    )
+
+
+# --- the answer ---
+
+
+def _verdict(report: Report) -> str:
+    mark = (
+        '<svg class="mark" viewBox="0 0 35 35" fill="none" stroke="currentColor" stroke-width="3.4" '
+        'stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><circle cx="17.5" cy="17.5" r="15.6" '
+        f'stroke-width="2.2"/>{_MARKS[report.verdict]}</svg>'
+    )
+    reasons = "".join(f"<li>{escape(r)}</li>" for r in report.reasons[:8])
+    return (
+        f'<section class="verdict {report.verdict}"><h1>{mark}{report.verdict}</h1><p>{escape(sentence(report))}</p>'
+        f"{f'<ul>{reasons}</ul>' if reasons else ''}</section>"
+    )
+
+
+def _tiles(report: Report) -> str:
+    figures = headline(report)
+    tiles = []
+    for one in figures:
+        meter = ""
+        if one.filled is not None:
+            over = ' class="over"' if one.filled > 1 else ""
+            meter = f'<div class="meter"><i{over} style="width:{min(one.filled, 1) * 100:.1f}%"></i></div>'
+        rest = f" <small>{escape(one.of)}</small>" if one.of else ""
+        tiles.append(
+            f'<div class="tile"><div class="what">{escape(one.what)}</div><div class="figure">{escape(one.figure)}'
+            f'{rest}</div>{meter}<div class="note{" bad" if one.bad else ""}">{escape(one.note)}</div></div>'
+        )
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _chips(outputs: Sequence[Output]) -> str:
+    if len(outputs) < 2:
+        return ""
+    buttons = "".join(
+        f'<button aria-pressed="true" data-group="output-{at}">{escape(one.title)}</button>'
+        for at, one in enumerate(outputs)
+    )
+    return f'<div class="chips" data-rows>{buttons}</div>'
+
+
+def _legend(report: Report) -> str:
+    entries = [("bg-fault", "fault")]
+    seen = {span.name for track in report.replicas for span in track.spans}
+    entries += [
+        (css, name)
+        for css, name in (
+            ("bg-band", "STABLE"),
+            ("bg-tentative", "UP_FAILURE"),
+            ("bg-undone", "STABILIZATION"),
+            ("bg-idle", "RECOVERING"),
+            ("bg-hatch", "down"),
+        )
+        if name in seen
+    ]
+    entries += [("bg-stable", "stable tuples"), ("bg-tentative", "tentative tuples"), ("bg-undone", "taken back")]
+    names = list(dict.fromkeys(m for o in report.outputs if o.accuracy for m in _shares(o.accuracy)))
+    entries += [(f"bg-m{at}", name) for at, name in enumerate(names)]
+    return (
+        '<div class="legend">' + "".join(f'<span><i class="{c}"></i>{escape(n)}</span>' for c, n in entries) + "</div>"
+    )
+
+
+def _shares(accuracy: Accuracy) -> list[str]:
+    return [m for m in accuracy.measures if not m.startswith("error")][:4]
+
+
+# --- right in the end ---
+
+
+def _right(outputs: Sequence[Output]) -> str:
+    columns = [("client · output", ""), ("verdict", ""), ("truth", "r"), ("received", "r")]
+    columns += [(name, "r") for name in FLAWS.values()]
+    rows = []
+    for one in outputs:
+        found = {f.flaw: f.count for f in one.findings}
+        rows.append(
+            [
+                escape(one.title),
+                f'<span class="word {one.verdict}">{one.verdict}</span>',
+                count(one.truth),
+                count(one.stable),
+                *(_flawed(found.get(flaw, 0)) for flaw in FLAWS),
+            ]
+        )
+    return f'<div class="card">{table("", columns, rows)}</div>'
+
+
+def _flawed(n: int) -> str:
+    return f'<span class="no">{count(n)}</span>' if n else '<span class="dim">0</span>'
+
+
+def _offenders(outputs: Sequence[Output]) -> str:
+    rows = [
+        _offender(output, finding, one)
+        for output in outputs
+        for finding in output.findings
+        for one in finding.offenders
+    ]
+    if not rows:
+        return ""
+    total = sum(f.count for o in outputs for f in o.findings)
+    columns = [("what", ""), ("where", ""), ("tuple", ""), ("received", "r")]
+    shown = "" if total == len(rows) else f" The first {len(rows)} of {count(total)}; all are in tables/."
+    return (
+        f'<h3>Offenders</h3><p class="sub">Each with what its client received around it.{shown}</p>'
+        '<div class="chips"><input data-table="offenders" placeholder="filter" aria-label="filter offenders"></div>'
+        f'<div class="card">{table("offenders", columns, rows)}</div>'
+    )
+
+
+def _offender(output: Output, finding: Finding, one: Offender) -> list[str]:
+    where = f"{escape(output.title)}<br><span class='dim'>partition {one.partition}, "
+    where += f"{'number' if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else 'id'} {count(one.place)}<br>"
+    where += f"time {escape(one.time)}</span>"
+    what = _tuple(one.tuple, one.expected)
+    if one.around:
+        lines = "".join(
+            f'<li class="{"here" if line.startswith("▸") else ""}">{escape(line)}</li>' for line in one.around
+        )
+        what += f'<details><summary>around it</summary><ul class="around">{lines}</ul></details>'
+    return [
+        f'<span class="no">{FLAWS[finding.flaw]}</span>',
+        where,
+        what,
+        "never" if one.at_us is None else seconds(one.at_us),
+    ]
+
+
+def _tuple(values: dict[str, object], expected: dict[str, object] | None) -> str:
+    parts = []
+    for name, value in values.items():
+        text = f'<span class="key">{escape(name)}</span> {escape(_shown(value))}'
+        if expected is not None and expected.get(name) != value:
+            text = f'<span class="no">{text}</span> (true: {escape(_shown(expected.get(name)))})'
+        parts.append(text)
+    return "<code>" + ", ".join(parts) + "</code>"
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+# --- wrong in between ---
+
+
+def _between(outputs: Sequence[Output]) -> str:
+    columns = [("client · output", ""), ("tentative", "r"), ("right as they were", "r"), ("taken back", "r")]
+    columns += [("corrections", "r"), ("wrong ones stood<br>(median)", "r"), ("longest", "r"), ("model expects", "r")]
+    rows = []
+    for one in outputs:
+        t = one.tentative
+        right = "–" if not t.count else f"{count(t.right)} <span class='dim'>({share(t.right / t.count)})</span>"
+        stood = ["–" if us is None else seconds(us) for us in (t.stood_median_us, t.stood_max_us)]
+        expected = "–" if t.predicted is None else f"≤ {count(t.predicted)}"
+        rows.append([escape(one.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected])
+    parts = [f'<div class="card">{table("", columns, rows)}</div>']
+    parts += [_accuracy(one, one.accuracy) for one in outputs if one.accuracy is not None]
+    return "".join(parts)
+
+
+def _accuracy(output: Output, accuracy: Accuracy) -> str:
+    key = (
+        f"the same result: equal {', '.join(accuracy.key)}" if accuracy.key else "the same result: equal in everything"
+    )
+    columns = [("tuple time", ""), ("tentative", "r"), ("truth", "r"), *((escape(m), "r") for m in accuracy.measures)]
+    rows = [["<b>all of them</b>", "", "", *(_measure(m, accuracy.overall.get(m)) for m in accuracy.measures)]]
+    rows += [
+        [
+            escape(w.time),
+            count(w.tentative),
+            count(w.truth),
+            *(_measure(m, w.measures.get(m)) for m in accuracy.measures),
+        ]
+        for w in accuracy.worst
+    ]
+    return (
+        f"<h3>{escape(output.title)}</h3><p class='sub'>Accuracy, {escape(key)}; the worst windows below.</p>"
+        f'<div class="card">{table("", columns, rows)}</div>'
+    )
+
+
+def _measure(name: str, value: float | None) -> str:
+    if value is None:
+        return '<span class="dim">–</span>'
+    return f"{value:.4g}" if name.startswith("error") else share(value)
+
+
+# --- kept X ---
+
+
+def _kept(outputs: Sequence[Output]) -> str:
+    columns = [
+        ("client · output", ""),
+        ("k", "r"),
+        ("allowed", "r"),
+        ("longest delay", "r"),
+        ("99 %", "r"),
+        ("median", "r"),
+    ]
+    columns += [
+        ("model expects", "r"),
+        ("kept", ""),
+        ("longest gap", "r"),
+        ("in stable", "r"),
+        ("heal to last correction", "r"),
+    ]
+    rows = []
+    for one in outputs:
+        d = one.delay
+        kept = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: "unknown"}[d.kept]
+        rows.append(
+            [
+                escape(one.title),
+                str(one.k),
+                seconds(d.bound_us),
+                seconds(d.max_us),
+                seconds(d.p99_us),
+                seconds(d.median_us),
+                "–" if d.predicted_us is None else f"≈ {seconds(d.predicted_us)}",
+                kept,
+                seconds(one.gaps.any_us),
+                seconds(one.gaps.stable_us),
+                "–" if one.healing.took_us is None else seconds(one.healing.took_us),
+            ]
+        )
+    return f'<div class="card">{table("", columns, rows)}</div>'
+
+
+# --- what ran ---
+
+
+def _ran(report: Report) -> str:
+    sources = table(
+        "",
+        [("source", ""), ("tuples", "r"), ("late", "r"), ("log", "")],
+        [
+            [
+                escape(s.name),
+                count(s.tuples),
+                "–" if s.late is None else count(s.late),
+                "complete" if s.complete else '<span class="no">broken off</span>',
+            ]
+            for s in report.sources
+        ],
+    )
+    faults = table(
+        "",
+        [("fault", ""), ("from", "r"), ("until", "r")],
+        [
+            [escape(f.name), seconds(f.from_us), "the end" if f.until_us is None else seconds(f.until_us)]
+            for f in report.faults
+        ],
+    )
+    facts = [("cluster", report.cluster), ("plan", report.fingerprint), ("directory", report.folder)]
+    facts += [(name, text) for name, text in report.versions.items()]
+    facts += [(f"Spark: {what}", f"{took:.1f} s") for what, took in report.timings_s.items()]
+    versions = table("", [("", ""), ("", "")], [[escape(a), escape(b)] for a, b in facts])
+    nothing = '<p class="dim">No fault was injected.</p>'
+    return (
+        f'<div class="two"><div class="card">{sources}</div>'
+        f'<div class="card">{faults if report.faults else nothing}</div></div>'
+        f"<details><summary>Configuration</summary><pre>{escape(report.configuration)}</pre></details>"
+        f"<details><summary>Versions, and where the time went</summary><div class='card'>{versions}</div></details>"
+    )
+
+
+__all__ = ["document", "page", "plural", "said", "table"]

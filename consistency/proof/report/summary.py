@@ -1,0 +1,105 @@
+"""The report in a few words: the sentence under the verdict, the four figures, the text in the terminal.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consistency.proof.report.model import Flaw, Output, Report, Verdict
+from consistency.proof.report.words import count, plural, seconds, share
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One figure and what it means.
+
+    Attributes:
+      of: what it is to be seen against.
+      filled: share of what is allowed; None where nothing is.
+      bad: it is not as it should be.
+    """
+
+    what: str
+    figure: str
+    note: str
+    of: str = ""
+    filled: float | None = None
+    bad: bool = False
+
+
+def sentence(report: Report) -> str:
+    """What the verdict means for this run."""
+    tentative = sum(o.tentative.count for o in report.outputs)
+    stable = sum(o.stable for o in report.outputs)
+    flawed = sum(f.count for o in report.outputs for f in o.findings)
+    said = [f"The clients received {plural(stable, 'stable tuple')}"]
+    if report.verdict is Verdict.INCONSISTENT:
+        kinds = ", ".join(dict.fromkeys(f.flaw for o in report.outputs for f in o.findings))
+        are = "is" if flawed == 1 else "are"
+        return f"{said[0]}; {plural(flawed, 'tuple')} {are} not as in a run without failures: {kinds}."
+    said.append("exactly those of a run without failures, in the same order")
+    if report.verdict is Verdict.UNKNOWN:
+        return f"{said[0]}, and none of them is wrong. That is not yet a proof:"
+    if tentative:
+        said.append(f"all {count(tentative)} tentative ones were taken back and replaced")
+    return f"{said[0]}: {'; '.join(said[1:])}."
+
+
+def headline(report: Report) -> list[Headline]:
+    """The four figures of the page's top."""
+    outputs = report.outputs
+    return [_right(outputs), _tentative(outputs), _delay(outputs), _recovery(outputs)]
+
+
+def _right(outputs: list[Output]) -> Headline:
+    stable, truth = sum(o.stable for o in outputs), sum(o.truth for o in outputs)
+    wrong = sum(f.count for o in outputs for f in o.findings)
+    note = "all as in the truth" if not wrong else f"{count(wrong)} wrong"
+    if not wrong and stable < truth:
+        note = f"{count(truth - stable)} still to come"
+    return Headline("Stable tuples", count(stable), note, f"of {count(truth)}", bad=wrong > 0)
+
+
+def _tentative(outputs: list[Output]) -> Headline:
+    total = sum(o.tentative.count for o in outputs)
+    right = sum(o.tentative.right for o in outputs)
+    left = sum(f.count for o in outputs for f in o.findings if f.flaw is Flaw.UNCORRECTED)
+    if not total:
+        return Headline("Tentative tuples", "0", "nothing had to be corrected")
+    note = (
+        f"{share(right / total)} right as they were; {f'{count(left)} never taken back' if left else 'all taken back'}"
+    )
+    return Headline("Tentative tuples", count(total), note, bad=left > 0)
+
+
+def _delay(outputs: list[Output]) -> Headline:
+    known = [o for o in outputs if o.delay.max_us is not None]
+    if not known:
+        return Headline("Longest delay", "unknown", "tuple time does not follow the clock")
+    worst = max(known, key=lambda o: (o.delay.max_us or 0) / max(o.delay.bound_us, 1))
+    filled = (worst.delay.max_us or 0) / max(worst.delay.bound_us, 1)
+    allowed = f"of {'kX' if worst.k > 1 else 'X'} = {seconds(worst.delay.bound_us)}"
+    note = "kept" if filled <= 1 else "not kept"
+    if len(outputs) > 1:
+        note += f" (worst: {worst.output})"
+    return Headline("Longest delay of a new tuple", seconds(worst.delay.max_us), note, allowed, filled, filled > 1)
+
+
+def _recovery(outputs: list[Output]) -> Headline:
+    gap = max((o.gaps.any_us for o in outputs), default=0)
+    took = [o.healing.took_us for o in outputs if o.healing.took_us is not None]
+    note = f"last correction {seconds(max(took))} after healing" if took else "no correction was needed"
+    return Headline("Longest silence", seconds(gap), note)
+
+
+def text(report: Report) -> list[str]:
+    """What is printed: the verdict, why, and the figures."""
+    lines = [f"{report.verdict}  {sentence(report)}"]
+    lines += [f"  {reason}" for reason in report.reasons]
+    for output in report.outputs:
+        for finding in output.findings:
+            lines.append(f"  {output.title}: {count(finding.count)} {finding.flaw}")
+            for one in finding.offenders[:3]:
+                shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
+                lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}: {shown}")
+    lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
+    return lines

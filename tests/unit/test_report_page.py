@@ -1,0 +1,96 @@
+"""The page and the JSON of a report, from reports made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from consistency.proof.report.model import Flaw, Report, Verdict
+from consistency.proof.report.page import FLAWS, page
+from consistency.proof.report.summary import headline, sentence, text
+from tests.support.reports import altered, output, report
+
+
+def test_a_report_is_read_back_from_its_json_as_it_was() -> None:
+    one = report([altered()], Verdict.INCONSISTENT)
+    assert Report.model_validate_json(one.model_dump_json()) == one
+
+
+def test_a_report_of_another_version_is_refused() -> None:
+    data = json.loads(report().model_dump_json()) | {"version": 2}
+    with pytest.raises(ValidationError, match="version"):
+        Report.model_validate(data)
+
+
+def test_the_page_says_the_verdict_first_and_in_its_title() -> None:
+    text = page(report())
+    assert "<title>CONSISTENT: demo</title>" in text
+    body = text.partition("<main>")[2]
+    assert body.index("CONSISTENT") < body.index("What happened")
+
+
+def test_the_page_needs_nothing_from_a_network() -> None:
+    made = page(report([altered()], Verdict.INCONSISTENT))
+    assert not re.search(r"https?://|@import|<link|\bsrc=", made)
+
+
+def test_every_offender_is_on_the_page_with_what_was_expected_and_what_was_around_it() -> None:
+    made = page(report([altered()], Verdict.INCONSISTENT))
+    for part in ("altered", "44729.22", "true: 44729.0", "id 17", "stable 16: key 2"):
+        assert part in made
+
+
+def test_what_users_named_is_escaped() -> None:
+    finding = altered()
+    evil = finding.offenders[0].model_copy(update={"tuple": {"<b>": "<script>alert(1)</script>"}})
+    made = page(report([finding.model_copy(update={"offenders": [evil]})], Verdict.INCONSISTENT, name="<i>run</i>"))
+    assert "<script>alert" not in made
+    assert "<i>run</i>" not in made
+    assert "&lt;script&gt;alert(1)" in made
+
+
+def test_states_faults_and_kinds_of_tuples_are_drawn() -> None:
+    made = page(report())
+    for mark in ("s-STABLE", "s-UP_FAILURE", "s-STABILIZATION", "s-down", 'class="fault"', 'class="undone"'):
+        assert mark in made
+    assert 'data-tip="cut source:shop_a for 6s"' in made
+
+
+def test_a_run_without_tentative_tuples_or_delays_has_a_page_too() -> None:
+    bare = output([]).model_copy(
+        update={
+            "accuracy": None,
+            "bins": [],
+            "delay": output([]).delay.model_copy(update={"max_us": None, "kept": None}),
+        }
+    )
+    made = page(report().model_copy(update={"outputs": [bare], "faults": [], "replicas": []}))
+    assert "No fault was injected" in made
+    assert "unknown" in made
+
+
+def test_every_flaw_has_its_words() -> None:
+    assert set(FLAWS) == set(Flaw)
+
+
+def test_the_sentence_says_what_the_verdict_rests_on() -> None:
+    assert "exactly those of a run without failures" in sentence(report())
+    assert "1 tuple is not as in a run without failures: altered" in sentence(report([altered()], Verdict.INCONSISTENT))
+    assert "not yet a proof" in sentence(report(verdict=Verdict.UNKNOWN))
+
+
+def test_the_headline_has_a_delay_over_its_bound_as_bad() -> None:
+    late = output([])
+    late = late.model_copy(update={"delay": late.delay.model_copy(update={"max_us": 2_500_000, "kept": False})})
+    shown = headline(report().model_copy(update={"outputs": [late]}))[2]
+    assert shown.bad
+    assert (shown.figure, shown.of, shown.note) == ("2.5 s", "of X = 2 s", "not kept")
+
+
+def test_the_terminal_is_told_the_verdict_and_the_first_offenders() -> None:
+    lines = text(report([altered()], Verdict.INCONSISTENT))
+    assert lines[0].startswith("INCONSISTENT")
+    assert any("revenue 44729.22" in line for line in lines)
