@@ -294,9 +294,10 @@ class Replica:
     def durable_snapshot(self) -> dict[str, Any] | None:
         """What to write now; None: nothing new, or not now.
 
-        With undo/redo there is no state to be had while tainted, short of making it again.
+        With undo/redo there is no state to be had while tainted, short of making it again: that is done only where
+        upstream is full, or a failure further on and ours would hold each other for ever (R2).
         """
-        if self.sunion.tainted and self.node.reconcile is Reconcile.UNDO:
+        if self.sunion.tainted and self.node.reconcile is Reconcile.UNDO and not self.upstream_full():
             return None
         if not self.installed or self.sunion.acknowledged() == self._durable:
             return None

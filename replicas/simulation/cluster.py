@@ -129,10 +129,9 @@ class SimCluster:
         await trio.lowlevel.checkpoint()
 
     def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
-        assert self._nursery is not None
         self._starts[host] = main
         self.history(ProcessUp(now := now_us(), host, now))
-        self._nursery.start_soon(self._process, host)
+        self._begin(host)
 
     def replicas(self) -> dict[str, Replica]:
         """Those that run now, by name."""
@@ -156,12 +155,11 @@ class SimCluster:
             )
 
     def restart(self, host: str) -> None:
-        assert self._nursery is not None
         self._note(f"restart {host}")
         self.network.back(host)
         self.disks[host] = self.disks[host].restarted()
         self.history(ProcessUp(now := now_us(), host, now))
-        self._nursery.start_soon(self._process, host)
+        self._begin(host)
 
     def freeze(self, host: str) -> None:
         """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
@@ -297,10 +295,16 @@ class SimCluster:
 
     # --- what runs ---
 
-    async def _process(self, host: str) -> None:
+    def _begin(self, host: str) -> None:
+        """The scope is there at once: what is killed in the moment of its start does not run."""
+        assert self._nursery is not None
+        self._scopes[host] = scope = trio.CancelScope()
+        self._nursery.start_soon(self._process, host, scope)
+
+    async def _process(self, host: str, scope: trio.CancelScope) -> None:
         HOST.set(host)
-        with trio.CancelScope() as scope:
-            self._scopes[host] = scope
+        with scope:
+            await trio.lowlevel.checkpoint_if_cancelled()
             await self._starts[host]()
 
     async def _node(self, name: NodeId) -> None:
