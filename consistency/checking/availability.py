@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consistency.checking.bounds import Bounds, delay_us
+from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.history import Delivered, History, Received, Sent
@@ -55,13 +55,16 @@ def check_availability(
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
     paths: dict[World, Paths] = {}
+    everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
+    tight = not has_room(plan)
     for name, client in plan.clients.items():
         host = f"client:{name}"
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
             coverage = covered.get((host, channel), _Coverage([], []))
             hosts = hosts_behind(plan, channel) | {host}
-            for interval in _merged(static, hosts, {str(c) for c in _replicas_behind(plan, channel)}):
-                if host in interval.world.down or interval.world.disturbed & hosts:
+            touched = everyone if tight else hosts  # where room is little, others can fill it
+            for interval in _merged(static, touched, {str(c) for c in _replicas_behind(plan, channel)}):
+                if host in interval.world.down or interval.world.disturbed:
                     continue
                 one = paths.setdefault(interval.world, Paths(plan, interval.world))
                 reach = one.channel(host, channel)
@@ -70,6 +73,9 @@ def check_availability(
                     reach = Reach.NONE
                 if reach is Reach.NONE:
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
+                    continue
+                if tight and (interval.world.down or interval.world.cut):
+                    counters.add("p1 little room_us", interval.to_us - interval.from_us)
                     continue
                 claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends)
                 places = {p for p in one.entries(host, channel) if p in arrivals} or {

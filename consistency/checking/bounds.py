@@ -44,6 +44,15 @@ class Bounds:
         return cls(settle + noise_us, correct + noise_us, 150_000 + 50_000 * levels + noise_us)
 
 
+#: Buffers with less room than this, bytes, may be full before a failure ends.
+_LITTLE_ROOM = 1 << 20
+
+
+def has_room(plan: Plan) -> bool:
+    """Whether buffers hold what a failure of a while leaves: one that is full blocks (A2), and P1 asks for room."""
+    return min(plan.limits.output_bytes, plan.limits.input_bytes) >= _LITTLE_ROOM
+
+
 def delay_us(plan: Plan, channel: Channel) -> int:
     """kX of a client that reads a channel: the sum of X over the SUnions on the longest path."""
     if channel.stream in plan.sources:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Final
 
+from consistency.checking.bounds import has_room
 from replicas.faults import Fault, processes_of, read_faults
 from spe.describe import show_duration
 from spe.errors import ConfigError
@@ -20,6 +21,8 @@ from spe.times import MILLISECOND, SECOND
 
 #: How many faults a run may have.
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
+#: Share of the runs that have one lasting failure.
+_LASTING: Final = 0.25
 _GRID_US: Final = 50 * MILLISECOND
 
 Entry = dict[str, Any]
@@ -53,6 +56,8 @@ class _Drawing:
 
     def draw(self) -> list[Entry]:
         random = self._random
+        if random.random() < _LASTING and has_room(self._plan):
+            return self._lasting()
         kinds = [kind for kind in _KINDS if random.random() < 0.5] or ["cut"]
         count = random.choice(COUNTS)
         found: list[Entry] = []
@@ -60,6 +65,16 @@ class _Drawing:
             at = self._grid(random.randrange(self._from_us, self._to_us))
             found += _KINDS[random.choice(kinds)](self, at)
         return sorted((e for e in found[:count] if e["at"] < self._to_us), key=lambda e: e["at"])
+
+    def _lasting(self) -> list[Entry]:
+        """One failure that lasts: only in a time without change a path that is left promises anything (P1)."""
+        random = self._random
+        at = self._grid(random.randrange(self._from_us, self._from_us + 2 * SECOND))
+        of = random.choice(
+            [*[_Drawing._source_cut] * 4, _Drawing._freeze, _Drawing._kill, _Drawing._isolated, _Drawing._cut]
+        )
+        length = show_duration(self._grid(max(self._to_us - at - random.randrange(2 * SECOND), SECOND)))
+        return [{**e, "for": length} for e in of(self, at)]
 
     def _grid(self, us: int) -> int:
         return us // _GRID_US * _GRID_US

@@ -16,6 +16,7 @@ _CHECKED: Final = {
     "p1 tentative_us": "with tentative paths only",
     "p1 only stable_us": "in which only stable results may come",
     "p1 no path_us": "without a path (no claim)",
+    "p1 little room_us": "with buffers that a failure may fill (no claim)",
 }
 
 
