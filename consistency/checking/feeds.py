@@ -6,6 +6,7 @@ at the position that it then announces.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -42,9 +43,12 @@ class _Feed:
     opened_us: int
     #: Tentative elements live that this subscription brought.
     tentative: bool = False
-    #: An undo came, and no rec_done after it; when it came.
+    #: An undo came, and no rec_done after it.
     correcting: bool = False
-    undone_us: int = 0
+    #: How many rec_dones may say STABLE: the times that the producer had become so before, less one where it was STABLE
+    #: as this was opened by a consumer that held tentative tuples; and how many did.
+    stable_before: int = 0
+    stable_dones: int = 0
     #: Nothing has come since the undo: it is made for what follows it.
     bare: bool = False
     #: Nothing tentative may repeat what was seen before it was opened, until the first undo.
@@ -70,8 +74,8 @@ class _FeedCheck:
         self._counters = counters
         #: State of each replica, and since when.
         self._states: dict[str, tuple[NodeState, int]] = {}
-        #: When each replica was STABLE last.
-        self._stable_us: dict[str, int] = {}
+        #: How often each replica has become STABLE.
+        self._times_stable: Counter[str] = Counter()
         self._views: dict[tuple[str, Channel], _View] = {}
         self._down: set[str] = set()
 
@@ -95,9 +99,8 @@ class _FeedCheck:
         """A consumer that begins holds nothing."""
         match event:
             case StateChanged(at_us, replica, state):
-                before, _ = self._states.get(replica, (state, 0))
-                if before is NodeState.STABLE:
-                    self._stable_us[replica] = at_us
+                if state is NodeState.STABLE:
+                    self._times_stable[replica] += 1
                 self._states[replica] = (state, at_us)
                 if state is NodeState.RECOVERING:
                     for key in [k for k in self._views if k[0] == replica]:
@@ -132,7 +135,17 @@ class _FeedCheck:
             what = f"generation {event.generation} after {view.generation}"
             yield _finding(event, "generations grow", what)
         view.generation = max(view.generation, event.generation)
-        feed = _Feed(event.producer, event.mode, event.position, event.frontier, event.t_star, event.at_us)
+        producer = self._replica(event)
+        corrected_at_once = event.held and self._states.get(producer, (None, 0))[0] is NodeState.STABLE
+        feed = _Feed(
+            event.producer,
+            event.mode,
+            event.position,
+            event.frontier,
+            event.t_star,
+            event.at_us,
+            stable_before=self._times_stable[producer] - corrected_at_once,
+        )
         view.feeds[event.generation] = feed
         yield from self._one_of_each(view, event)
 
@@ -182,15 +195,13 @@ class _FeedCheck:
             self._counters.add("undos")
             feed.tentative = feed.first_run = False
             feed.correcting = True
-            feed.undone_us = event.at_us
             feed.bare = True
             return
         elif isinstance(element, RecDone):
             self._counters.add("rec_dones")
-            was_stable = (
-                state is None or state is NodeState.STABLE or self._stable_us.get(producer, -1) >= feed.undone_us
-            )
-            if element.state is NodeState.STABLE and not was_stable:
+            # By count, not by time: what waited in a socket is read long after it was sent.
+            feed.stable_dones += element.state is NodeState.STABLE
+            if state is not None and feed.stable_before + feed.stable_dones > self._times_stable[producer]:
                 what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"
                 yield _finding(event, "a rec_done comes when the correction is complete", what)
             if feed.bare:
@@ -199,7 +210,7 @@ class _FeedCheck:
             feed.correcting = False
         feed.bare = False
 
-    def _replica(self, event: Received) -> str:
+    def _replica(self, event: Received | Opened) -> str:
         unit = self._plan.producer.get(event.channel.stream)
         return "" if unit is None else f"{unit.id}/{event.channel.partition}@{event.producer}"
 
