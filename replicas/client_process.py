@@ -16,13 +16,14 @@ from replicas.client import Client
 from replicas.client_stats import ClientStats
 from replicas.client_view import Change
 from replicas.incarnation import claim
-from replicas.recorder import Recorder, client_folder
+from replicas.recorder import Recorder
 from replicas.serving import Injector, Opened, Server
 from replicas.sinks import Sink, open_sink
 from spe.batch import Batch, Boundary
 from spe.delays import ReplayEpoch
 from spe.env import Env
 from spe.plan import Channel, Plan
+from spe.recording import client_folder
 from spe.states import Kind
 from spe.wire.messages import (
     Heartbeat,

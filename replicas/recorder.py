@@ -1,13 +1,10 @@
 """What a client received and when, kept for the report: per channel a folder of segments, appended to only.
 
-A record is the wall time of arrival and the element, with all the strings that it uses.  Segments are those of
-``spe.log``, without its marks: nothing is synced, since a recording proves nothing to anybody but the reader.  A crash
-leaves a torn record at the end, which readers and the next session pass over; each session begins a segment of its own.
+``spe.recording`` says what lies there and reads it.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
@@ -18,39 +15,18 @@ from replicas.client_view import Change
 from replicas.comparison import ChannelRows
 from spe.batch import Batch, Boundary, Element, Rows, Undo, concat_rows
 from spe.env import AppendFile, Storage
-from spe.errors import LogCorrupt, LogFull, RemoteProtocolError
-from spe.log.format import (
-    HEADER_BYTES,
-    Position,
-    Record,
-    RecordScan,
-    Segment,
-    encode_header,
-    encode_record,
-    header_fault,
-)
+from spe.errors import LogFull
+from spe.log.format import Segment, encode_header, encode_record
 from spe.log.recovery import live_segments
 from spe.plan import Channel
+from spe.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
 from spe.schema import Schema
 from spe.states import Kind, StreamId
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME
-from spe.wire.codec import decode_standalone, encode_standalone
 
 #: A segment is left when it has grown past this; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20
-
-_ARRIVED: Final = struct.Struct("<q")
-
-
-def client_folder(name: str) -> PurePosixPath:
-    """Where a client's recording lies below the run's folder."""
-    return PurePosixPath("clients", name)
-
-
-def channel_folder(folder: PurePosixPath, channel: Channel) -> PurePosixPath:
-    """Where one channel lies below a client's folder."""
-    return folder / f"{channel.stream}.{channel.partition}"
 
 
 class ChannelRecorder:
@@ -99,11 +75,11 @@ class ChannelRecorder:
         last: tuple[int, Element] | None = None
         held: bool | None = None
         for segment in reversed(segments):
-            records = list(RecordScan(*_segment_data(self._storage, self._folder, segment)))
+            records = list(scan_segment(self._storage, self._folder, segment))
             if last is None and records:
                 self._sequence = records[-1].position.sequence
             for record in reversed(records):
-                arrived_us, element = _decode(record, self._schema, StringPool(), self._folder)
+                _, arrived_us, element = decode_recorded(record, self._schema, StringPool(), self._folder)
                 last = last or (arrived_us, element)
                 self._follow(element)
                 if isinstance(element, Batch | Undo) and held is None:
@@ -129,7 +105,7 @@ class ChannelRecorder:
         Raises:
           LogFull: the disk refused it; what was written before can be read.
         """
-        body = _ARRIVED.pack(change.arrived_us) + encode_standalone(change.element, self._schema)
+        body = encode_recorded(change.arrived_us, change.element, self._schema)
         sequence = self._sequence + 1
         try:
             file = self._file if self._file is not None else self._begin(sequence)
@@ -202,19 +178,10 @@ class Recorder:
 def read_recording(
     storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
 ) -> Iterator[Change]:
-    """The changes of one channel, in order of arrival; also beside a live writer.
-
-    Args:
-      folder: of the channel (:func:`channel_folder`).
-
-    Raises:
-      LogCorrupt: damage anywhere but at the end of a session.
-    """
-    pool = pool if pool is not None else StringPool()
+    """The changes of one channel, in order of arrival.  As ``spe.recording.read_recorded``."""
     stream, _, partition = folder.name.rpartition(".")
     channel = Channel(StreamId(stream), int(partition))
-    for record in _records(storage, folder):
-        arrived_us, element = _decode(record, schema, pool, folder)
+    for _, arrived_us, element in read_recorded(storage, folder, schema, pool):
         yield Change(channel, element, arrived_us)
 
 
@@ -236,30 +203,3 @@ def recorded_stable(
         channel: stable_rows(read_recording(storage, channel_folder(folder, channel), schema), schema)
         for channel, schema in schemas.items()
     }
-
-
-def _segment_data(storage: Storage, folder: PurePosixPath, segment: Segment) -> tuple[memoryview, Position]:
-    """The records' bytes of a segment, as a scan takes them; none when its header was never whole."""
-    data = storage.read(folder / segment.name)
-    records = memoryview(b"" if header_fault(data, segment) else data)[HEADER_BYTES:]
-    return records, Position(segment.first, segment.first, HEADER_BYTES)
-
-
-def _records(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
-    """Every whole record.  A session may end in a torn one; the next begins with the number that it was to have."""
-    expected, reason = 1, ""
-    for segment in live_segments(storage.list(folder)):
-        if segment.first != expected:
-            raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
-        scan = RecordScan(*_segment_data(storage, folder, segment))
-        yield from scan
-        expected = scan.next.sequence
-        reason = f"; {segment.name} at offset {scan.next.offset}: {scan.fault or 'the segment ends'}"
-
-
-def _decode(record: Record, schema: Schema, pool: StringPool, folder: PurePosixPath) -> tuple[int, Element]:
-    try:
-        (arrived_us,) = _ARRIVED.unpack_from(record.body)
-        return arrived_us, decode_standalone(record.body[_ARRIVED.size :], schema, pool)
-    except (struct.error, RemoteProtocolError) as error:
-        raise LogCorrupt(f"{folder}: record {record.position.sequence} is no change of this schema: {error}") from error

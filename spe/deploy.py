@@ -16,6 +16,8 @@ from spe.query import Query, inputs_of
 from spe.states import NodeId, StreamId
 from spe.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
 
+#: The client of a run whose configuration has none.
+ONLY_CLIENT: Final = "client"
 #: The fragment that holds the whole query where none is configured.
 WHOLE_QUERY: Final = "main"
 
@@ -180,3 +182,19 @@ def processes(plan: Plan) -> dict[str, str]:
     return {n: node.address for n, node in plan.nodes.items()} | {
         f"source:{s}": source.address for s, source in plan.sources.items()
     }
+
+
+def with_default_client(plan: Plan) -> Plan:
+    """A run has somebody who reads what it makes.  The fingerprint stays."""
+    if plan.clients:
+        return plan
+    return replace(plan, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
+
+
+def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
+    """The same plan, whose replayed sources begin at these event times."""
+    sources = dict(plan.sources)
+    for name, origin_us in origins.items():
+        source = sources[StreamId(name)]
+        sources[StreamId(name)] = replace(source, replay={**source.replay, "origin_us": origin_us})
+    return replace(plan, sources=sources)

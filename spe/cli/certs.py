@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 
 from replicas.faults import processes_of
-from spe.cli.run_dir import with_default_client
 from spe.config import load_plan
+from spe.deploy import with_default_client
 from spe.errors import SpeError
 from spe.tls import CONTROL
 

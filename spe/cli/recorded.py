@@ -27,11 +27,12 @@ from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict
 from consistency.checking.verdict import judge as judge_history
 from replicas.faults import others, processes_of
-from replicas.recorder import channel_folder, client_folder, read_recording
+from replicas.recorder import read_recording
 from spe.batch import Batch, Boundary
 from spe.cli.offline import logged_inputs
 from spe.delays import source_epoch
 from spe.plan import Channel, Plan
+from spe.recording import channel_folder, client_folder
 from spe.states import NodeId, NodeState
 from spe.storage import DiskStorage
 from spe.times import BEFORE_TIME

@@ -25,14 +25,14 @@ from spe.cli.history import History
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
-from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, secured, with_default_client, with_origins
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, secured
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
-from spe.deploy import processes, with_addresses
+from spe.deploy import processes, with_addresses, with_default_client, with_origins
 from spe.errors import ConfigError
 from spe.plan import Plan
 from spe.runtime import production_env

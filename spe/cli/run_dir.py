@@ -23,19 +23,16 @@ from typing import Any, Final
 from replicas.fault_state import Conditions
 from spe import __version__
 from spe.config import load_plan
-from spe.deploy import processes, with_addresses
+from spe.deploy import processes, with_addresses, with_default_client, with_origins
 from spe.env import Env
 from spe.errors import ConfigError, SpeError
-from spe.plan import Client, Plan
-from spe.states import StreamId
+from spe.plan import Plan
 from spe.tls import Tls, TlsNetwork
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
 #: Who answers for a run as a whole.
 SUPERVISOR: Final = "supervisor"
-#: The client of a run whose configuration has none.
-ONLY_CLIENT: Final = "client"
 TOKEN_VARIABLE: Final = "SPE_TOKEN"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
 
@@ -98,22 +95,6 @@ def require_addresses(path: Path, target: Target, names: Iterable[str] | None = 
                 "several machines, or use spe run, which finds free ones, and the directory of the run"
             ]
         )
-
-
-def with_default_client(plan: Plan) -> Plan:
-    """A run has somebody who reads what it makes.  The fingerprint stays."""
-    if plan.clients:
-        return plan
-    return replace(plan, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
-
-
-def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
-    """The same plan, whose replayed sources begin at these event times."""
-    sources = dict(plan.sources)
-    for name, origin_us in origins.items():
-        source = sources[StreamId(name)]
-        sources[StreamId(name)] = replace(source, replay={**source.replay, "origin_us": origin_us})
-    return replace(plan, sources=sources)
 
 
 @dataclass(frozen=True)

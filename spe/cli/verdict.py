@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from replicas.comparison import compare
-from replicas.recorder import client_folder, recorded_stable
+from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
 from spe.cli.offline import logged_inputs
 from spe.cli.recorded import judge_recorded
 from spe.errors import OperatorFailed
 from spe.plan import Channel, Plan
+from spe.recording import client_folder
 from spe.storage import DiskStorage
 
 

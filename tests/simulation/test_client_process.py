@@ -14,11 +14,12 @@ from trio.testing import MockClock
 
 from replicas.client_process import ClientProcess
 from replicas.comparison import compare
-from replicas.recorder import client_folder, recorded_stable
+from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
 from replicas.simulation.cluster import SimCluster
 from spe.delays import ReplayEpoch
 from spe.plan import Channel, Plan
+from spe.recording import client_folder
 from spe.source_log import read_source_log
 from spe.states import StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan

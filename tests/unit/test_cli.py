@@ -28,12 +28,13 @@ from spe.cli.job import common_origins, local_addresses
 from spe.cli.polling import Seen
 from spe.cli.progress import ProgressWatch
 from spe.cli.run import how_it_died, without_whom
-from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target, with_default_client
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
 from spe.cli.summary import figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text
 from spe.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
+from spe.deploy import with_default_client
 from spe.errors import SpeError
 from spe.plan import Channel, Plan
 from spe.states import StreamId

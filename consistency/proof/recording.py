@@ -1,0 +1,49 @@
+"""What a client received of an output, element by element, as a frame."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from consistency.proof.records import CHANGES, Table
+from consistency.proof.run import Run
+from consistency.proof.source import TABLE_OPTION, recording_table, source_table
+from spe.states import StreamId
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> DataFrame:
+    """A row per tuple received, and one per element that has none; in order of (partition, sequence, row).
+
+    Columns: ``partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, tuple
+    struct<the output's attributes>``; see ``consistency.proof.records``.  ``tuple`` is null where there is none.
+
+    Raises:
+      SpeError: there is no such output or client.  A damaged recording is an error when the frame is computed.
+    """
+    table = recording_table(run, client, output, CHANGES)
+    names = [name for name, _ in table.added]
+    flat = load(spark, table)
+    carries = F.col("_kind").isin("stable", "tentative")
+    return flat.select(
+        *[F.col(name).alias(name.removeprefix("_")) for name in names],
+        F.when(carries, as_tuple(table)).alias("tuple"),
+    )
+
+
+def source_log(spark: SparkSession, run: Run, stream: StreamId) -> DataFrame:
+    """The log of a source: ``_id, _time_us`` and its attributes.  Raises as :func:`changes`."""
+    return load(spark, source_table(run, stream))
+
+
+def load(spark: SparkSession, table: Table) -> DataFrame:
+    return spark.read.format("spe").option(TABLE_OPTION, json.dumps(table.to_data())).load()
+
+
+def as_tuple(table: Table) -> Column:
+    """The attributes in one struct."""
+    return F.struct(*[F.col(f"`{name}`") for name in table.schema.names])

@@ -1,0 +1,229 @@
+"""Logs and recordings as tables: which files, which columns, and how one stretch of records becomes Arrow batches.
+
+    source log      _id, _time_us, the attributes
+    recording       stable: _partition, _id, _time_us, the attributes
+                    changes: _partition, _sequence, _row, _arrived_us, _kind, _id, _time_us, the attributes
+
+``_sequence`` counts the records of a partition and ``_row`` the tuples in one; ``_kind`` is one of KINDS.  ``_id`` is
+the tuple's, or the last one that an undo leaves or a stable boundary covers; ``_time_us``
+the tuple's or the boundary's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from consistency.proof.arrow import ToArrow, arrow_fields
+from spe.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
+from spe.errors import LogCorrupt, SpeError
+from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.recording import decode_recorded
+from spe.schema import Schema
+from spe.source_log import decode_source_batch
+from spe.states import Kind
+from spe.strings import StringPool
+
+STABLE: Final = "stable"
+CHANGES: Final = "changes"
+KINDS: Final = ("stable", "tentative", "stable_boundary", "tentative_boundary", "undo", "rec_done")
+#: Rows of one Arrow batch.
+BATCH_ROWS: Final = 65_536
+
+_LONG, _INT, _TEXT = pa.int64(), pa.int32(), pa.string()
+_SOURCE: Final = [("_id", _LONG), ("_time_us", _LONG)]
+_STABLE: Final = [("_partition", _INT), *_SOURCE]
+_CHANGES: Final = [
+    ("_partition", _INT),
+    ("_sequence", _LONG),
+    ("_row", _INT),
+    ("_arrived_us", _LONG),
+    ("_kind", _TEXT),
+    *_SOURCE,
+]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is read.
+
+    Attributes:
+      folders: of each partition; one for a source.
+      mode: STABLE or CHANGES; a source has STABLE only.
+    """
+
+    source: bool
+    schema: Schema
+    folders: tuple[str, ...]
+    mode: str = STABLE
+
+    def __post_init__(self) -> None:
+        clash = sorted({name for name, _ in self.added} & set(self.schema.names))
+        if clash:
+            raise SpeError(f"attribute {clash[0]!r} has the name of a column that is added; rename it in the query")
+
+    @property
+    def added(self) -> list[tuple[str, pa.DataType]]:
+        """The columns before the attributes."""
+        if self.source:
+            return _SOURCE
+        return _CHANGES if self.mode == CHANGES else _STABLE
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([*[pa.field(n, t) for n, t in self.added], *arrow_fields(self.schema)])
+
+    def to_data(self) -> dict[str, Any]:
+        return {"source": self.source, "schema": self.schema.to_wire(), "folders": self.folders, "mode": self.mode}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Table:
+        return cls(data["source"], Schema.from_wire(data["schema"]), tuple(data["folders"]), data["mode"])
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive records of one segment.
+
+    Attributes:
+      partition: index of the folder.
+      offset: in the file, where record ``first`` begins.
+      last: the last record; None: as far as there are whole ones, as in a recording.
+      following: first record of the next segment, which must continue this one; None: there is none.
+    """
+
+    partition: int
+    segment: Segment
+    first: int
+    offset: int
+    last: int | None
+    following: int | None = None
+
+
+def whole(segment: Segment) -> tuple[int, int]:
+    """(first record, its offset) of a segment."""
+    return segment.first, HEADER_BYTES
+
+
+def read_stretch(table: Table, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a stretch.
+
+    Raises:
+      LogCorrupt: damage inside it, or a gap behind it; names file and offset.
+    """
+    folder = Path(table.folders[stretch.partition])
+    pool, to_arrow = StringPool(), ToArrow()
+    elements = _elements(table, scan_stretch(folder, stretch), pool, PurePosixPath(folder))
+    if table.mode == CHANGES:
+        parts = (_change(table, stretch.partition, *one) for one in elements)
+    else:
+        stable = (e for _, _, e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE and len(e))
+        parts = (_stable(table, stretch.partition, batch) for batch in stable)
+    for added, rows in _gathered(parts):
+        arrays = [*added, *to_arrow.arrays(rows, table.schema)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema)
+
+
+def scan_stretch(folder: Path, stretch: Stretch) -> Iterator[Record]:
+    """The records of a stretch.  Raises LogCorrupt as :func:`read_stretch`."""
+    file = folder / stretch.segment.name
+    with file.open("rb") as opened:
+        head = opened.read(HEADER_BYTES)
+        opened.seek(stretch.offset)
+        data = b"" if header_fault(head, stretch.segment) else opened.read()
+    scan = RecordScan(memoryview(data), Position(stretch.first, stretch.segment.first, stretch.offset))
+    for record in scan:
+        if stretch.last is not None and record.position.sequence > stretch.last:
+            return
+        yield record
+        if record.position.sequence == stretch.last:
+            return
+    reason = header_fault(head, stretch.segment) or scan.fault or "the file ends"
+    where = f"{file} at offset {scan.next.offset}: {reason}"
+    if stretch.last is not None and scan.next.sequence <= stretch.last:
+        raise LogCorrupt(f"{where}; records up to {stretch.last} were acknowledged")
+    if stretch.following is not None and scan.next.sequence != stretch.following:
+        raise LogCorrupt(f"{where}; the next segment begins with record {stretch.following}")
+
+
+def _elements(
+    table: Table, records: Iterable[Record], pool: StringPool, folder: PurePosixPath
+) -> Iterator[tuple[int, int, Element]]:
+    """(record, time of arrival, element)."""
+    for record in records:
+        if not table.source:
+            yield decode_recorded(record, table.schema, pool, folder)
+            continue
+        batch = decode_source_batch(record.body, table.schema, pool)
+        if batch is not None:
+            yield record.position.sequence, 0, batch
+
+
+def _stable(table: Table, partition: int, batch: Batch) -> tuple[list[pa.Array], Rows]:
+    ids = [pa.array(batch.row_ids()), pa.array(batch.rows.time)]
+    if table.source:
+        return ids, batch.rows
+    return [pa.array(np.full(len(batch), partition, np.int32)), *ids], batch.rows
+
+
+def _change(
+    table: Table, partition: int, sequence: int, arrived_us: int, element: Element
+) -> tuple[list[pa.Array], Rows]:
+    """The rows of one element: one per tuple, or one with nulls where there is none."""
+    if isinstance(element, Batch):
+        kind, ids, rows = KINDS[element.kind], element.row_ids(), element.rows
+    else:
+        kind, rows = _bare(element), _nothing(table.schema)
+        ids = rows.time
+    count = len(rows)
+    numbers = [pa.array(ids), pa.array(rows.time)]
+    if isinstance(element, Undo):
+        numbers = [pa.array([element.upto_id], _LONG), pa.nulls(1, _LONG)]
+    elif isinstance(element, Boundary):
+        numbers = [pa.array([element.upto_id], _LONG), pa.array([element.time], _LONG)]
+    elif isinstance(element, RecDone):
+        numbers = [pa.nulls(1, _LONG), pa.nulls(1, _LONG)]
+    return [
+        pa.array(np.full(count, partition, np.int32)),
+        pa.array(np.full(count, sequence, np.int64)),
+        pa.array(np.arange(count, dtype=np.int32)),
+        pa.array(np.full(count, arrived_us, np.int64)),
+        pa.array([kind] * count, _TEXT),
+        *numbers,
+    ], rows
+
+
+def _bare(element: Element) -> str:
+    if isinstance(element, Boundary):
+        return KINDS[2 + element.kind]
+    return "undo" if isinstance(element, Undo) else "rec_done"
+
+
+def _nothing(schema: Schema) -> Rows:
+    """One row of nulls."""
+    time = np.zeros(1, np.int64)
+    return Rows(time, time, tuple(Column.from_list([None], a.type) for a in schema))
+
+
+def _gathered(parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterator[tuple[list[pa.Array], Rows]]:
+    """Small pieces put together: a record holds what arrived in some milliseconds."""
+    waiting: list[tuple[list[pa.Array], Rows]] = []
+    count = 0
+    for part in parts:
+        waiting.append(part)
+        count += len(part[1])
+        if count >= BATCH_ROWS:
+            yield _joined(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[tuple[list[pa.Array], Rows]]) -> tuple[list[pa.Array], Rows]:
+    added = [pa.concat_arrays(arrays) for arrays in zip(*[a for a, _ in parts])]
+    return added, concat_rows([rows for _, rows in parts])

@@ -1,0 +1,150 @@
+"""A run's directory, opened and checked: what was run, what the sources logged, what the clients received.
+
+What can be seen without reading the data is seen here: files that are missing, another plan, a log whose acknowledged
+part is cut.  The data themselves are checked while Spark reads them (``consistency.proof.source``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from spe.config import load_plan
+from spe.deploy import with_default_client, with_origins
+from spe.errors import LogCorrupt, SpeError
+from spe.log.format import Segment
+from spe.log.recovery import live_segments
+from spe.plan import Channel, Plan
+from spe.recording import channel_folder, client_folder
+from spe.source_log import source_folder
+from spe.states import StreamId
+from spe.storage import DiskStorage
+
+_CONFIG: Final = "config.yaml"
+_CLUSTER: Final = "cluster.json"
+_EVENTS: Final = "events.jsonl"
+_SUMMARY: Final = "summary.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that can be judged.
+
+    Attributes:
+      path: its directory.
+      plan: what was run, as the run's own copy of the configuration says.
+      facts: what the supervisor wrote at the start: versions, command line, seed.
+      events: states, faults and processes with their times, in order; ``t`` is wall time in microseconds.
+      summary: what the supervisor saw in the end; empty for a run that was broken off.
+    """
+
+    path: Path
+    plan: Plan
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[Mapping[str, Any], ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """Opens the directory of a run.
+
+        Raises:
+          SpeError: it is no such directory, or something is missing or damaged; says what.
+          ConfigError: its configuration cannot be read any more (data files or modules that were moved).
+        """
+        if not path.is_dir():
+            raise SpeError(f"{path}: there is no such directory")
+        facts = _read_json(path / _CLUSTER, "the directory of a run has one from its start on")
+        if not isinstance(facts, dict) or not {"data", "fingerprint"} <= facts.keys():
+            raise SpeError(f"{path / _CLUSTER} is damaged: it does not name the data and the fingerprint of the plan")
+        if not (path / _CONFIG).is_file():
+            raise SpeError(f"{path} is incomplete: there is no {_CONFIG}, the copy of the configuration that was run")
+        plan = with_default_client(load_plan(path / _CONFIG, facts["data"]))
+        plan = with_origins(plan, facts.get("origins", {}))
+        if plan.fingerprint != facts["fingerprint"]:
+            raise SpeError(
+                f"{path} ran another plan ({facts['fingerprint']}) than its {_CONFIG} says now ({plan.fingerprint}): "
+                "the copy was changed, or this is another release"
+            )
+        summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
+        run = cls(path, plan, facts, tuple(_read_events(path / _EVENTS)), summary)
+        run.check()
+        return run
+
+    def check(self) -> None:
+        """Raises SpeError where a source's log or a client's recording is missing or visibly incomplete."""
+        for stream in self.plan.sources:
+            self.source_segments(stream)
+        for name, channel in self.recordings():
+            folder = self.path / channel_folder(client_folder(name), channel)
+            if not folder.is_dir():
+                raise SpeError(f"{self.path} is incomplete: there is no {folder}, what client {name!r} received")
+
+    def source_path(self, stream: StreamId) -> Path:
+        """Folder of a source's log."""
+        return self.path / source_folder(stream)
+
+    def source_segments(self, stream: StreamId) -> list[Segment]:
+        """The segments of a source's log, in order.  Raises SpeError where there are none, or not all."""
+        folder = self.source_path(stream)
+        if not folder.is_dir():
+            raise SpeError(f"{self.path} is incomplete: there is no {folder}, the log of source {stream!r}")
+        segments = live_segments([p.name for p in folder.iterdir()])
+        if not segments:
+            raise SpeError(f"{self.path} is incomplete: {folder}, the log of source {stream!r}, is empty")
+        if segments[0].first != 1:
+            raise LogCorrupt(f"{folder}: the first segment is gone; the log begins with record {segments[0].first}")
+        return segments
+
+    def channels(self, output: StreamId) -> list[Channel]:
+        """The partitions of an output stream."""
+        return [Channel(output, p) for p in range(self.plan.partitions_of(output))]
+
+    def recordings(self) -> Iterator[tuple[str, Channel]]:
+        """(client, channel) of everything that was to be recorded."""
+        for name, client in self.plan.clients.items():
+            for output in client.reads:
+                yield from ((name, channel) for channel in self.channels(output))
+
+    def recording_path(self, client: str, channel: Channel) -> Path:
+        """Folder of what a client received of one channel."""
+        return self.path / channel_folder(client_folder(client), channel)
+
+    @property
+    def storage(self) -> DiskStorage:
+        """The directory, as logs are read from."""
+        return DiskStorage(self.path)
+
+    def relative(self, folder: Path) -> PurePosixPath:
+        """A folder of the run, as ``storage`` names it."""
+        return PurePosixPath(folder.relative_to(self.path))
+
+
+def _read_json(path: Path, why: str) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SpeError(f"{path.parent} is not the directory of a run: it has no {path.name}; {why}") from None
+    except (OSError, ValueError) as error:
+        raise SpeError(f"{path} is damaged: {error}") from error
+
+
+def _read_events(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The supervisor's notes.  The last line of a run that was broken off may be torn; any other is an error."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise SpeError(f"{path} cannot be read: {error.strerror}; it holds the run's faults and states") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            if not isinstance(event["t"], int) or not isinstance(event["event"], str):
+                raise ValueError("t is a number and event a word")
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return
+            raise SpeError(f"{path}:{number}: expected an event with t and event, got {line[:80]!r}") from error
+        yield event

@@ -1,0 +1,244 @@
+"""``format("spe")``: source logs and recorded output streams as tables, for ``spark.read`` and ``spark.readStream``.
+
+    spark.read.format("spe").option("source", "orders").load(RUN_DIR)
+    spark.readStream.format("spe").option("output", "per_second").option("client", "dashboard").load(RUN_DIR)
+
+Options: ``source``, or ``output`` with ``client`` (which need not be said where one client only reads it); ``mode`` of
+an output is ``stable`` (default) or ``changes``; ``rows`` limits how many rows a micro-batch brings.  Columns: see
+``consistency.proof.records``.  The directory must be on a file system that every executor has at the same path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from consistency.proof.records import CHANGES, STABLE, Stretch, Table, read_stretch, scan_stretch, whole
+from consistency.proof.run import Run
+from spe.batch import Batch
+from spe.errors import LogCorrupt, SpeError
+from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES
+from spe.log.marks import read_mark
+from spe.log.recovery import live_segments
+from spe.problems import did_you_mean, one_of
+from spe.recording import decode_recorded
+from spe.source_log import decode_source_state
+from spe.states import StreamId
+from spe.storage import DiskStorage
+from spe.strings import StringPool
+
+#: What our own pipeline gives instead of a directory: the table, already looked up.
+TABLE_OPTION: Final = "table"
+
+
+class SpeDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "spe"
+
+    def _table(self) -> Table:
+        if TABLE_OPTION in self.options:
+            return Table.from_data(json.loads(self.options[TABLE_OPTION]))
+        if "path" not in self.options:
+            raise SpeError("say which run: .load(RUN_DIR)")
+        return table_of(Run.open(Path(self.options["path"])), self.options)
+
+    def schema(self) -> StructType:
+        found = from_arrow_schema(self._table().arrow_schema)
+        assert isinstance(found, StructType)
+        return found
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self._table())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _StreamReader(self._table(), int(self.options.get("rows", 0)))
+
+
+def source_table(run: Run, stream: StreamId) -> Table:
+    """The log of a source."""
+    _pick("source", stream, run.plan.sources)
+    return Table(True, run.plan.sources[stream].schema, (str(run.source_path(stream).absolute()),))
+
+
+def recording_table(run: Run, client: str, output: StreamId, mode: str) -> Table:
+    """What a client received of an output."""
+    _pick("output", output, run.plan.query.outputs)
+    _pick("client", client, run.plan.clients)
+    _pick("mode", mode, (STABLE, CHANGES))
+    if output not in run.plan.clients[client].reads:
+        raise SpeError(f"client {client!r} does not read {output!r}; it reads {one_of(run.plan.clients[client].reads)}")
+    folders = tuple(str(run.recording_path(client, channel).absolute()) for channel in run.channels(output))
+    return Table(False, run.plan.query.schema_of(output), folders, mode)
+
+
+def table_of(run: Run, options: Mapping[str, str]) -> Table:
+    """What a user asks for.  Raises SpeError, naming what there is."""
+    if ("source" in options) == ("output" in options):
+        raise SpeError("give one of the options source and output: the name of a stream")
+    if "source" in options:
+        return source_table(run, StreamId(options["source"]))
+    output = StreamId(options["output"])
+    readers = [name for name, client in run.plan.clients.items() if output in client.reads]
+    if "client" not in options and len(readers) > 1:
+        raise SpeError(f"several clients read {output!r}; give the option client, {one_of(readers)}")
+    client = options.get("client", readers[0] if readers else "")
+    return recording_table(run, client, output, options.get("mode", STABLE))
+
+
+def _pick(what: str, name: str, known: Sequence[str] | Mapping[Any, Any]) -> None:
+    if name not in known:
+        names = [str(k) for k in known]
+        raise SpeError(f"no {what} {name!r}{did_you_mean(name, names)}; expected {one_of(names)}")
+
+
+class _Piece(InputPartition):
+    """A stretch, as Spark carries it around."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch)
+
+
+class _Reader(DataSourceReader):
+    """Everything that is there; a partition per segment."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [_Piece(s) for p in range(len(self._table.folders)) for s in stretches(self._table, p)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_stretch(self._table, partition.value)
+
+
+def stretches(table: Table, partition: int) -> list[Stretch]:
+    """All segments of one partition, up to what was acknowledged (sources) or is whole (recordings).
+
+    Raises:
+      LogCorrupt: segments are missing, or there is no mark.
+    """
+    folder = Path(table.folders[partition])
+    segments = live_segments([p.name for p in folder.iterdir()])
+    if segments and segments[0].first != 1:
+        raise LogCorrupt(f"{folder}: the first segment is gone; it begins with record {segments[0].first}")
+    if not table.source:
+        followings = [*[s.first for s in segments[1:]], None]
+        return [Stretch(partition, s, *whole(s), None, f) for s, f in zip(segments, followings)]
+    acknowledged = _acknowledged(folder)
+    found = []
+    for at, segment in enumerate(segments):
+        last = segments[at + 1].first - 1 if at + 1 < len(segments) else acknowledged
+        if segment.first <= acknowledged:
+            found.append(Stretch(partition, segment, *whole(segment), min(last, acknowledged)))
+    if acknowledged and not found:
+        raise LogCorrupt(f"{folder}: there is no segment, but records up to {acknowledged} were acknowledged")
+    return found
+
+
+def _acknowledged(folder: Path) -> int:
+    mark = read_mark(DiskStorage(folder), PurePosixPath("."))
+    if mark is None:
+        raise LogCorrupt(f"{folder}: no readable synced mark (mark.0, mark.1)")
+    return mark.sequence
+
+
+#: Where a stream stands in one partition: the next record, the first one of its segment, its offset, rows so far.
+_Place = tuple[int, int, int, int]
+#: A place per partition, as "record:segment:offset:rows".
+Offset = dict[str, str]
+_START: Final[_Place] = (1, 1, HEADER_BYTES, 0)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows logs that grow.  An offset holds a place per partition, so that it is known without a search.
+
+    Retention: ``commit`` keeps nothing and removes nothing, for logs belong to the run.
+    """
+
+    def __init__(self, table: Table, rows: int) -> None:
+        self._table = table
+        self._rows = rows
+        self._until: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        return {str(p): _text(_START) for p in range(len(self._table.folders))}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._rows) if self._rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._advanced(self.initialOffset(), None)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._advanced(start, rows)
+
+    def _advanced(self, start: Offset, rows: int | None) -> Offset:
+        """About ``rows`` further in each partition, at least one record where there is one."""
+        return {p: _text(self._follow(int(p), _place(at), rows)) for p, at in start.items()}
+
+    def _follow(self, partition: int, place: _Place, rows: int | None) -> _Place:
+        limit = None if rows is None else place[3] + max(1, rows // len(self._table.folders))
+        for stretch in self._behind(partition, place, None):
+            for record in scan_stretch(Path(self._table.folders[partition]), stretch):
+                sequence, _, offset = record.position
+                if self._until is not None and sequence >= _place(self._until[str(partition)])[0]:
+                    return place
+                count = place[3] + self._count(record, place[3])
+                end = offset + RECORD_HEADER_BYTES + len(record.body)
+                place = (sequence + 1, stretch.segment.first, end, count)
+                if limit is not None and count >= limit:
+                    return place
+        return place
+
+    def _count(self, record: Any, before: int) -> int:
+        if self._table.source:
+            return decode_source_state(record.body).last_id - before
+        element = decode_recorded(record, self._table.schema, StringPool(), PurePosixPath(".")).element
+        return max(1, len(element)) if isinstance(element, Batch) else 1
+
+    def _behind(self, partition: int, start: _Place, end: _Place | None) -> Iterator[Stretch]:
+        """What lies between two places."""
+        for one in stretches(self._table, partition):
+            if one.segment.first < start[1] or (end is not None and one.first >= end[0]):
+                continue
+            first, offset = (start[0], start[2]) if one.segment.first == start[1] else (one.first, one.offset)
+            last = one.last if end is None else min(end[0] - 1, one.last or end[0] - 1)
+            if end is not None and one.following is not None:
+                last = min(last or 0, one.following - 1)
+            if last is None or last >= first:
+                yield Stretch(partition, one.segment, first, offset, last)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return [_Piece(s) for p in start for s in self._behind(int(p), _place(start[p]), _place(end[p]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_stretch(self._table, partition.value)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: see the class."""
+
+
+def _place(text: str) -> _Place:
+    sequence, segment, offset, rows = (int(part) for part in text.split(":"))
+    return sequence, segment, offset, rows
+
+
+def _text(place: _Place) -> str:
+    return ":".join(map(str, place))

@@ -1,0 +1,75 @@
+"""The Spark session of a command: set up so that nobody meets the usual failures.  One per command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consistency.proof.java import java_home
+from spe.errors import SpeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What expressions mean depends on these (docs/expressions.md): not for users to change.
+SEMANTICS: Final = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+
+
+def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session, with the data source ``spe`` registered.  Takes 5 to 10 seconds.
+
+    Args:
+      app: name of the command.
+      master: of a cluster; all processors of this machine by default.
+      conf: further settings of Spark.
+
+    Raises:
+      SpeError: pyspark or Java is missing, a setting would change what expressions mean, or Spark does not start.
+    """
+    given = dict(conf or {})
+    for name in SEMANTICS.keys() & given.keys():
+        if given[name] != SEMANTICS[name]:
+            raise SpeError(f"{name} must be {SEMANTICS[name]}, got {given[name]!r}: else results mean something else")
+    try:
+        import pyspark  # noqa: F401
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+    _prepare_environment()
+    builder = SparkSession.builder.appName(app).master(master or "local[*]")
+    for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+        from consistency.proof.source import SpeDataSource
+
+        spark.dataSource.register(SpeDataSource)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SpeError(f"Spark does not start: {error}") from error
+    return spark
+
+
+def _prepare_environment() -> None:
+    """What the JVM and Spark's Python workers inherit: a Java, this interpreter, its modules, no host name lookup."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("conf")))  # quiet from the first line on
+    known = [os.getcwd() if path == "" else path for path in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))

@@ -1,0 +1,76 @@
+"""Directories of runs, made without running anything: what the proof reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+import yaml
+
+from replicas.client_view import Change
+from replicas.recorder import Recorder
+from spe.batch import Batch, Boundary, Element
+from spe.config import load_plan_data
+from spe.deploy import with_default_client
+from spe.log.segmented import SegmentedLog
+from spe.plan import Channel, Plan
+from spe.recording import client_folder
+from spe.schema import Schema
+from spe.source_log import SourceState, encode_source_record, source_folder
+from spe.states import StreamId
+from spe.storage import DiskStorage
+
+
+def make_run(
+    path: Path,
+    config: Mapping[str, Any],
+    inputs: Mapping[StreamId, Iterable[Element]],
+    received: Mapping[str, Sequence[Change]] | None = None,
+    events: Sequence[Mapping[str, Any]] = (),
+    *,
+    segment_bytes: int = 1 << 20,
+) -> Plan:
+    """A directory as ``spe run`` leaves it: configuration, logs of ``inputs``, recordings of ``received`` by client."""
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    plan = with_default_client(load_plan_data(config))
+    facts = {"data": str(path), "fingerprint": plan.fingerprint, "versions": {"spe": "0"}, "origins": {}}
+    (path / "cluster.json").write_text(json.dumps(facts))
+    (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    for stream, elements in inputs.items():
+        write_source_log(path, stream, plan.sources[stream].schema, elements, segment_bytes=segment_bytes)
+    for client in plan.clients.values():
+        schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
+        for channel in schemas:
+            (path / client_folder(client.name) / f"{channel.stream}.{channel.partition}").mkdir(parents=True)
+        recorder = Recorder(DiskStorage(path), client_folder(client.name), schemas, segment_bytes=segment_bytes)
+        for change in (received or {}).get(client.name, ()):
+            recorder.write(change)
+        recorder.close()
+    return plan
+
+
+def write_source_log(
+    path: Path, stream: StreamId, schema: Schema, elements: Iterable[Element], *, segment_bytes: int = 1 << 20
+) -> None:
+    """The log of a source that sent these elements, below the directory of a run."""
+
+    async def write() -> None:
+        log = await SegmentedLog.open(DiskStorage(path), source_folder(stream), segment_bytes=segment_bytes)
+        state = SourceState()
+        for element in elements:
+            batch = element if isinstance(element, Batch) else None
+            if isinstance(element, Boundary):
+                state = state._replace(bound_us=element.time)
+            elif batch is not None:
+                state = state._replace(last_id=batch.upto_id)
+            log.append(encode_source_record(state, batch, schema))
+            if log.last_sequence % 16 == 0:
+                await log.sync()
+        await log.sync()
+        log.close()
+
+    trio.run(write)

