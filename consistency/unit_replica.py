@@ -8,7 +8,7 @@ operators: *live*, which took in tentative data, and *redo*, brought back to bef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from consistency.instance import Checkpoint, Instance, Mark
 from consistency.partners import Alone, Ask, Partners
@@ -17,11 +17,8 @@ from consistency.undo_redo import UndoInstance
 from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion
 from spe.batch import Element
-from spe.plan import Node, Policy, Reconcile, Unit
+from spe.plan import Limits, Node, Policy, Reconcile, Unit
 from spe.states import Kind, NodeState
-
-#: Rows per input in one stable or redo slice: large enough to be efficient, small enough to yield within 20 ms (R6).
-SLICE_ROWS: Final = 20_000
 
 
 class Outputs(Protocol):
@@ -82,6 +79,7 @@ class UnitReplica:
       outputs, inputs: the two sides of the world.
       partners: our side of the partner protocol.
       redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
+      slice_rows: rows per input in one slice of stable or redo work (R6).
     """
 
     def __init__(
@@ -94,6 +92,7 @@ class UnitReplica:
         inputs: InputsView,
         partners: Partners,
         redo_bytes: int,
+        slice_rows: int = Limits().slice_rows,
     ) -> None:
         self._unit = unit
         self.sunion = sunion
@@ -102,6 +101,7 @@ class UnitReplica:
         self._inputs = inputs
         self.partners = partners
         self._redo_bytes = redo_bytes
+        self._slice_rows = slice_rows
         self._live = (UndoInstance if node.reconcile is Reconcile.UNDO else Instance)(unit)
         self._redo: Instance | None = None
         #: Where redo will begin: n* while tainted; before that only with periodic checkpoints.
@@ -171,7 +171,7 @@ class UnitReplica:
 
     def _go_on_stable(self, now: int) -> bool:
         sunion = self.sunion
-        released = None if self._outputs.full() else sunion.release_stable(SLICE_ROWS)
+        released = None if self._outputs.full() else sunion.release_stable(self._slice_rows)
         if released is not None:
             self._emit_stable(self._live, released)
             if self.state is NodeState.UP_FAILURE:
@@ -288,7 +288,7 @@ class UnitReplica:
                 self._outputs.announce(self.state, True)
         if self.live_runs:
             self._release_tentative(now, self._node.during_stabilization)
-        if self._redo.rebuild(SLICE_ROWS):
+        if self._redo.rebuild(self._slice_rows):
             return True
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
@@ -299,7 +299,7 @@ class UnitReplica:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
                 self._finish_redo(now)
             return False
-        released = self.sunion.release_redo(SLICE_ROWS)
+        released = self.sunion.release_redo(self._slice_rows)
         if released is not None:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)

@@ -266,7 +266,7 @@ class NodeProcess:
                     if ask is not None:
                         await self._ask_partner(hosted, ask)
             if more:
-                await trio.lowlevel.checkpoint()
+                await self._env.compute.turn()
             else:
                 await token.wait()
 

@@ -109,6 +109,7 @@ class Replica:
             inputs=self,
             partners=Partners(id.node, list(self.partners), request_us=plan.timing.request_us, random=random),
             redo_bytes=plan.limits.input_bytes,
+            slice_rows=plan.limits.slice_rows,
         )
         self.announce(NodeState.RECOVERING, False)
 

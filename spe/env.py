@@ -103,6 +103,10 @@ class Compute(Protocol):
         """Runs ``function`` off the event loop (a thread in production, virtual time in simulation)."""
         ...
 
+    async def turn(self) -> None:
+        """Between two slices of work on the loop: lets others go first (in simulation the slice takes its time)."""
+        ...
+
 
 class Trace(Protocol):
     """The story of a run: one event per decision, never per tuple."""

@@ -212,6 +212,8 @@ class Limits:
       suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part goes, counted (V6).
       input_bytes: stable tuples kept per SUnion for redo; at half of it a reconciliation is asked for (R2).
       frame_bytes: largest frame accepted after authentication.
+      slice_rows: rows per input that a replica works on before it lets others go first: large enough to be efficient,
+        small enough to yield within 20 ms (R6).
       spill_bytes: spill files per process, for what of the logs and of the redo data memory has no room for; 0: none.
     """
 
@@ -220,6 +222,7 @@ class Limits:
     input_bytes: int = 256 << 20
     frame_bytes: int = 16 << 20
     spill_bytes: int = 4 << 30
+    slice_rows: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)

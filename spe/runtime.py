@@ -51,6 +51,9 @@ class ThreadCompute:
     async def run(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function)
 
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
 
 class NullTrace:
     """Tells nobody."""

@@ -62,8 +62,9 @@ class SimCluster:
       lag_s: seconds that a client's application spends on each change.
     """
 
-    def __init__(self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD) -> None:
+    def __init__(self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD, turn_us: int = 0) -> None:
         self.plan = plan
+        self._turn_us = turn_us
         self.network = SimNetwork(Random(f"{seed}/network"), link)
         self.log: list[str] = []
         self.history = History()
@@ -110,7 +111,7 @@ class SimCluster:
             self._clocks.setdefault(host, SimClock()),
             HostNetwork(self.network, host),
             self.disks.setdefault(host, SimDisk()),
-            SimCompute(),
+            SimCompute(self._turn_us),
             Random(f"{self._seed}/{host}"),
             StoryTrace(self.log, self.history, host),
             self.history,

@@ -73,11 +73,17 @@ class Processors(trio.abc.Instrument):
 
 
 class SimCompute:
-    """Long computations take no virtual time; they only let others go first."""
+    """What computing takes in virtual time: in threads nothing, each slice of work on the loop ``turn_us``."""
+
+    def __init__(self, turn_us: int = 0) -> None:
+        self._turn_s = turn_us / 1e6
 
     async def run(self, function: Callable[[], Any]) -> Any:
         await trio.lowlevel.checkpoint()
         return function()
+
+    async def turn(self) -> None:
+        await trio.sleep(self._turn_s)
 
 
 class StoryTrace:

@@ -26,7 +26,8 @@ class Scenario:
       seed: drives the order of tasks, jitter, loss, and whatever else is random in the run.
       config: a configuration, as YAML would hold it.
       options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
-        every link is like while nothing is wrong (fields of LinkState).
+        every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
+        each slice of a replica's work takes.
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -53,6 +54,9 @@ class Scenario:
 
     def link(self) -> LinkState:
         return LinkState(**self.options.get(_LINK, {}))
+
+    def turn_us(self) -> int:
+        return int(self.options.get("turn_us", 0))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, the same for the same scenario."""

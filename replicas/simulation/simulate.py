@@ -74,7 +74,7 @@ def simulate(
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
     plan = scenario.plan()
-    cluster = SimCluster(plan, seed=scenario.seed, link=scenario.link())
+    cluster = SimCluster(plan, seed=scenario.seed, link=scenario.link(), turn_us=scenario.turn_us())
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
     driver = FaultDriver(
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))

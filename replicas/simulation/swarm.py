@@ -16,6 +16,12 @@ from spe.times import SECOND
 GRACE_US: Final = 20 * SECOND
 #: The first fault comes no sooner.
 _FIRST_US: Final = SECOND // 20
+#: Corrections that take a while, as they do where there is much to correct; else they are over at once.
+_SLOW_WORK: Final = (
+    {"limits": {"slice_rows": 10}, "turn_us": 5_000},
+    {"limits": {"slice_rows": 20}, "turn_us": 20_000},
+)
+_SLOW_SHARE: Final = 0.5
 
 
 def random_scenario(seed: int) -> Scenario:
@@ -30,4 +36,5 @@ def faulty(config: Mapping[str, Any], seed: int, heal_us: int, *, random: Random
     random = Random(f"faults {seed}") if random is None else random
     plan = load_plan_data(config)
     faults = random_faults(random, plan, from_us=random.choice([_FIRST_US, SECOND]), to_us=heal_us)
-    return Scenario(seed=seed, config=config, faults=faults, heal_us=heal_us, grace_us=GRACE_US)
+    options = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
+    return Scenario(seed, config, options, faults, heal_us, GRACE_US)

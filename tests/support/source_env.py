@@ -35,6 +35,9 @@ class AtOnceCompute:
         await trio.lowlevel.checkpoint()
         return function()
 
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
 
 class ListTrace:
     def __init__(self) -> None:
