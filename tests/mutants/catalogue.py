@@ -13,23 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from consistency.instance import Checkpoint
+from consistency.instance import Checkpoint, Instance
 from consistency.partners import Partners
 from consistency.unit_replica import UnitReplica
 from operators.soutput import SOutput
-from operators.sunion import SUnion, SUnionInput
+from operators.sunion import Slice, SUnion, SUnionInput
 from replicas import element_log
 from replicas.client_view import ClientPort
 from replicas.inputs import Input
-from replicas.output_log import NotReady, OutputLog
+from replicas.output_log import OutputLog
 from replicas.producer_subscription import OutputSubscription
 from replicas.replica import Replica
 from replicas.source_writer import SourceWriter
-from replicas.stamping import Stamper
 from replicas.upstream import Upstream
-from spe.batch import Batch, Boundary, RecDone, Undo
+from spe.batch import Batch, Boundary, RecDone, Undo, merge_rows
 from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, saturating_add
+from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 Patch = Callable[[], AbstractContextManager[None]]
 
@@ -131,6 +130,16 @@ def early_rec_done(original: Any, self: Any, out: list[Any], budget: int) -> Any
     return left
 
 
+@mutant(OutputSubscription, "_pull_stable", "a boundary overtakes the tuples that it covers (V1)")
+def boundary_before_its_tuples(original: Any, self: Any, out: list[Any], budget: int) -> Any:
+    left = original(self, out, budget)
+    for at in range(1, len(out)):
+        batch, boundary = out[at - 1], out[at]
+        if isinstance(batch, Batch) and isinstance(boundary, Boundary):
+            out[at - 1 : at + 1] = [Boundary(boundary.kind, boundary.time, batch.from_id), batch]
+    return left
+
+
 @mutant(OutputSubscription, "_rec_done", "rec_done is never sent (V2)")
 def no_rec_done(original: Any, self: Any, out: list[Any]) -> None:
     self._owes = self._correcting = False
@@ -183,9 +192,10 @@ def lost_late_tuple(original: Any, self: Any, batch: Any, now: int) -> None:
     original(self, batch, now)
 
 
-@mutant(SUnion, "frontier", "a bucket counts as stable when its first input is (B2)")
+@mutant(SUnion, "stable_end", "a bucket counts as stable when its first input is (B2)")
 def frontier_of_the_fastest(original: Any, self: Any) -> Any:
-    return max(i.frontier for i in self.inputs)
+    frontier = max(i.frontier for i in self.inputs)
+    return frontier if frontier in (BEFORE_TIME, END_OF_TIME) else floor_to(frontier, self._bucket_us)
 
 
 @mutant(SUnion, "_take", "ties in time go by arrival, not by input (U2)")
@@ -196,10 +206,10 @@ def tie_by_arrival(original: Any, self: Any, end: int) -> Any:
     return original(self, end)
 
 
-@mutant(SUnion, "_arrived", "an input that is silent but for boundaries starts no clocks (B3)")
-def no_clock_without_tuples(original: Any, self: Any, value: int, now: int) -> None:
-    if not any(value == i.frontier or value == i.tentative_frontier for i in self.inputs):
-        original(self, value, now)
+@mutant(SUnion, "_arrived", "each arrival starts all clocks anew (B3)")
+def clocks_start_anew(original: Any, self: Any, value: int, now: int) -> None:
+    original(self, value, now)
+    self._clock_starts = [now for _ in self._clock_starts]
 
 
 @mutant(SUnion, "due", "a bucket waits for an input that does not deliver, for ever (T3, hard)")
@@ -216,11 +226,9 @@ def undo_forgotten_by_the_input(original: Any, self: Any) -> None:
     self.tentative, self.tentative_bytes = kept, size
 
 
-@mutant(SUnionInput, "add_stable", "a stable tuple leaves its tentative version beside it (B4)")
-def tentative_beside_stable(original: Any, self: Any, batch: Any, now: int) -> None:
-    kept, size, self.tentative = self.tentative, self.tentative_bytes, []
-    original(self, batch, now)
-    self.tentative, self.tentative_bytes = kept, size
+@mutant(SUnionInput, "_drop_tentative", "what is stable leaves its tentative version beside it (B4)")
+def tentative_beside_stable(original: Any, self: Any) -> None:
+    pass
 
 
 @mutant(SUnionInput, "main_changed", "another producer's tentative tuples count again after a switch (F6)")
@@ -252,6 +260,12 @@ def redo_skips_a_bucket(original: Any, self: Any) -> None:
     self.stable_bytes = sum(c.nbytes for i in self.inputs for c in i.stable)
 
 
+@mutant(Instance, "_put_back_outputs", "redo lets through again what came after a periodic checkpoint (R8)")
+def released_forgotten(original: Any, self: Any, redo: Any, states: Any) -> None:
+    for output, state in zip(redo.outputs, states, strict=True):
+        output.restore(state, {k: state[k] for k in ("last_id", "digest", "boundary")})
+
+
 @mutant(SUnion, "release_redo", "redo processes its first slice twice (R6)")
 def redo_repeats_a_slice(original: Any, self: Any, max_rows: int) -> Any:
     again = getattr(self, "_mutant_again", None)
@@ -264,24 +278,20 @@ def redo_repeats_a_slice(original: Any, self: Any, max_rows: int) -> Any:
     return piece
 
 
-@mutant(SOutput, "stable", "a boundary overtakes the tuples that it covers (V1)")
-def boundary_before_its_tuples(original: Any, self: Any, rows: Any, boundary: int) -> Any:
-    made = original(self, rows, boundary)
-    if len(made) == 2:
-        batch, bound = made
-        return [Boundary(bound.kind, bound.time, batch.from_id), batch]
-    return made
-
-
 @mutant(SOutput, "restore", "ids start again after a restore (U9)")
 def ids_start_again(original: Any, self: Any, state: Any, released: Any = None) -> None:
     original(self, {**state, "last_id": max(0, int(state["last_id"]) - 1)}, released)
 
 
-@mutant(UnitReplica, "_correctable", "redo begins although nothing has healed (R1)")
-def redo_too_early(original: Any, self: Any, now: int) -> bool:
-    restart = self.sunion.restart
-    return restart is not None and self.sunion.stable_end >= restart
+@mutant(SUnion, "release_redo", "redo takes in what is not stable yet (R6)")
+def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
+    piece = original(self, max_rows)
+    end = floor_to(min(max(i.frontier, i.tentative_frontier) for i in self.inputs), self._bucket_us)
+    if piece is None and self.redo_next < end:
+        parts = self._gather(self.redo_next, end, tentative=True)
+        piece = Slice([merge_rows(p) if p else None for p in parts], end, Kind.STABLE)
+        self.redo_next = end
+    return piece
 
 
 @mutant(UnitReplica, "_correctable", "a healed failure is never corrected (R1)")
@@ -308,11 +318,6 @@ def two_live_subscriptions(original: Any, self: Any, owner: Any, index: int, act
         original(self, owner, index, action)
 
 
-@mutant(Input, "_has_more", "a connection that is half open is never noticed (F4)")
-def half_open_for_ever(original: Any, self: Any, feed: Any, producer: Any) -> bool:
-    return False
-
-
 @mutant(Input, "_best", "a failing producer is kept although another one is stable (F4)")
 def never_switches(original: Any, self: Any, now: int) -> Any:
     if self.main is not None and self.producers[self.main.producer].alive:
@@ -323,16 +328,13 @@ def never_switches(original: Any, self: Any, now: int) -> Any:
 # --- recovery (A) ---
 
 
-@mutant(OutputLog, "subscribe", "a replica that recovers already answers (A3)")
-def recovering_replica_answers(original: Any, self: Any, *args: Any) -> Any:
-    made = original(self, *args)
-    if not isinstance(made, NotReady):
-        return made
-    state, self.state = self.state, NodeState.STABLE
+@mutant(Replica, "acks", "what is processed is acknowledged before it is on disk (A8)")
+def acknowledged_before_it_is_durable(original: Any, self: Any) -> Any:
+    durable, self._durable = self._durable, None
     try:
-        return original(self, *args)
+        return original(self)
     finally:
-        self.state = state
+        self._durable = durable
 
 
 @mutant(Replica, "snapshot", "a snapshot comes without the stable log (A3)")
@@ -364,17 +366,11 @@ def no_skip_after_an_install(original: Any, self: Any, restart: int, positions: 
 # --- sources (S) ---
 
 
-@mutant(SourceWriter, "_append", "a source sends before its log is synced (S3)")
+@mutant(SourceWriter, "_append", "a source sends what its log has not synced (S3)")
 def sends_before_sync(original: Any, self: Any, batch: Any) -> None:
     original(self, batch)
     group, self._pending, self._pending_bytes = self._pending, [], 0
     self._settle(group)
-
-
-@mutant(Stamper, "lease", "a boundary beyond the logged tuples is sent without being logged (S2)")
-def boundary_not_durable(original: Any, self: Any, event_us: int) -> bool:
-    original(self, event_us)
-    return False
 
 
 # --- clients ---

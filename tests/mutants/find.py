@@ -2,6 +2,8 @@
 
     python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
 
+Those that a scenario made by hand kills (:data:`tests.mutants.scripted.KILLS`) need none.
+
 The scenarios that kill other mutants are tried first (they are small), then those of :mod:`tests.mutants.scripted`,
 then seeds; what is found is shrunk.
 """
@@ -20,7 +22,7 @@ from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from tests.mutants.catalogue import MUTANTS, Mutant
-from tests.mutants.scripted import scripted
+from tests.mutants.scripted import KILLS, scripted
 
 CASES = Path(__file__).parent / "cases"
 REGRESSIONS = Path(__file__).parents[1] / "regressions"
@@ -69,7 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("names", nargs="*", help="all of them where none is given")
     parser.add_argument("--seeds", type=read_seeds, default=range(60))
-    parser.add_argument("--again", action="store_true", help="also those that have a case")
+    parser.add_argument("--again", action="store_true", help="also those that are killed already")
     given = parser.parse_args()
     unknown = set(given.names) - set(MUTANTS)
     if unknown:
@@ -77,7 +79,7 @@ def main() -> int:
     alive = 0
     for name in given.names or MUTANTS:
         mutant = MUTANTS[name]
-        if given.again or not case_of(mutant).exists():
+        if given.again or not (case_of(mutant).exists() or name in KILLS):
             alive += find(mutant, given.seeds, tell=lambda text: print(text, flush=True)) is None
     return 1 if alive else 0
 

@@ -80,10 +80,181 @@ _FAULTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+#: Every tuple goes through as it is, so that one that comes twice is seen.
+_TUPLES: dict[str, Any] = {
+    "cluster": "scripted",
+    "bucket": "100ms",
+    "defaults": {"x": "2s", "alpha": 0.6, "policy": "process"},
+    "nodes": ["n1a", "n1b", "n2"],
+    "sources": {
+        name: {
+            "boundary": "100ms",
+            "from": {"generator": {"name": "orders", "rate": rate, "keys": 5, "seed": seed, "duration": "18s"}},
+        }
+        for seed, (name, rate) in enumerate({"a": 40, "b": 40, "c": 40}.items())
+    },
+    "query": {
+        "all": {"union": {"from": ["a", "b", "c"]}},
+        "same": {"map": {"from": "all", "compute": {"key": "key", "price": "price", "qty": "qty"}}},
+    },
+    "outputs": ["same"],
+    "fragments": {
+        "f1": {"operators": ["all"], "replicas": ["n1a", "n1b"]},
+        "f2": {"operators": ["same"], "replicas": ["n2"]},
+    },
+    "clients": {"client": {"reads": ["same"]}},
+}
+
+
+def _with(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A configuration with other values; what is a mapping in both is merged."""
+    merged = {
+        k: _with(base[k], **v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
+        for k, v in changes.items()
+    }
+    return {**base, **merged}
+
+
+_ALONE = _with(
+    _TUPLES,
+    nodes=["n1a", "n2"],
+    fragments={"f1": {"operators": ["all"], "replicas": ["n1a"]}, "f2": {"operators": ["same"], "replicas": ["n2"]}},
+)
+#: Silence is noticed late: there are seconds between what comes back and the next failure.
+_PATIENT = _with(
+    _ALONE,
+    defaults={"x": "5s"},
+    sources={name: {"boundary": "500ms"} for name in "abc"},
+)
+_DELAYS = _with(_TUPLES, nodes={"n1a": {}, "n1b": {}, "n2": {"policy": "delay", "x": "6s"}})
+_PERIODIC = _with(_CONFIG, defaults={"checkpoint": {"every": "4s"}})
+_ON_DISK = _with(_ALONE, defaults={"checkpoint": {"every": "2s", "disk": True}})
+#: All of a source's tuples are in disorder, as it says.
+_UNSORTED = _with(
+    _TUPLES,
+    sources={
+        "a": {
+            "disorder": "500ms",
+            "from": {
+                "generator": {
+                    "name": "orders",
+                    "rate": 60,
+                    "disorder": "500ms",
+                    "keys": 5,
+                    "seed": 7,
+                    "duration": "18s",
+                }
+            },
+        }
+    },
+)
+
+
+def _late(*faults: dict[str, Any]) -> list[dict[str, Any]]:
+    """An input comes more and more slowly, and buffers are small: stabilisation lasts, beside live data."""
+    slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "9s"}
+    return [{"at": "2s", **slow}, *faults]
+
+
+_LITTLE = {"limits": {"input_bytes": 6_000}}
+_MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = {
+    "what comes back is old": (
+        _PATIENT,
+        {},
+        [
+            {"at": "2s", "kind": "cut", "target": "source:b", "for": "5s"},
+            {"at": "5500ms", "kind": "stall", "target": "source:b", "for": "6s"},
+        ],
+    ),
+    "late": (_TUPLES, _LITTLE, _late()),
+    "late, and the consumer freezes": (
+        _TUPLES,
+        _LITTLE,
+        _late(*({"at": f"{at}s", "kind": "freeze", "target": "n2", "for": "2500ms"} for at in (6,))),
+    ),
+    "late, and replicas freeze": (
+        _DELAYS,
+        _LITTLE,
+        _late(
+            {"at": "7s", "kind": "freeze", "target": "n1a", "for": "1s"},
+            {"at": "10s", "kind": "freeze", "target": "n1b", "for": "1s"},
+        ),
+    ),
+    "one replica fails, then the other": (
+        _TUPLES,
+        {},
+        [
+            {"at": "3s", "kind": "cut", "from": "source:b", "to": "n1a", "for": "6s"},
+            {"at": "11s", "kind": "cut", "from": "source:b", "to": "n1b", "for": "6s"},
+        ],
+    ),
+    "kills beside a failure": (
+        _TUPLES,
+        {},
+        [
+            {"at": "3s", "kind": "cut", "target": "source:b", "for": "5s"},
+            {"at": "6s", "kind": "kill", "target": "n1a", "for": "1s"},
+            {"at": "12s", "kind": "kill", "target": "n1b", "for": "1s"},
+        ],
+    ),
+    "kills where a source is unsorted": (
+        _UNSORTED,
+        {},
+        [
+            {"at": f"{at}ms", "kind": "kill", "target": node, "for": "1s"}
+            for at, node in ((4020, "n1a"), (7270, "n1b"), (10520, "n1a"), (13830, "n1b"))
+        ],
+    ),
+    "failures beside periodic checkpoints": (
+        _PERIODIC,
+        {},
+        [
+            {"at": "3s", "kind": "cut", "target": "source:b", "for": "4s"},
+            {"at": "10s", "kind": "cut", "target": "source:a", "for": "3s"},
+        ],
+    ),
+    "everybody dies, and has a checkpoint": (
+        _ON_DISK,
+        {"unlimited": True},
+        [
+            {"at": "5500ms", "kind": "kill", "target": "n1a", "for": "1s"},
+            {"at": "11500ms", "kind": "kill", "target": "n2", "for": "1s"},
+        ],
+    ),
+}
+
+
+#: Which of them kills a mutant that has no case of its own.
+KILLS: dict[str, str] = {
+    "duplicates-kept": "late, and the consumer freezes",
+    "frontier-of-the-fastest": "what comes back is old",
+    "clocks-start-anew": "a long failure of one input",
+    "undo-forgotten-by-the-input": "what comes back is old",
+    "tentative-beside-stable": "late, and replicas freeze",
+    "no-cut-at-a-switch": "late, and replicas freeze",
+    "acknowledged-on-arrival": "kills beside a failure",
+    "acknowledged-before-it-is-durable": "everybody dies, and has a checkpoint",
+    "boundary-before-its-tuples": "everybody dies, and has a checkpoint",
+    "released-forgotten": "failures beside periodic checkpoints",
+    "redo-runs-ahead": "late, and the consumer freezes",
+    "stale-generation-accepted": "late, and the consumer freezes",
+    "never-switches": "one replica fails, then the other",
+    "no-skip-after-an-install": "kills where a source is unsorted",
+    "sends-before-sync": "everybody dies, and has a checkpoint",
+    "client-ignores-undo": "what comes back is old",
+}
+
+
 def scripted() -> dict[str, Scenario]:
     """All of them, by name."""
+    shared = {"heal_us": 18_000_000, "grace_us": 20_000_000}
     data = {"config": _CONFIG, "heal_us": 15_000_000, "grace_us": 20_000_000}
-    return {
+    made = {
         name: Scenario.from_data({**data, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
     }
+    for seed, (name, (config, options, faults)) in enumerate(_MORE.items()):
+        made[name] = Scenario.from_data(
+            {**shared, "seed": seed, "config": config, "options": options, "faults": faults}
+        )
+    return made
