@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spe.errors import ConfigError
-from spe.plan import Client, Limits, Node, PartitionId, Plan, Security, Source, Timing
+from spe.plan import AccuracyChoice, Client, Limits, Node, PartitionId, Plan, Security, Source, Timing
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query import Query, inputs_of
 from spe.states import NodeId, StreamId
@@ -35,6 +35,7 @@ class Deployment:
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
     security: Security = field(default_factory=Security)
+    accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
 
 
 def make_plan(query: Query, deployment: Deployment) -> Plan:
@@ -72,6 +73,7 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
         timing=deployment.timing,
         limits=deployment.limits,
         security=deployment.security,
+        accuracy=deployment.accuracy,
     )
 
 

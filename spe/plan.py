@@ -11,7 +11,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -204,6 +204,23 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class AccuracyChoice:
+    """What a report measures of the tentative tuples of an output; None: what follows from its operator.
+
+    Attributes:
+      key: attributes that make a tentative tuple and a true one the same result.
+      measures: overlap, topk, precision, recall, exact.
+      errors: numeric attributes whose relative error is measured.
+      window_us: results are taken together by so much tuple time; 0: by equal times.
+    """
+
+    key: tuple[str, ...] | None = None
+    measures: tuple[str, ...] | None = None
+    errors: tuple[str, ...] | None = None
+    window_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds.  Everything that can grow has one.
 
@@ -264,6 +281,7 @@ class Plan:
       bucket_us: width d of SUnion's buckets, tuple time.
       units: in topological order.
       placement: nodes of each partition, the first being replica 0.
+      accuracy: by output, where the configuration says it; only reports look at it.
     """
 
     cluster: str
@@ -277,6 +295,7 @@ class Plan:
     timing: Timing = Timing()
     limits: Limits = Limits()
     security: Security = Security()
+    accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final
 
+from spe.config.accuracy import read_accuracy
 from spe.config.deployment import LimitsModel, SecurityModel, TimingModel, read_clients, read_fragments, read_nodes
 from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
@@ -38,6 +39,7 @@ SECTIONS: Final = (
     "fragments",
     "nodes",
     "clients",
+    "accuracy",
     "faults",  # read by replicas.faults: what happens to a cluster is none of a plan's business
 )
 #: Names become parts of file names, addresses and messages.
@@ -111,6 +113,8 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
     security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
+    made = {name: operator.schema for name, operator in typed.items()}
+    accuracy = read_accuracy(data.get("accuracy"), outputs, made, problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
     if problems or timing is None or limits is None or security is None:
         if _all_read(data.get("fragments"), fragments) and specs:
@@ -130,6 +134,7 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
         timing.timing(),
         limits.limits(),
         security.security(home),
+        accuracy,
     )
     return try_plan(query, deployment, problems)
 

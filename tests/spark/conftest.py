@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     from consistency.proof.spark import session
 
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    # Compiling each stage takes longer than interpreting it on a few rows.
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.sql.codegen.wholeStage": "false"}
     found = session("tests", master="local[2]", conf=conf)
     yield found
     found.stop()

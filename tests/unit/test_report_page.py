@@ -8,6 +8,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
+from consistency.proof.report.comparison import comparison, comparison_text
 from consistency.proof.report.model import Flaw, Report, Verdict
 from consistency.proof.report.page import FLAWS, page
 from consistency.proof.report.summary import headline, sentence, text
@@ -94,3 +95,18 @@ def test_the_terminal_is_told_the_verdict_and_the_first_offenders() -> None:
     lines = text(report([altered()], Verdict.INCONSISTENT))
     assert lines[0].startswith("INCONSISTENT")
     assert any("revenue 44729.22" in line for line in lines)
+
+
+def test_runs_side_by_side_are_in_one_table_and_one_plot() -> None:
+    other = report(name="slow")
+    made = comparison([report(), other.model_copy(update={"settings": other.settings.model_copy(update={"x": "8s"})})])
+    assert made.count("<circle") == 2
+    for part in ("demo", "slow", "8s", "1.01 s", "longest delay of a new tuple"):
+        assert part in made
+    lines = comparison_text([report(), other])
+    assert [line.split()[:2] for line in lines[1:]] == [["demo", "CONSISTENT"], ["slow", "CONSISTENT"]]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders() -> None:
+    twins = [report().model_copy(update={"folder": f"{place}/demo"}) for place in ("a", "b")]
+    assert [line.split()[0] for line in comparison_text(twins)[1:]] == ["a/demo", "b/demo"]

@@ -1,0 +1,226 @@
+"""Every tuple that a client received as stable against the truth, and every tentative one against its fate.
+
+Two stages, so that a right stream costs one join: by place (a stable id is an ordinal), and then by content what does
+not match at its place.  Nothing is collected; what is wrong comes out as a frame of FLAWS:
+
+    flaw string, partition int, place long, time_us long, sequence long, row int, arrived_us long,
+    received struct<attributes>, expected struct<attributes>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from consistency.proof.elements import STABLE, TENTATIVE
+from consistency.proof.report.model import Flaw
+from spe.schema import AttributeType, Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Two floats are equal when they differ by at most this share of the larger one: Spark adds up in another order than
+#: the engine does.  All else is exact.
+FLOAT_TOLERANCE: Final = 1e-9
+#: Digits after the first by which floats are paired where tuples are not at their places.
+_DIGITS: Final = 7
+
+_PLACE: Final = ("partition", "place")
+
+
+def tolerance_text() -> str:
+    """For the report."""
+    return f"Floats may differ by {FLOAT_TOLERANCE:g} of their size, everything else not at all."
+
+
+def alike(one: Column, other: Column, type_: AttributeType) -> Column:
+    """Are two values of an attribute equal, within the tolerance?  Null equals null, NaN equals NaN."""
+    from pyspark.sql import functions as F
+
+    if type_ is not AttributeType.FLOAT64:
+        return one.eqNullSafe(other)
+    near = F.abs(one - other) <= F.lit(FLOAT_TOLERANCE) * F.greatest(F.abs(one), F.abs(other))
+    return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))
+
+
+def all_alike(one: str, other: str, schema: Schema) -> Column:
+    """Are the structs in two columns the same tuple?"""
+    from pyspark.sql import functions as F
+
+    same = [alike(F.col(f"{one}.`{a.name}`"), F.col(f"{other}.`{a.name}`"), a.type) for a in schema]
+    return reduce(lambda a, b: a & b, same, F.lit(True))
+
+
+def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> Column:
+    """A text that is equal for equal tuples of a struct column; floats by their first digits.
+
+    Two floats within the tolerance may, once in some millions, differ in it: what rests on it may name a tuple
+    wrongly, and must not decide whether there is one to name.
+    """
+    from pyspark.sql import functions as F
+
+    parts: list[Column] = []
+    for name in schema.names if names is None else names:
+        value: Column = F.col(f"{column}.`{name}`")
+        if schema[name].type is AttributeType.FLOAT64:
+            value = F.format_string(f"%.{_DIGITS}e", value)
+        text = value.cast("string")
+        counted = F.concat(F.length(text).cast("string"), F.lit(":"), text)
+        parts.append(F.when(F.col(f"{column}.`{name}`").isNull(), F.lit("~")).otherwise(counted))
+    return F.concat(F.lit(""), *parts)
+
+
+def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame:
+    """Stage one: true and received tuples that do not meet at their place.
+
+    Columns: ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.
+    A true tuple that was received several times at its place leaves the later copies over.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
+    ours = received.where(F.col("kind") == STABLE).select(
+        "partition",
+        F.col("id").alias("place"),
+        "time_us",
+        "sequence",
+        "row",
+        "arrived_us",
+        F.col("tuple").alias("received"),
+    )
+    same = F.col("time_us").eqNullSafe(F.col("true_us")) & all_alike("received", "expected", schema)
+    same = same & F.col("expected").isNotNull() & F.col("received").isNotNull()
+    copies = Window.partitionBy(*_PLACE).orderBy(F.col("same").desc(), "sequence", "row")
+    met = theirs.join(ours, list(_PLACE), how="full_outer").withColumn("same", same)
+    met = met.withColumn("copy", F.row_number().over(copies))
+    rest = met.where(~F.col("same") | (F.col("copy") > 1))
+    arrival = [F.col(name) for name in ("sequence", "row", "arrived_us")]
+    nothing = [F.lit(None).cast(type_) for type_ in ("long", "int", "long")]
+    lost = rest.where(F.col("expected").isNotNull() & (F.col("copy") == 1)).select(
+        *_PLACE,
+        F.col("true_us").alias("time_us"),
+        *(n.alias(name) for n, name in zip(nothing, ("sequence", "row", "arrived_us"))),
+        F.lit(None).cast(theirs.schema["expected"].dataType).alias("received"),
+        "expected",
+    )
+    odd = rest.where(F.col("received").isNotNull()).select(
+        *_PLACE, "time_us", *arrival, "received", F.lit(None).cast(ours.schema["received"].dataType).alias("expected")
+    )
+    return lost.unionByName(odd)
+
+
+def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
+    """Stage two: FLAWS of what :func:`unplaced` left over, in an order of blame.
+
+    By content, the n-th of equal ones to the n-th: what meets so was only moved, and is REORDERED where others
+    overtook it. Of the rest, what stands in the place of a lost tuple is ALTERED; other lost ones are MISSING; other
+    received ones are DUPLICATED where the truth has their like, and EXTRA where it has not.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    lost = rest.where(F.col("expected").isNotNull()).withColumn("content", content("expected", schema))
+    odd = rest.where(F.col("received").isNotNull()).withColumn("content", content("received", schema))
+    key = ["partition", "time_us", "content"]
+    lost = lost.withColumn("nth", F.row_number().over(Window.partitionBy(*key).orderBy("place")))
+    odd = odd.withColumn("nth", F.row_number().over(Window.partitionBy(*key).orderBy("sequence", "row")))
+    lost = lost.select(*key, "nth", F.col("place").alias("true_place"), "expected")
+    odd = odd.select(*key, "nth", "place", "sequence", "row", "arrived_us", "received")
+    met = lost.join(odd, [*key, "nth"], how="full_outer")
+
+    moved = met.where(F.col("expected").isNotNull() & F.col("received").isNotNull())
+    arrival = Window.partitionBy("partition").orderBy("sequence", "row")
+    earlier = arrival.rowsBetween(Window.unboundedPreceding, -1)
+    later = arrival.rowsBetween(1, Window.unboundedFollowing)
+    overtaken = (F.max("true_place").over(earlier) > F.col("true_place")) | (
+        F.min("true_place").over(later) < F.col("true_place")
+    )
+    reordered = moved.withColumn("flaw", F.when(overtaken, Flaw.REORDERED.value)).where("flaw is not null")
+
+    gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
+    come = met.where(F.col("expected").isNull()).select(
+        "partition", "place", F.col("time_us").alias("odd_us"), "content", "sequence", "row", "arrived_us", "received"
+    )
+    first = Window.partitionBy("partition", "place").orderBy("sequence", "row")
+    come = come.withColumn("copy", F.row_number().over(first))
+    paired = gone.withColumn("place", F.col("true_place")).withColumn("copy", F.lit(1))
+    paired = paired.join(come, ["partition", "place", "copy"], how="full_outer")
+    known = truth.select("partition", "time_us", content("tuple", schema).alias("content")).distinct()
+    known = known.withColumnRenamed("time_us", "odd_us").withColumn("known", F.lit(True))
+    judged = paired.join(known, ["partition", "odd_us", "content"], how="left")
+    flaw = (
+        F.when(F.col("received").isNull(), Flaw.MISSING.value)
+        .when(F.col("expected").isNotNull(), Flaw.ALTERED.value)
+        .when(F.col("known"), Flaw.DUPLICATED.value)
+        .otherwise(Flaw.EXTRA.value)
+    )
+    judged = judged.withColumn("flaw", flaw).withColumn("time_us", F.coalesce("time_us", "odd_us"))
+    return _flaws(reordered.withColumn("place", F.col("true_place"))).unionByName(_flaws(judged))
+
+
+def late(received: DataFrame, parts: DataFrame) -> DataFrame:
+    """FLAWS of tuples that came, with the right id, after a larger one; copies of earlier ones are not meant."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    behind = parts.where((F.col("kind") == STABLE) & (F.col("first_id") <= F.col("passed_id")))
+    rows = received.where(F.col("kind") == STABLE)
+    first = Window.partitionBy("partition", "id").orderBy("sequence", "row")
+    rows = rows.join(behind.select("partition", "sequence", "passed_id"), ["partition", "sequence"], how="left")
+    rows = rows.withColumn("copy", F.row_number().over(first))
+    found = rows.where((F.col("id") <= F.col("passed_id")) & (F.col("copy") == 1))
+    return _of_received(found, Flaw.REORDERED)
+
+
+def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
+    """FLAWS of stable tuples behind which an undo reaches (P4)."""
+    from pyspark.sql import functions as F
+
+    wrong = stretches.where(F.col("kept_id") < F.col("stable_id")).select(
+        F.col("partition").alias("p"), "undone_sequence", "kept_id"
+    )
+    reached = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("undone_sequence"))
+    rows = received.where(F.col("kind") == STABLE)
+    found = rows.join(F.broadcast(wrong), reached & (F.col("id") > F.col("kept_id")), how="left_semi")
+    return _of_received(found, Flaw.UNDONE)
+
+
+def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
+    """FLAWS of tentative tuples that no undo ever took back, or that stable ones followed before it did."""
+    from pyspark.sql import functions as F
+
+    open_ = stretches.where((F.col("tentative") > 0) & F.col("undone_sequence").isNull())
+    uncorrected = _tentative_from(received, open_.withColumn("until", F.lit(2**62)), Flaw.UNCORRECTED)
+    passed = stretches.where(
+        F.col("undone_sequence").isNotNull() & (F.col("tentative_sequence") < F.col("stable_sequence"))
+    )
+    return uncorrected.unionByName(
+        _tentative_from(received, passed.withColumn("until", F.col("stable_sequence")), Flaw.OVERTAKEN)
+    )
+
+
+def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> DataFrame:
+    """The tentative tuples from the first one of a stretch until a record."""
+    from pyspark.sql import functions as F
+
+    which = stretches.select(F.col("partition").alias("p"), "tentative_sequence", "until")
+    inside = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("until"))
+    rows = received.where(F.col("kind") == TENTATIVE)
+    found = rows.join(F.broadcast(which), inside & (F.col("sequence") >= F.col("tentative_sequence")), how="left_semi")
+    return _of_received(found, flaw)
+
+
+def _of_received(rows: DataFrame, flaw: Flaw) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    named = rows.withColumn("flaw", F.lit(flaw.value)).withColumn("place", F.col("id"))
+    nothing = F.lit(None).cast(rows.schema["tuple"].dataType)
+    return _flaws(named.withColumn("received", F.col("tuple")).withColumn("expected", nothing))
+
+
+def _flaws(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        "flaw", "partition", "place", "time_us", "sequence", "row", "arrived_us", "received", "expected"
+    )

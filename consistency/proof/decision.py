@@ -1,0 +1,81 @@
+"""From what was found to CONSISTENT, INCONSISTENT or UNKNOWN, and why.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from consistency.proof.report.model import Flaw, Verdict
+from consistency.proof.report.words import moment, plural
+from spe.times import END_OF_TIME
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a verdict rests on beside the tuples.
+
+    Attributes:
+      known_us: how far in tuple time the sources' logs tell the truth; END_OF_TIME: to its end.
+      received_us: how far the client had the output for final (the smallest stable boundary over its partitions).
+      failed: was there any failure: a fault, a process that died, a tentative tuple?
+      cause: why the run was broken off; "" where it ended by itself.
+    """
+
+    known_us: int
+    received_us: int
+    failed: bool
+    cause: str = ""
+
+
+def decide(flaws: Mapping[Flaw, int], *, to_come: int, unjudged: int, now: Circumstances) -> tuple[Verdict, list[str]]:
+    """The verdict on one output at one client, and its reasons, the weightiest first; none for CONSISTENT.
+
+    Args:
+      flaws: how many tuples have each.
+      to_come: true tuples beyond what the client has for final, not received.
+      unjudged: stable tuples received beyond what the logs tell.
+
+    A tentative tuple that was never taken back is wrong at the end of a stream; before it, it may still be taken back.
+    """
+    ended = now.received_us >= END_OF_TIME
+    open_ = 0 if ended else flaws.get(Flaw.UNCORRECTED, 0)
+    wrong = {flaw: n for flaw, n in flaws.items() if n and (ended or flaw is not Flaw.UNCORRECTED)}
+    if wrong:
+        return Verdict.INCONSISTENT, [f"{plural(n, 'tuple')} {flaw}" for flaw, n in sorted(wrong.items(), key=_weight)]
+    reasons = []
+    if open_:
+        reasons.append(f"still tentative: {plural(open_, 'tuple')}, of which nobody can say yet whether they stay")
+    if now.known_us < END_OF_TIME:
+        reasons.append(
+            f"log incomplete: the sources' logs tell the truth until {moment(now.known_us)} only"
+            + (f"; {plural(unjudged, 'stable tuple')} behind it could not be judged" if unjudged else "")
+        )
+    elif not ended:
+        reasons.append(
+            f"recording incomplete: final until {moment(now.received_us)}"
+            + (f"; {plural(to_come, 'true tuple')} still to come" if to_come else "")
+        )
+    if reasons and now.cause:
+        reasons.append(f"the run was broken off: {now.cause}")
+    if not now.failed:
+        reasons.append("nothing failed: whether failures are put right was not tried")
+    return (Verdict.UNKNOWN, reasons) if reasons else (Verdict.CONSISTENT, [])
+
+
+def overall(verdicts: Iterable[tuple[Verdict, str, list[str]]]) -> tuple[Verdict, list[str]]:
+    """Of a run, from (verdict, title, reasons) of each output: the worst; what all outputs say alike is said once."""
+    each = list(verdicts)
+    worst = next((v for v in (Verdict.INCONSISTENT, Verdict.UNKNOWN) if any(v is w for w, _, _ in each)), None)
+    if not each:
+        return Verdict.UNKNOWN, ["no client recorded anything: there is nothing to judge"]
+    if worst is None:
+        return Verdict.CONSISTENT, []
+    said: dict[str, list[str]] = {}
+    for verdict, title, reasons in each:
+        for reason in reasons if verdict is worst else ():
+            said.setdefault(reason, []).append(title)
+    return worst, [r if len(titles) == len(each) > 1 else f"{', '.join(titles)}: {r}" for r, titles in said.items()]
+
+
+def _weight(item: tuple[Flaw, int]) -> int:
+    return list(Flaw).index(item[0])

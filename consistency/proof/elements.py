@@ -1,0 +1,101 @@
+"""What a client received of one output, element by element: a row per record of the recording.
+
+RECEIVED, the frame that all of the proof starts from, has a row per tuple, and one per element that has none:
+
+    partition int, sequence long (record within the partition, ascending), row int (within the record),
+    arrived_us long, kind string, id long, time_us long, tuple struct<the output's attributes>
+
+TRUTH, what it is held against: ``partition int, place long (its id, from 1), time_us long, tuple struct<…>``.
+
+``kind`` is ``stable``, ``tentative``, ``stable_boundary``, ``tentative_boundary``, ``undo`` or ``rec_done``.  ``id``
+is the tuple's, or the last one that an undo leaves or a stable boundary covers; ``time_us`` is the tuple's or the
+boundary's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from consistency.proof.running import before
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STABLE: Final = "stable"
+TENTATIVE: Final = "tentative"
+STABLE_BOUNDARY: Final = "stable_boundary"
+TENTATIVE_BOUNDARY: Final = "tentative_boundary"
+UNDO: Final = "undo"
+REC_DONE: Final = "rec_done"
+
+
+def elements(received: DataFrame) -> DataFrame:
+    """One row per record.
+
+    Columns beside ``partition, sequence, kind, arrived_us``: ``count`` of tuples, ``first_us`` and ``last_us`` of their
+    times (a boundary's own in both), ``first_id`` and ``id``; and what was before it: ``episode`` (undos),
+    ``seen_us`` (below it every time was received, in one kind or the other), ``passed_id`` (largest stable id),
+    ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
+    """
+    from pyspark.sql import functions as F
+
+    tuples = F.col("kind").isin(STABLE, TENTATIVE)
+    reach = F.when(tuples, F.col("last_us") + 1).when(F.col("kind").endswith("boundary"), F.col("last_us"))
+    news = F.col("kind").isin(STABLE, TENTATIVE, STABLE_BOUNDARY, TENTATIVE_BOUNDARY)
+    one = (
+        received.groupBy("partition", "sequence")
+        .agg(
+            F.first("kind").alias("kind"),
+            F.first("arrived_us").alias("arrived_us"),
+            F.min("id").alias("first_id"),
+            F.max("id").alias("id"),
+            F.min("time_us").alias("first_us"),
+            F.max("time_us").alias("last_us"),
+            F.count("*").alias("count"),
+        )
+        .withColumn("count", F.when(tuples, F.col("count")).otherwise(F.lit(0)))
+    )
+    kind = F.col("kind")
+    return before(
+        one,
+        {
+            "episode": ("sum", F.when(kind == UNDO, 1).otherwise(0)),
+            "seen_us": ("max", reach),
+            "passed_id": ("max", F.when(kind == STABLE, F.col("id"))),
+            "heard_us": ("max", F.when(news, F.col("arrived_us"))),
+            "stable_us": ("max", F.when(kind.isin(STABLE, STABLE_BOUNDARY), F.col("arrived_us"))),
+        },
+    ).withColumn("episode", F.coalesce("episode", F.lit(0)))
+
+
+def episodes(parts: DataFrame) -> DataFrame:
+    """One row per stretch between two undos of a partition, from :func:`elements`; there are as many as corrections.
+
+    Columns: ``partition, episode``; ``undone_sequence, undone_at_us, kept_id``: of the undo that ends it (null: none
+      does); ``stable_id``: the largest stable one so far; ``stable_sequence``: of the last stable tuple in this
+      stretch; ``tentative``: tuples; ``tentative_sequence``: of the first of them; ``reach_us``: how far in tuple
+      time they came.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    kind = F.col("kind")
+    undo, stable, tentative = (kind == k for k in (UNDO, STABLE, TENTATIVE))
+    earlier = (
+        Window.partitionBy("partition").orderBy("episode").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    reach = F.when(tentative, F.col("last_us")).when(kind == TENTATIVE_BOUNDARY, F.col("last_us") - 1)
+    return (
+        parts.groupBy("partition", "episode")
+        .agg(
+            F.max(F.when(undo, F.col("sequence"))).alias("undone_sequence"),
+            F.max(F.when(undo, F.col("arrived_us"))).alias("undone_at_us"),
+            F.max(F.when(undo, F.col("id"))).alias("kept_id"),
+            F.max(F.when(stable, F.col("id"))).alias("stable_id"),
+            F.max(F.when(stable, F.col("sequence"))).alias("stable_sequence"),
+            F.sum(F.when(tentative, F.col("count")).otherwise(0)).alias("tentative"),
+            F.min(F.when(tentative, F.col("sequence"))).alias("tentative_sequence"),
+            F.max(reach).alias("reach_us"),
+        )
+        .withColumn("stable_id", F.max("stable_id").over(earlier))
+    )

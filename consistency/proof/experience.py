@@ -1,0 +1,100 @@
+"""What the client experienced over time: delay of new tuples, silences, and how much came when.
+
+The definitions are those of ``replicas.client_stats``, computed here from the recording: *Delay_new* of a tuple that
+is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from the
+wall time of its tuple time to its first receipt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consistency.proof.elements import STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY
+from spe.delays import ReplayEpoch
+from spe.times import END_OF_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch) -> DataFrame:
+    """``partition, sequence, arrived_us, delay_us`` of each batch with something new: of its oldest new tuple."""
+    from pyspark.sql import functions as F
+
+    batches = parts.where(F.col("kind").isin(STABLE, TENTATIVE))
+    seen = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
+    fresh = batches.where(F.col("last_us") >= seen)
+    whole = fresh.where(F.col("first_us") >= seen).withColumn("oldest_us", F.col("first_us"))
+    mixed = fresh.where(F.col("first_us") < seen)
+    found = (
+        received.join(F.broadcast(mixed.select("partition", "sequence", "seen_us")), ["partition", "sequence"])
+        .where(F.col("time_us") >= F.col("seen_us"))
+        .groupBy("partition", "sequence")
+        .agg(F.first("arrived_us").alias("arrived_us"), F.min("time_us").alias("oldest_us"))
+    )
+    columns = ["partition", "sequence", "arrived_us", "oldest_us"]
+    created = F.lit(epoch.wall_start_us) + F.round(
+        (F.col("oldest_us") - F.lit(epoch.event_start_us)) / F.lit(epoch.speed)
+    ).cast("long")
+    new = whole.select(*columns).unionByName(found.select(*columns))
+    return new.select("partition", "sequence", "arrived_us", (F.col("arrived_us") - created).alias("delay_us"))
+
+
+def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
+    """One row, ``any_us`` and ``stable_us``: the longest silences of any partition.
+
+    Args:
+      skip_us: of the beginning, which does not count.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    began = F.min("arrived_us").over(Window.partitionBy("partition")) + skip_us
+    kind = F.col("kind")
+    counted = parts.withColumn("_began", began).where(
+        F.coalesce(F.col("seen_us"), F.lit(0)) < END_OF_TIME  # after the end of the stream nothing is due
+    )
+
+    def longest(since: str, *kinds: str) -> object:
+        silence = F.col("arrived_us") - F.greatest(F.col(since), F.col("_began"))
+        return F.max(F.when(kind.isin(*kinds), silence))
+
+    both = longest("heard_us", STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY)
+    stable = longest("stable_us", STABLE, STABLE_BOUNDARY)
+    return counted.agg(F.greatest(both, F.lit(0)).alias("any_us"), F.greatest(stable, F.lit(0)).alias("stable_us"))  # type: ignore[arg-type]
+
+
+def bins(parts: DataFrame, stretches: DataFrame, late: DataFrame | None, begun_us: int, bin_us: int) -> DataFrame:
+    """A row per interval of wall time: ``bin, stable, tentative, undone, delay_max_us``."""
+    from pyspark.sql import functions as F
+
+    which = F.floor((F.col("arrived_us") - begun_us) / bin_us)
+    nothing = F.lit(None).cast("long")
+    came = parts.where(F.col("count") > 0).select(
+        which.alias("bin"),
+        F.when(F.col("kind") == STABLE, F.col("count")).otherwise(0).alias("stable"),
+        F.when(F.col("kind") == TENTATIVE, F.col("count")).otherwise(0).alias("tentative"),
+        F.lit(0).alias("undone"),
+        nothing.alias("delay_max_us"),
+    )
+    zero = F.lit(0)
+    taken = stretches.where(F.col("undone_at_us").isNotNull()).select(
+        F.floor((F.col("undone_at_us") - begun_us) / bin_us).alias("bin"),
+        zero.alias("stable"),
+        zero.alias("tentative"),
+        F.col("tentative").alias("undone"),
+        nothing.alias("delay_max_us"),
+    )
+    rows = came.unionByName(taken)
+    if late is not None:
+        rows = rows.unionByName(
+            late.select(
+                which.alias("bin"),
+                zero.alias("stable"),
+                zero.alias("tentative"),
+                zero.alias("undone"),
+                F.col("delay_us").alias("delay_max_us"),
+            )
+        )
+    sums = [F.sum(name).alias(name) for name in ("stable", "tentative", "undone")]
+    return rows.groupBy("bin").agg(*sums, F.max("delay_max_us").alias("delay_max_us")).orderBy("bin")

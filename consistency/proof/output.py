@@ -1,0 +1,360 @@
+"""One output at one client, judged and measured: the frames of the proof to the report's figures.
+
+What is large stays in Spark and goes to Parquet; what is collected is one row of sums, the first offenders, and a
+bounded number of bins and windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from consistency.proof import accuracy as wrongness
+from consistency.proof import comparison, experience
+from consistency.proof.decision import Circumstances, decide
+from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, elements, episodes
+from consistency.proof.measures import Measured, measured, operator_of
+from consistency.proof.offenders import first_offenders
+from consistency.proof.prediction import predict
+from consistency.proof.report.model import (
+    Accuracy,
+    Bin,
+    Delay,
+    FaultSpan,
+    Finding,
+    Flaw,
+    Gaps,
+    Healing,
+    Output,
+    Tentative,
+    Window,
+)
+from consistency.proof.report.words import moment
+from spe.delays import delay_bound_us, epochs, longest_path
+from spe.plan import Plan
+from spe.query import AggregateSpec, TopKSpec
+from spe.states import StreamId
+from spe.times import BEFORE_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+#: As in the evaluation of DPC: a starting cluster is late without having failed.
+SKIP_US: Final = 2_000_000
+_BINS: Final = 120
+_WINDOWS: Final = 240
+_WORST: Final = 5
+_NICE_US: Final = tuple(n * unit for unit in (1_000, 10_000, 100_000) for n in (10, 20, 50)) + tuple(
+    n * 1_000_000 for n in (10, 20, 30, 60, 120, 300, 600, 1_200, 3_600)
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the outputs of a run have in common.
+
+    Attributes:
+      begun_us: wall time at which the sources began.
+      duration_us: from then to the end.
+      known_us: by output: how far in tuple time the logs of its sources tell the truth.
+      failed, cause: as in ``decision.Circumstances``.
+    """
+
+    plan: Plan
+    begun_us: int
+    duration_us: int
+    faults: Sequence[FaultSpan]
+    known_us: dict[StreamId, int]
+    failed: bool
+    cause: str
+
+
+#: Writes a frame as the table of a name and gives it back as it was written.
+Keep = Callable[[str, "DataFrame"], "DataFrame"]
+
+
+def judge_output(
+    scene: Scene, client: str, output: StreamId, truth: DataFrame, received: DataFrame, keep: Keep
+) -> Output:
+    """The verdict and the figures.
+
+    Args:
+      truth, received: TRUTH and RECEIVED (consistency.proof.elements), which are read several times.
+      keep: where what was found goes.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    plan, schema = scene.plan, scene.plan.query.schema_of(output)
+    parts = keep("elements", elements(received))
+    stretches = keep("episodes", episodes(parts))
+    sums = _sums(parts)
+    known_us = scene.known_us[output]
+    frontier = min((s["frontier_us"] for s in sums), default=BEFORE_TIME)
+    if len(sums) < plan.partitions_of(output):
+        frontier = BEFORE_TIME  # a partition from which nothing ever came
+
+    rest = _judged(keep("unplaced", comparison.unplaced(truth, received, schema)), parts, known_us)
+    open_ = rest.agg(
+        F.count(F.when(F.col("open") & F.col("received").isNull(), 1)).alias("to_come"),
+        F.count(F.when(F.col("open"), F.col("received"))).alias("unjudged"),
+        F.count(F.when(~F.col("open"), 1)).alias("wrong"),
+    ).first()
+    corrections = _corrections(stretches)
+    assert open_ is not None
+    found: list[DataFrame] = []
+    if open_["wrong"]:
+        found.append(comparison.misplaced(rest.where("not open").drop("open"), truth, schema))
+    if any(s["behind"] for s in sums):
+        found.append(comparison.late(received, parts))
+    if corrections["wrong"]:
+        found += [comparison.undone(received, stretches), comparison.unresolved(received, stretches)]
+    flaws = keep("flaws", reduce(DataFrame.unionByName, found)) if found else None
+    counted = [] if flaws is None else flaws.groupBy("flaw").count().collect()
+    counts = {Flaw(r["flaw"]): int(r["count"]) for r in counted}
+    failed = scene.failed or any(s["tentative"] for s in sums)
+    now = Circumstances(known_us, frontier, failed, scene.cause)
+    verdict, reasons = decide(counts, to_come=open_["to_come"], unjudged=open_["unjudged"], now=now)
+    offenders = {} if flaws is None else first_offenders(flaws, parts, schema, scene.begun_us)
+
+    epoch = epochs(plan, scene.begun_us).get(str(output))
+    delays = None if epoch is None else experience.delays(received, parts, epoch)
+    if delays is not None:
+        delays = delays.where(F.col("arrived_us") >= _first_arrival(sums) + SKIP_US)
+    bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
+    true_count = truth.count()
+    delay = _delay(delays)
+    expected = predict(
+        plan,
+        output,
+        scene.faults,
+        results_per_s=true_count / max(scene.duration_us / 1e6, 1e-9),
+        ordinary_us=None if delay is None else delay["median"],
+        ended_us=scene.duration_us,
+    )
+    bound_us = delay_bound_us(plan, output)
+    longest = None if delay is None else delay["most"]
+    silence = experience.gaps(parts, SKIP_US).first()
+    assert silence is not None
+    tentative, accurate = _tentative(scene, truth, received, stretches, corrections, output, keep, expected.tentative)
+    return Output(
+        client=client,
+        output=str(output),
+        operator=operator_of(plan, output),
+        partitions=plan.partitions_of(output),
+        k=longest_path(plan, output),
+        verdict=verdict,
+        reasons=reasons,
+        truth=true_count,
+        stable=sum(s["stable"] for s in sums),
+        findings=[Finding(flaw=f, count=counts[f], offenders=offenders[f]) for f in Flaw if counts.get(f)],
+        delay=Delay(
+            max_us=longest,
+            p99_us=None if delay is None else delay["p99"],
+            median_us=None if delay is None else delay["median"],
+            bound_us=bound_us,
+            predicted_us=expected.delay_us,
+            kept=None if longest is None else longest <= bound_us,
+        ),
+        tentative=tentative,
+        gaps=Gaps(any_us=silence["any_us"] or 0, stable_us=silence["stable_us"] or 0),
+        healing=_healing(scene, sums),
+        accuracy=accurate,
+        bin_us=bin_us,
+        bins=[
+            Bin(
+                at_us=int(r["bin"]) * bin_us,
+                stable=r["stable"],
+                tentative=r["tentative"],
+                undone=r["undone"],
+                delay_max_us=r["delay_max_us"],
+            )
+            for r in experience.bins(parts, stretches, delays, scene.begun_us, bin_us).limit(4 * _BINS).collect()
+        ],
+    )
+
+
+def _sums(parts: DataFrame) -> list[Row]:
+    """A row per partition."""
+    from pyspark.sql import functions as F
+
+    kind, tuples = F.col("kind"), F.col("count")
+    corrected = (kind == REC_DONE) & (F.col("episode") > 0)
+    return (
+        parts.groupBy("partition")
+        .agg(
+            F.sum(F.when(kind == STABLE, tuples).otherwise(0)).alias("stable"),
+            F.sum(F.when(kind == STABLE, 0).otherwise(tuples)).alias("tentative"),
+            F.coalesce(F.max(F.when(kind == STABLE_BOUNDARY, F.col("last_us"))), F.lit(BEFORE_TIME)).alias(
+                "frontier_us"
+            ),
+            F.max(F.when(kind == "undo", F.col("arrived_us"))).alias("undone_at_us"),
+            F.max(F.when(corrected, F.col("arrived_us"))).alias("corrected_at_us"),
+            F.min("arrived_us").alias("first_arrival_us"),
+            F.count(F.when((kind == STABLE) & (F.col("first_id") <= F.col("passed_id")), 1)).alias("behind"),
+        )
+        .collect()
+    )
+
+
+def _corrections(stretches: DataFrame) -> Row:
+    """One row: tentative tuples, those taken back and how often, and stretches in which a flaw is."""
+    from pyspark.sql import functions as F
+
+    tentative, taken_back = F.col("tentative"), F.col("undone_sequence").isNotNull()
+    wrong = (
+        (F.col("kept_id") < F.col("stable_id"))
+        | ((tentative > 0) & ~taken_back)
+        | (F.col("tentative_sequence") < F.col("stable_sequence"))
+    )
+    row = stretches.agg(
+        F.sum("tentative").alias("tentative"),
+        F.sum(F.when(taken_back, tentative)).alias("undone"),
+        F.count(F.when(taken_back & (tentative > 0), 1)).alias("corrections"),
+        F.count(F.when(wrong, 1)).alias("wrong"),
+    ).first()
+    assert row is not None
+    return row
+
+
+def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
+    """What did not meet, with ``open``: may the client still get it, or is it beyond what the logs tell?"""
+    from pyspark.sql import functions as F
+
+    stable = parts.where(F.col("kind") == STABLE_BOUNDARY)
+    final = stable.groupBy("partition").agg(F.max("last_us").alias("final_us"))
+    come = F.col("received").isNull() & (F.col("time_us") >= F.coalesce("final_us", F.lit(BEFORE_TIME)))
+    placed = rest.join(F.broadcast(final), "partition", how="left")
+    return placed.withColumn("open", come | (F.col("time_us") >= known_us)).drop("final_us")
+
+
+def _first_arrival(sums: Sequence[Row]) -> int:
+    return min((s["first_arrival_us"] for s in sums), default=0)
+
+
+def _delay(delays: DataFrame | None) -> dict[str, Any] | None:
+    from pyspark.sql import functions as F
+
+    if delays is None:
+        return None
+    row = delays.agg(
+        F.max("delay_us").alias("most"),
+        F.percentile_approx("delay_us", 0.99, 10_000).alias("p99"),
+        F.percentile_approx("delay_us", 0.5, 10_000).alias("median"),
+    ).first()
+    return None if row is None or row["most"] is None else row.asDict()
+
+
+def _tentative(
+    scene: Scene,
+    truth: DataFrame,
+    received: DataFrame,
+    stretches: DataFrame,
+    corrections: Row,
+    output: StreamId,
+    keep: Keep,
+    predicted: int | None,
+) -> tuple[Tentative, Accuracy | None]:
+    from pyspark.sql import functions as F
+
+    total = corrections["tentative"] or 0
+    none = Tentative(
+        count=0,
+        right=0,
+        wrong=0,
+        undone=0,
+        corrections=0,
+        stood_median_us=None,
+        stood_max_us=None,
+        predicted=predicted,
+    )
+    if not total:
+        return none, None
+    schema, how = scene.plan.query.schema_of(output), measured(scene.plan, output)
+    met = keep("tentative", wrongness.against_truth(truth, received, stretches, schema, how))
+    by_window = keep("accuracy", wrongness.windows(met, how))
+    row = wrongness.overall(met, how).first()
+    assert row is not None
+    found = Tentative(
+        count=total,
+        right=row["right_count"],
+        wrong=total - row["right_count"],
+        undone=corrections["undone"] or 0,
+        corrections=corrections["corrections"],
+        stood_median_us=row["stood_median_us"],
+        stood_max_us=row["stood_max_us"],
+        predicted=predicted,
+    )
+    shown = by_window.orderBy("at_us", "window_us").limit(_WINDOWS + 1).collect()
+    order = [F.col(f"`{name}`").asc_nulls_last() for name in how.names[:1]]
+    if len(shown) > _WINDOWS:
+        worst = by_window.where(F.col("tentative") > 0).orderBy(*order, "window_us").limit(_WORST).collect()
+        shown = _merged(by_window, how)
+    else:
+        given = [r for r in shown if r["tentative"]]
+        worst = sorted(given, key=lambda r: tuple(2 if r[n] is None else r[n] for n in how.names[:1]))[:_WORST]
+    accurate = Accuracy(
+        key=list(how.key) if how.key != schema.names else [],
+        measures=how.names,
+        overall={name: row[name] for name in how.names},
+        worst=[_window(r, how, scene.begun_us) for r in worst],
+        windows=[_window(r, how, scene.begun_us) for r in shown if r["at_us"] is not None],
+    )
+    return found, accurate
+
+
+def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
+    """Windows over time where there are too many: neighbours by their mean."""
+    from pyspark.sql import functions as F
+
+    seen = by_window.where(F.col("at_us").isNotNull())
+    span = seen.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
+    assert span is not None
+    width = (span["last"] - span["first"]) // _WINDOWS + 1
+    means = [F.avg(f"`{name}`").alias(name) for name in how.names]
+    counts = [F.sum(name).cast("long").alias(name) for name in ("tentative", "truth")]
+    return (
+        seen.groupBy(F.floor((F.col("at_us") - span["first"]) / width).alias("_part"))
+        .agg(F.min("window_us").alias("window_us"), F.min("at_us").alias("at_us"), *counts, *means)
+        .orderBy("at_us")
+        .collect()
+    )
+
+
+def _window(row: Row, how: Measured, begun_us: int) -> Window:
+    return Window(
+        time=moment(row["window_us"]),
+        at_us=row["at_us"] - begun_us,
+        tentative=row["tentative"],
+        truth=row["truth"],
+        measures={name: row[name] for name in how.names},
+    )
+
+
+def _healing(scene: Scene, sums: Sequence[Row]) -> Healing:
+    """The last correction, and the end of the last fault before it."""
+    done = [s["corrected_at_us"] or s["undone_at_us"] for s in sums if s["undone_at_us"] and s["tentative"]]
+    if not done:
+        return Healing(healed_us=None, corrected_us=None, took_us=None)
+    corrected = max(done) - scene.begun_us
+    ends = [f.until_us for f in scene.faults if f.until_us is not None and f.until_us <= corrected]
+    healed = max(ends, default=None)
+    return Healing(healed_us=healed, corrected_us=corrected, took_us=None if healed is None else corrected - healed)
+
+
+def _bin_us(plan: Plan, output: StreamId, duration_us: int, speed: float | None) -> int:
+    """Not more than some bins, and none shorter than the time between two results of a window."""
+    cadence = _cadence_us(plan, output) / (speed or 1.0) * 0.999
+    wanted = max(duration_us / _BINS, cadence)
+    return next((n for n in _NICE_US if n >= wanted), round(wanted))
+
+
+def _cadence_us(plan: Plan, output: StreamId) -> int:
+    specs = {o.name: o.spec for o in plan.query.operators}
+    spec = specs.get(output)
+    while isinstance(spec, TopKSpec) and spec.window is None:
+        spec = specs.get(spec.input)
+    window = spec.window if isinstance(spec, AggregateSpec | TopKSpec) else None
+    return window.slide_us if window is not None else 0

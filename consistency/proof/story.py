@@ -1,0 +1,128 @@
+"""What happened to a run's processes: faults and states over time, from what the supervisor and the nodes noted.
+
+Lines are those of ``events.jsonl`` (the supervisor's) and of ``trace/NODE.jsonl`` (each node's own, which knows its
+states to the microsecond where the supervisor asks now and then).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from consistency.proof.report.model import FaultSpan, Span, Track
+from spe.plan import Plan
+
+Line = Mapping[str, Any]
+
+_DOWN: Final = "down"
+#: Faults that are over as soon as they happen.
+_INSTANT: Final = ("restart", "reset", "flip", "heal")
+#: Of one replica; a run has few, and a page no room for more.
+_MOST_SPANS: Final = 2_000
+
+
+def fault_spans(events: Iterable[Line], begun_us: int) -> list[FaultSpan]:
+    """Injected faults, in order; times count from ``begun_us``."""
+    open_: dict[str, int] = {}
+    found: list[dict[str, Any]] = []
+    for line in events:
+        if line["event"] not in ("fault_began", "fault_ended"):
+            continue
+        fault = {k: v for k, v in line.items() if k not in ("t", "event", "errors")}
+        key = json.dumps(fault, sort_keys=True)
+        if line["event"] == "fault_began":
+            open_[key] = len(found)
+            found.append({"fault": fault, "from_us": int(line["t"]) - begun_us, "until_us": None})
+        elif key in open_:
+            found[open_.pop(key)]["until_us"] = int(line["t"]) - begun_us
+    return [
+        FaultSpan(
+            name=_said(one["fault"]),
+            from_us=one["from_us"],
+            until_us=one["from_us"] if one["fault"]["kind"] in _INSTANT else one["until_us"],
+            kind=str(one["fault"]["kind"]),
+            targets=[*one["fault"].get("target", ()), *one["fault"].get("from", ()), *one["fault"].get("to", ())],
+        )
+        for one in found
+    ]
+
+
+def _said(fault: Line) -> str:
+    """As ``spe inject`` takes it."""
+    parts = [str(fault["kind"]), ",".join(fault.get("target", fault.get("from", ())))]
+    if fault.get("to") and list(fault["to"]) != ["all"]:
+        parts.append(("→ " if fault.get("one_way") else "↔ ") + ",".join(fault["to"]))
+    parts += [f"by {fault['by']}"] if "by" in fault else []
+    parts += [f"for {fault['for']}"] if "for" in fault else []
+    return " ".join(p for p in parts if p)
+
+
+def tracks(
+    plan: Plan, events: Sequence[Line], traces: Mapping[str, Sequence[Line]], begun_us: int, ended_us: int
+) -> list[Track]:
+    """A track for each replica of the plan: its states, and ``down`` while its process did not run.
+
+    Args:
+      traces: by node; a node without one is followed by what the supervisor saw.
+    """
+    changes: dict[str, list[tuple[int, str]]] = {}
+    for line in events:
+        if line["event"] in ("process_killed", "process_died"):
+            for replica in _replicas_on(plan, line["process"]):
+                changes.setdefault(replica, []).append((int(line["t"]), _DOWN))
+        elif line["event"] == "state" and line["replica"].rpartition("@")[2] not in traces:
+            changes.setdefault(line["replica"], []).append((int(line["t"]), line["after"]))
+    for lines in traces.values():
+        for line in lines:
+            if line["event"] == "state":
+                changes.setdefault(line["replica"], []).append((int(line["t"]), line["state"]))
+    names = [str(replica) for node in plan.nodes for replica in plan.replicas_on(node)]
+    return [Track(name=name, spans=_spans(sorted(changes.get(name, ())), begun_us, ended_us)) for name in sorted(names)]
+
+
+def _replicas_on(plan: Plan, process: str) -> list[str]:
+    return [str(r) for node in plan.nodes if node == process for r in plan.replicas_on(node)]
+
+
+def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list[Span]:
+    """One span per state, without those that came and went in an instant before the run began."""
+    spans: list[Span] = []
+    for (at, state), until in zip(changes, [*(at for at, _ in changes[1:]), ended_us]):
+        if until <= begun_us or until == at:
+            continue
+        if spans and spans[-1].name == state:
+            spans[-1] = Span(name=state, from_us=spans[-1].from_us, until_us=until - begun_us)
+        else:
+            spans.append(Span(name=state, from_us=max(at - begun_us, 0), until_us=until - begun_us))
+    return spans[:_MOST_SPANS]
+
+
+def something_failed(events: Iterable[Line]) -> bool:
+    """Did anything happen that a run without failures does not have?"""
+    return any(
+        line["event"] in ("fault_began", "process_died", "process_killed")
+        or (line["event"] == "state" and line["after"] in ("UP_FAILURE", "STABILIZATION"))
+        for line in events
+    )
+
+
+def node_traces(folder: Path, plan: Plan) -> dict[str, list[Line]]:
+    """What nodes noted themselves, if anything.  A torn last line is passed over: its node was killed."""
+    found: dict[str, list[Line]] = {}
+    for node in plan.nodes:
+        path = folder / "trace" / f"{node}.jsonl"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        read = [line for text in lines if (line := _line(text)) is not None]
+        if read:
+            found[str(node)] = read
+    return found
+
+
+def _line(text: str) -> Line | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"t", "event"} <= line.keys() else None

@@ -1,0 +1,59 @@
+"""What went wrong in Spark, in a few words: its own errors are pages long and name none of our files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Final
+
+from spe.errors import SpeError
+
+#: Errors of ours that were raised in a worker of Spark and come back as the text of their traceback.
+_OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re.MULTILINE | re.DOTALL)
+#: Of what Java said, in an error.
+_LINES: Final = 8
+_MEMORY: Final = ("OutOfMemoryError", "GC overhead limit", "Java heap space", "SparkOutOfMemory")
+
+
+@contextmanager
+def explained(noise: IO[str] | None = None) -> Iterator[None]:
+    """Errors of Spark inside leave as SpeError, with what to do about them.  Ours leave as they are.
+
+    Args:
+      noise: what Java said meanwhile; its end goes into the error.
+    """
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError as error:
+        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+        raise SpeError("\n".join([said(error), *_end_of(noise)])) from error
+
+
+def _end_of(noise: IO[str] | None) -> list[str]:
+    if noise is None:
+        return []
+    noise.seek(0)
+    return [f"  {line}" for line in noise.read().splitlines()[-_LINES:]]
+
+
+def said(error: BaseException) -> str:
+    """In words; the last line of the text that Spark gives, where nothing better is known."""
+    text = f"{error}\n{getattr(error, 'java_exception', '')}"
+    if any(word in text for word in _MEMORY):
+        return "Spark ran out of memory: no verdict; give it more, such as --conf spark.driver.memory=8g"
+    if ours := _OURS.search(text):
+        return ours[2].strip()
+    if isinstance(error, ConnectionError | EOFError) or "Answer from Java side is empty" in text:
+        return (
+            "Spark's Java process died: no verdict; the system may have been out of memory, or somebody ended it "
+            "(less: --conf spark.driver.memory=1g)"
+        )
+    if "No space left on device" in text:
+        return "the disk is full: Spark has no room for its intermediate data; no verdict"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"Spark failed, so there is no verdict: {lines[0] if lines else type(error).__name__}"

@@ -1,0 +1,78 @@
+"""The ``accuracy`` section: what a report measures of the tentative tuples of each output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from spe.config.validate import validated
+from spe.config.values import Length, Model, Names, names_of
+from spe.plan import AccuracyChoice
+from spe.problems import Problems, did_you_mean, one_of
+from spe.schema import Schema
+from spe.states import StreamId
+
+Measure = Literal["overlap", "topk", "precision", "recall", "exact"]
+
+
+def _names_or_none(value: Any) -> tuple[str, ...]:
+    """As names, and an empty list where nothing is wanted."""
+    return () if value == [] else names_of(value)
+
+
+class AccuracyModel(Model):
+    """Of one output; what is not said follows from its operator."""
+
+    measures: Annotated[tuple[Measure, ...], BeforeValidator(names_of)] | None = None
+    key: Names | None = None
+    errors: Annotated[tuple[str, ...], BeforeValidator(_names_or_none)] | None = None
+    window: Length | None = None
+
+    def choice(self) -> AccuracyChoice:
+        return AccuracyChoice(self.key, self.measures, self.errors, self.window)
+
+
+def read_accuracy(
+    section: Any, outputs: Sequence[StreamId], schemas: Mapping[StreamId, Schema], problems: Problems
+) -> dict[StreamId, AccuracyChoice]:
+    """By output.
+
+    Args:
+      schemas: of the outputs that could be typed.
+    """
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        problems.add(
+            ("accuracy",), "expected a mapping: OUTPUT: {measures: [overlap, exact], key: [...], errors: [...]}"
+        )
+        return {}
+    found: dict[StreamId, AccuracyChoice] = {}
+    for name, entry in section.items():
+        if name not in outputs:
+            hint = did_you_mean(str(name), outputs)
+            problems.add(("accuracy", str(name)), f"no output {name!r}{hint}; expected {one_of(list(outputs))}")
+            continue
+        model = validated(AccuracyModel, {} if entry is None else entry, ("accuracy", name), problems)
+        if model is None:
+            continue
+        choice = model.choice()
+        if name in schemas:
+            _check(choice, schemas[name], name, problems)
+        found[name] = choice
+    return found
+
+
+def _check(choice: AccuracyChoice, schema: Schema, output: str, problems: Problems) -> None:
+    for field, names in (("key", choice.key or ()), ("errors", choice.errors or ())):
+        for i, name in enumerate(names):
+            if name not in schema:
+                hint = did_you_mean(name, schema.names)
+                problems.add(
+                    ("accuracy", output, field, i),
+                    f"no attribute {name!r}{hint}; expected {one_of(list(schema.names))}",
+                )
+            elif field == "errors" and not schema[name].type.is_numeric:
+                problems.add(("accuracy", output, field, i), f"{name!r} is {schema[name].type}; expected a number")

@@ -1,0 +1,131 @@
+"""One output at one client: its verdict and its figures, from streams written by hand.  An element a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consistency.proof.output import Scene, judge_output
+from consistency.proof.report.model import FaultSpan, Flaw, Output, Verdict
+from spe.config import load_plan_text
+from spe.states import StreamId
+from spe.times import END_OF_TIME
+from tests.support.received import received, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SECOND = 1_000_000
+PLAN = load_plan_text("""
+sources:
+  a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
+query:
+  totals: {aggregate: {from: a, window: {tumbling: 1s}, group_by: key, compute: {n: count(*), total: sum(price)}}}
+defaults: {x: 2s, alpha: 0.9, policy: process}
+nodes: [n1, n2]
+""")
+TOTALS = StreamId("totals")
+SCHEMA = PLAN.query.schema_of(TOTALS)
+
+
+def stream(text: str) -> str:
+    """``S1@3:7,5,2.5``: of window 3 (from 3 s to 4 s) and key 7: n 5, total 2.5.  ``B3``: until window 3 is over."""
+    words = []
+    for word in text.split():
+        head, at, rest = word.partition("@")
+        if at:
+            window, _, values = rest.partition(":")
+            key, n, total = values.split(",")
+            start = int(window) * SECOND
+            words.append(f"{head}/{start + SECOND - 1}:{key},{start},{start + SECOND},{n},{total}")
+        elif head[0] in "Bb" and head[1:] != "inf":
+            words.append(f"{head[0]}{(int(head[1:]) + 1) * SECOND}")
+        else:
+            words.append(head)
+    return " ".join(words)
+
+
+TRUE = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5 S@2:1,12,4.5 S@2:2,22,5.5 S@3:1,13,6.5 Binf")
+CUT = FaultSpan(name="cut", from_us=0, until_us=6 * SECOND, kind="cut", targets=["source:a", "all"])
+
+
+def judged(spark: SparkSession, folder: Path, text: str) -> Output:
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        frame.write.parquet(str(folder / name))
+        return spark.read.parquet(str(folder / name))
+
+    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], {TOTALS: END_OF_TIME}, failed=True, cause="interrupted")
+    came = received(spark, [stream(text)], SCHEMA)
+    return judge_output(scene, "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keep)
+
+
+@pytest.fixture(scope="module")
+def healed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    """Windows 1 and 2 were tentative: 1 wrong, of 2 one right, one missing, and one that is none.
+
+    1 boundary   2 stable   3 boundary   4, 5 tentative   6 tentative boundary   7 undo   8 stable   9 rec_done   10 end
+    """
+    text = (
+        "B-1 S1@0:1,10,1.5 S2@0:2,20,2.5 B0 T@1:1,5,1.75 | T@2:1,12,4.5 T@2:3,1,9.5 b2 U(2) "
+        "S3@1:1,11,3.5 S4@2:1,12,4.5 S5@2:2,22,5.5 S6@3:1,13,6.5 R+ Binf"
+    )
+    return judged(spark, tmp_path_factory.mktemp("healed"), text)
+
+
+def test_a_corrected_stream_is_consistent(healed: Output) -> None:
+    assert (healed.verdict, healed.reasons, healed.findings) == (Verdict.CONSISTENT, [], [])
+    assert (healed.truth, healed.stable) == (6, 6)
+
+
+def test_tentative_tuples_are_counted_right_and_wrong_and_how_long_they_stood(healed: Output) -> None:
+    found = healed.tentative
+    assert (found.count, found.right, found.wrong, found.undone, found.corrections) == (3, 1, 2, 3, 1)
+    assert found.stood_max_us == 3 * SECOND  # window 1, from 4 s to the undo at 7 s
+    assert found.predicted == 3  # a cut of 6 s at 6 results in 12 s
+
+
+def test_accuracy_by_window_against_all_that_should_have_been_there(healed: Output) -> None:
+    assert healed.accuracy is not None
+    assert healed.accuracy.key == ["key", "window_start", "window_end"]
+    first, second = healed.accuracy.windows
+    assert (first.tentative, first.truth, first.at_us) == (1, 1, 4 * SECOND)
+    assert first.measures == pytest.approx({"overlap": 1, "exact": 0, "error n": 6 / 11, "error total": 0.5})
+    assert (second.tentative, second.truth) == (2, 2)
+    assert second.measures == pytest.approx({"overlap": 1 / 3, "exact": 0.5, "error n": 0, "error total": 0})
+    assert healed.accuracy.overall["overlap"] == pytest.approx(2 / 4)
+
+
+def test_delay_is_of_new_tuples_only_on_first_receipt(healed: Output) -> None:
+    """The corrections at 8 s are old but for window 3, which ended at 4 s."""
+    assert healed.delay.max_us == 8 * SECOND - (4 * SECOND - 1)
+    assert healed.delay.kept is False
+    assert (healed.delay.bound_us, healed.k) == (2 * SECOND, 1)
+
+
+def test_silences_and_the_time_from_heal_to_correction(healed: Output) -> None:
+    assert (healed.gaps.any_us, healed.gaps.stable_us) == (2 * SECOND, 5 * SECOND)
+    assert (healed.healing.healed_us, healed.healing.corrected_us) == (6 * SECOND, 9 * SECOND)
+
+
+def test_bins_add_up(healed: Output) -> None:
+    assert healed.bin_us >= SECOND  # no shorter than the time between two results
+    assert [sum(getattr(b, kind) for b in healed.bins) for kind in ("stable", "tentative", "undone")] == [
+        6,
+        3,
+        3,
+    ]
+
+
+def test_an_offender_is_shown_with_what_was_true_and_what_came_around_it(spark: SparkSession, tmp_path: Path) -> None:
+    found = judged(spark, tmp_path, "S1@0:1,10,1.5 B0 S2@0:2,99,2.5 S3@1:1,11,3.5 B1 T4@2:1,12,4.5 b2")
+    assert found.verdict is Verdict.INCONSISTENT
+    assert found.reasons == ["1 tuple altered"]
+    (offender,) = next(f for f in found.findings if f.flaw is Flaw.ALTERED).offenders
+    assert offender.place == 2
+    assert (offender.tuple["n"], (offender.expected or {})["n"]) == (99, 20)
+    assert offender.tuple["window_start"] == "1970-01-01 00:00:00"
+    assert [line for line in offender.around if line.startswith("▸")] == [
+        "▸ 3 s  stable 2 to 3 (2 tuples, until 1970-01-01 00:00:01.999999)"
+    ]

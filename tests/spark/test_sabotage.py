@@ -1,0 +1,82 @@
+"""A recording in which one tuple was altered, dropped, doubled or swapped: that tuple is named, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consistency.proof.comparison import late, misplaced, undone, unplaced, unresolved
+from consistency.proof.elements import elements, episodes
+from tests.support.received import received, truth
+from tests.support.streams import PAYLOAD
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Eight tuples; three were tentative at first, then corrected; x and y come twice each, truly.
+TRUE = "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf"
+#: What was received -> flaws as ``flaw place payload``, in the order of flaw and place.
+CASES = {
+    # healthy
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "",
+    "S1/5a | S2/6b | S3/7x S4/7x B10 T/12c T/13y b20 U(4) S5/12c S6/13y S7/13d S8/14y B20 R+ Binf": "",
+    "S1/5a S2/6b S3/7x S4/7x B10 T/12c U(4) T/12c T/13e U(4) S5/12c S6/13y S7/13d S8/14y R+ B20 Binf": "",
+    # altered: stable, a correction, and so that it equals another tuple
+    "S1/5a S2/6z S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "altered 2 z",
+    "S1/5a S2/6b S3/7x S4/7x B10 T/12c b20 U(4) S5/12q S6/13y S7/13d S8/14y B20 R+ Binf": "altered 5 q",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13y S8/14y B20 Binf": "altered 7 y",
+    "S1/5a S2/6b S3/7x S4/8x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "altered 4 x",
+    # dropped: with a hole in the ids, with those after it renumbered, the first, the last, one of two equal ones
+    "S1/5a S2/6b S3/7x S4/7x B10 S6/13y S7/13d S8/14y B20 Binf": "missing 5 c",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/13y S6/13d S7/14y B20 Binf": "missing 5 c",
+    "S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "missing 1 a",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d B20 Binf": "missing 8 y",
+    "S1/5a S2/6b S3/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "missing 4 x",
+    "S1/5a S2/6b S3/7x S4/7x B10 T/12c T/13y b20 U(4) S5/12c S6/13y S8/14y B20 R+ Binf": "missing 7 d",
+    # doubled: the same id again, at once and later, and as a tuple of its own
+    "S1/5a S2/6b | S2/6b | S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "duplicated 2 b",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y | S2/6b B20 Binf": "duplicated 2 b",
+    "S1/5a S2/6b S3/6b S4/7x S5/7x B10 S6/12c S7/13y S8/13d S9/14y B20 Binf": "duplicated 3 b",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y S9/15w B20 Binf": "extra 9 w",
+    "S1/5a S2/6b S3/7x S4/7x B10 T/12c U(4) S5/12c | S5/12c | S6/13y S7/13d S8/14y B20 R+ Binf": "duplicated 5 c",
+    # swapped: contents under the right ids, and whole elements with their ids
+    "S1/5a S2/7x S3/6b S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "reordered 2 b, reordered 3 x",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13d S7/13y S8/14y B20 Binf": "reordered 6 y, reordered 7 d",
+    "S1/5a S2/6b S3/7x S4/7x B10 S6/13y | S5/12c | S7/13d S8/14y B20 Binf": "reordered 5 c",
+    # undo: taken back below what was stable; lost; too late; never
+    "S1/5a S2/6b S3/7x S4/7x B10 T/12c U(3) S4/7x S5/12c S6/13y S7/13d S8/14y B20 R+ Binf": (
+        "duplicated 4 x, undone 4 x"
+    ),
+    "S1/5a S2/6b S3/7x S4/7x B10 T5/12c T6/13q b20 S5/12c S6/13y S7/13d S8/14y B20 R+ Binf": (
+        "uncorrected 5 c, uncorrected 6 q"
+    ),
+    "S1/5a S2/6b S3/7x S4/7x B10 T5/12c b20 | S5/12c | U(5) S6/13y S7/13d S8/14y B20 R+ Binf": "overtaken 5 c",
+    "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 T9/25w b30": "uncorrected 9 w",
+}
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> dict[int, str]:
+    """Flaws by case, all of one job."""
+    streams = list(CASES)
+    true, came = truth(spark, [TRUE] * len(streams)), received(spark, streams).cache()
+    parts = elements(came).cache()
+    stretches = episodes(parts)
+    rest = unplaced(true, came, PAYLOAD)
+    flaws = (
+        misplaced(rest, true, PAYLOAD)
+        .unionByName(late(came, parts))
+        .unionByName(undone(came, stretches))
+        .unionByName(unresolved(came, stretches))
+    )
+    named: dict[int, list[str]] = {}
+    for one in flaws.orderBy("partition", "flaw", "place").collect():
+        tuple_ = one["received"] or one["expected"]
+        named.setdefault(one["partition"], []).append(f"{one['flaw']} {one['place']} {tuple_['x']}")
+    return {number: ", ".join(parts) for number, parts in named.items()}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[text or "healthy" for text in CASES.values()])
+def test_what_was_done_to_a_recording_is_named(found: dict[int, str], number: int) -> None:
+    assert found.get(number, "") == list(CASES.values())[number]

@@ -1,0 +1,63 @@
+"""Frames of the proof from streams as text (tests.support.streams).  Several streams fit into one frame, a partition
+each, so
+that one Spark job judges them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
+from spe.batch import Batch, Element, RecDone, Undo
+from spe.schema import Schema
+from spe.states import Kind
+from tests.support.streams import PAYLOAD, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TYPES = {"int64": "long", "float64": "double", "bool": "boolean", "string": "string", "timestamp": "long"}
+
+
+def struct_of(schema: Schema) -> str:
+    """DDL of the struct that holds a tuple's attributes."""
+    return "struct<" + ", ".join(f"`{a.name}`: {_TYPES[a.type]}" for a in schema) + ">"
+
+
+def received(
+    spark: SparkSession, streams: Sequence[str | Iterable[Element]], schema: Schema = PAYLOAD, *, start_us: int = 0
+) -> DataFrame:
+    """RECEIVED (consistency.proof.elements) of streams, an element a second."""
+    rows: list[tuple[Any, ...]] = []
+    for partition, stream in enumerate(streams):
+        elements = parse(stream, schema, position=0) if isinstance(stream, str) else stream
+        for sequence, element in enumerate(elements, 1):
+            rows += _rows(partition, sequence, start_us + sequence * 1_000_000, element)
+    ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
+    return spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}")
+
+
+def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> DataFrame:
+    """TRUTH of streams: their stable tuples."""
+    rows = [
+        (partition, id_, time, values)
+        for partition, stream in enumerate(streams)
+        for element in parse(stream, schema, position=0)
+        if isinstance(element, Batch)
+        for id_, time, values in zip(element.row_ids().tolist(), element.rows.time.tolist(), element.rows.to_tuples())
+    ]
+    return spark.createDataFrame(rows, f"partition int, place long, time_us long, tuple {struct_of(schema)}")
+
+
+def _rows(partition: int, sequence: int, arrived_us: int, element: Element) -> list[tuple[Any, ...]]:
+    head = (partition, sequence)
+    if isinstance(element, Batch):
+        kind = STABLE if element.kind is Kind.STABLE else TENTATIVE
+        ids, times, tuples = element.row_ids().tolist(), element.rows.time.tolist(), element.rows.to_tuples()
+        return [(*head, at, arrived_us, kind, *one) for at, one in enumerate(zip(ids, times, tuples))]
+    if isinstance(element, Undo):
+        return [(*head, 0, arrived_us, UNDO, element.upto_id, None, None)]
+    if isinstance(element, RecDone):
+        return [(*head, 0, arrived_us, REC_DONE, None, None, None)]
+    kind = STABLE_BOUNDARY if element.kind is Kind.STABLE else TENTATIVE_BOUNDARY
+    return [(*head, 0, arrived_us, kind, element.upto_id, element.time, None)]
