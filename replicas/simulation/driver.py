@@ -11,6 +11,7 @@ from random import Random
 
 import trio
 
+from consistency.checking.bounds import has_room
 from consistency.checking.history import FaultBegan
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Action, Do, FaultState
@@ -18,7 +19,6 @@ from replicas.faults import Fault, FaultKind, processes_of
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
-from spe.plan import Limits
 from spe.states import NodeState
 
 #: Kinds that make a process, or what it holds, go away.
@@ -46,6 +46,8 @@ class FaultDriver:
         self._told: dict[int, FaultBegan] = {}
         self._lasting: dict[FaultKind, set[str]] = {}
         self.down: set[str] = set()
+        #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
+        self._damaged: set[str] = set()
         self.skipped: list[str] = []
         self.survivors = True
         self.runner = FaultRunner(
@@ -79,16 +81,14 @@ class FaultDriver:
             case Do.KILL | Do.POWER:
                 if why := self._spare(host):
                     return why
-                self.down.add(host)
-                cluster.kill(host, power=action.do is Do.POWER)
+                self._kill(host, power=action.do is Do.POWER)
             case Do.START:
                 self._start(host)
             case Do.RESTART:
                 if host not in self.down:
                     if why := self._spare(host):
                         return why
-                    cluster.kill(host)
-                    self.down.add(host)
+                    self._kill(host, power=False)
                 await trio.lowlevel.checkpoint()
                 self._start(host)
             case Do.FREEZE:
@@ -100,6 +100,11 @@ class FaultDriver:
             case Do.TELL:
                 self._apply()
         return ""
+
+    def _kill(self, host: str, *, power: bool) -> None:
+        self.down.add(host)
+        self._damaged.discard(host)  # it starts from what a partner has
+        self._cluster.kill(host, power=power)
 
     def _start(self, host: str) -> None:
         if host in self.down:
@@ -146,9 +151,12 @@ class FaultDriver:
         for host in fault.first:
             if host.startswith("source:"):
                 return f"{host} has the only copy of its stream"
+            if why := self._alone(host):
+                return why
             path = self._cluster.disks[host].flip(self._random, PurePosixPath("."))
             if path is None:
                 return f"{host} has no files"
+            self._damaged.add(host)
         return ""
 
     # --- who it is done to ---
@@ -181,11 +189,12 @@ class FaultDriver:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
         plan, replicas = self._cluster.plan, self._cluster.replicas()
         frozen = self._state.frozen()
-        tight = plan.limits != Limits()  # who is cut off may lose its place in a full buffer
-        if tight and (self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)):
+        # Where room is little, who is cut off may lose its place in a full buffer.
+        given_up = self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)
+        if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         for of, nodes in plan.placement.items():
-            others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen]
+            others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
                 r is not None and r.state is not NodeState.RECOVERING and not r.must_reinstall() for r in others
             ):
