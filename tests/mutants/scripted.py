@@ -152,7 +152,7 @@ _UNSORTED = _with(
 
 def _late(*faults: dict[str, Any]) -> list[dict[str, Any]]:
     """An input comes more and more slowly, and buffers are small: stabilisation lasts, beside live data."""
-    slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "9s"}
+    slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "6s"}
     return [{"at": "2s", **slow}, *faults]
 
 
@@ -172,13 +172,13 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         _LITTLE,
         _late(*({"at": f"{at}s", "kind": "freeze", "target": "n2", "for": "2500ms"} for at in (6,))),
     ),
-    "late, and replicas freeze": (
+    "a slow correction is taken over": (
         _DELAYS,
-        _LITTLE,
-        _late(
-            {"at": "7s", "kind": "freeze", "target": "n1a", "for": "1s"},
-            {"at": "10s", "kind": "freeze", "target": "n1b", "for": "1s"},
-        ),
+        {"limits": {"slice_rows": 10}, "turn_us": 60_000},
+        [
+            {"at": "3s", "kind": "cut", "target": "source:b", "for": "7s"},
+            {"at": "11300ms", "kind": "freeze", "target": "n1a", "for": "1500ms"},
+        ],
     ),
     "one replica fails, then the other": (
         _TUPLES,
@@ -230,8 +230,8 @@ KILLS: dict[str, str] = {
     "frontier-of-the-fastest": "what comes back is old",
     "clocks-start-anew": "a long failure of one input",
     "undo-forgotten-by-the-input": "what comes back is old",
-    "tentative-beside-stable": "late, and replicas freeze",
-    "no-cut-at-a-switch": "late, and replicas freeze",
+    "tentative-beside-stable": "a slow correction is taken over",
+    "no-cut-at-a-switch": "a slow correction is taken over",
     "acknowledged-on-arrival": "kills beside a failure",
     "acknowledged-before-it-is-durable": "everybody dies, and has a checkpoint",
     "boundary-before-its-tuples": "everybody dies, and has a checkpoint",
