@@ -143,6 +143,7 @@ class UnitReplica:
     def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
         """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
         self._live.install(checkpoint)
+        self._mark = None  # one of before is of another state
         self.sunion.install(checkpoint.restart, positions)
 
     def snapshot(self) -> tuple[Checkpoint, list[int]] | None:

@@ -447,6 +447,7 @@ class SUnion:
     def install(self, restart: int, positions: Sequence[int]) -> None:
         """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
         self.next = restart
+        self.kept_from = None
         for one, position in zip(self.inputs, positions, strict=True):
             one.position = position
             one.skip_below = restart

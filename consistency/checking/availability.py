@@ -23,6 +23,7 @@ from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_b
 from spe.batch import Batch, Boundary
 from spe.plan import Channel, Plan, Policy
 from spe.states import Kind
+from spe.times import BEFORE_TIME, END_OF_TIME
 
 #: Seconds count as checked where something was due in them; their length, microseconds.
 _SLOT_US = 100_000
@@ -30,10 +31,11 @@ _SLOT_US = 100_000
 
 @dataclass(slots=True)
 class _Arrivals:
-    """What entered at one place: when, and the largest time up to then."""
+    """What entered at one place: when, and the largest time up to then; and the last boundary before the end."""
 
     at: list[int]
     high: list[int]
+    boundary: int = BEFORE_TIME
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ def check_availability(
                 one = paths.setdefault(interval.world, Paths(plan, interval.world))
                 reach = one.channel(host, channel)
                 suspends = _suspends(plan, hosts)
+                divided = plan.partitions_of(channel.stream) > 1
                 if reach is Reach.TENTATIVE and suspends:
                     reach = Reach.NONE
                 if reach is Reach.NONE:
@@ -77,7 +80,7 @@ def check_availability(
                 if tight and (interval.world.down or interval.world.cut):
                     counters.add("p1 little room_us", interval.to_us - interval.from_us)
                     continue
-                claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends)
+                claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)
                 places = {p for p in one.entries(host, channel) if p in arrivals} or {
                     ("", c) for _, c in one.entries(host, channel)
                 }
@@ -98,6 +101,8 @@ class _Claim:
     delay_us: int
     #: Nothing new comes while it is corrected.
     suspends: bool
+    #: It is one of several partitions of its stream.
+    divided: bool
 
     @property
     def _limit_us(self) -> int:
@@ -115,6 +120,8 @@ class _Claim:
         for (replica, source), entered in sorted(arrivals.items()):
             for place in range(bisect_right(entered.at, begin), bisect_right(entered.at, end)):
                 at_us, high_us = entered.at[place], entered.high[place]
+                if self.divided and replica and high_us > entered.boundary:
+                    continue  # the last tuples of a stream that ends: only their own partition hears of their time
                 slots.add(at_us // _SLOT_US)
                 counters.add("p1 tuples due")
                 reached = coverage.reach(at_us + self._limit_us)
@@ -154,6 +161,10 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
     for event in history:
         if isinstance(event, Received):
             element = event.element
+            if event.mode and isinstance(element, Boundary) and element.kind is Kind.STABLE:
+                if element.time < END_OF_TIME:
+                    found[event.consumer, event.channel].boundary = element.time
+                continue
             if not event.mode or not isinstance(element, Batch) or element.kind is not Kind.STABLE or not len(element):
                 continue
             key, high = (event.consumer, event.channel), element.rows.span()[2]

@@ -57,6 +57,8 @@ class SimNetwork:
             else:
                 end.give_up(now)  # it would have, before
                 pipe.go()
+                if pipe.waits_for_room(now) and self._links.state(pipe.source, pipe.target).bytes_per_s is None:
+                    pipe.widen(now, self._links.late_s(pipe.source, pipe.target))
         for end in self._ends:  # when all that go do: an answer takes the other pipe
             end.answer()
             end.changed.wake()

@@ -46,6 +46,15 @@ class Pipe:
             self._free_at = max(now, self._free_at) + len(data) / bytes_per_s
         self._append(now, data, max(now, self._free_at) + late_s)
 
+    def widen(self, now: float, late_s: float) -> None:
+        """The bandwidth has no bound any more: what still waited for it leaves now."""
+        self._free_at = now
+        self._chunks = deque((min(at, now + late_s), data) for at, data in self._chunks)
+
+    def waits_for_room(self, now: float) -> bool:
+        """Has something been sent that has not left yet?"""
+        return self._free_at > now
+
     def end(self, now: float, late_s: float) -> None:
         """Nothing more will be sent."""
         self._append(now, _END, max(now, self._free_at) + late_s)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Final
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
@@ -16,6 +17,8 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
 from replicas.simulation.simulate import Outcome, simulate
 
+#: Properties with rules that have little to do with each other: a smaller scenario must break the same one.
+_MANY: Final = ("run", "quiet", "P2")
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
 
@@ -112,10 +115,10 @@ def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False
     findings, _ = run(scenario)
     if not findings:
         return Shrunk(scenario, 1)
-    failing = findings[0].property
+    failing = findings[0].property, findings[0].rule if findings[0].property in _MANY else ""
 
     def fails(candidate: Scenario) -> bool:
-        return any(failing in (f.property, "run") for f in run(candidate)[0])
+        return any(f.property == failing[0] and failing[1] in ("", f.rule) for f in run(candidate)[0])
 
     return shrink(scenario, fails, budget=budget, faults_only=faults_only)
 

@@ -327,6 +327,21 @@ async def test_bandwidth_is_what_gets_through_in_a_second(clock: JumpClock) -> N
         assert arrived == pytest.approx([0.5 * i for i in range(1, 11)])
 
 
+async def test_what_waits_for_bandwidth_leaves_when_its_bound_goes(clock: JumpClock) -> None:
+    network = SimNetwork()
+    async with connected(network) as (near, far):
+        network.set_links({THERE: LinkState(bytes_per_s=1000)})
+        for _ in range(10):
+            await near.send_all(bytes(500))
+        began = trio.current_time()
+        await trio.sleep(0.6)
+        network.set_links({})
+        arrived = 0
+        while arrived < 5000:
+            arrived += len(await far.receive_some())
+        assert trio.current_time() - began == pytest.approx(0.6)
+
+
 async def test_loss_delays_by_retransmissions_and_keeps_the_order(clock: JumpClock) -> None:
     network = SimNetwork(Random(3))
     async with connected(network) as (near, far):
