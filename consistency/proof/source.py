@@ -11,6 +11,7 @@ an output is ``stable`` (default) or ``changes``; ``rows`` limits how many rows 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -35,7 +36,7 @@ from spe.log.marks import read_mark
 from spe.log.recovery import live_segments
 from spe.problems import did_you_mean, one_of
 from spe.recording import decode_recorded
-from spe.source_log import decode_source_state
+from spe.source_log import SourceState, decode_source_state
 from spe.states import StreamId
 from spe.storage import DiskStorage
 from spe.strings import StringPool
@@ -149,6 +150,16 @@ def stretches(table: Table, partition: int) -> list[Stretch]:
     if acknowledged and not found:
         raise LogCorrupt(f"{folder}: there is no segment, but records up to {acknowledged} were acknowledged")
     return found
+
+
+def last_state(run: Run, stream: StreamId) -> SourceState:
+    """What a source's log says in the end: how many tuples, and what is promised.  Raises LogCorrupt."""
+    table = source_table(run, stream)
+    for stretch in reversed(stretches(table, 0)):
+        last = deque(scan_stretch(Path(table.folders[0]), stretch), maxlen=1)
+        if last:
+            return decode_source_state(last[0].body)
+    return SourceState()
 
 
 def _acknowledged(folder: Path) -> int:

@@ -1,0 +1,237 @@
+"""Aggregates over windows, as Spark computes them.
+
+A sliding window is put together from the rows that share first and last window, where all aggregates can be; otherwise
+every row goes to each of its windows.  Sums of floats that other operators read are added in the engine's order, to
+the bit, since a filter or a ranking may turn on the last bit; sums that leave as they are compare within a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as F
+
+from consistency.proof.truth.stream import (
+    PARTITION,
+    TIME,
+    Stream,
+    as_attribute,
+    columns,
+    ordered,
+    position_struct,
+    timestamp,
+    value,
+)
+from consistency.proof.truth.user_code import user_aggregate
+from consistency.proof.truth.windows import (
+    FIRST,
+    LAST,
+    WINDOW,
+    end_of,
+    floor_div,
+    member_time,
+    per_window,
+    start_of,
+    with_windows,
+)
+from spe.expressions import compile_expression
+from spe.query import AggregateCall, AggregateSpec, WindowKind
+from spe.schema import AttributeType, Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_BORN: Final = "__born"
+_CLOSED: Final = "__closed"
+_ROWS: Final = "__rows"
+_PANE: Final = "__pane"
+#: What can be put together from parts, and how.
+_MERGED: Final[Mapping[str, Any]] = {"count": F.sum, "sum": F.sum, "min": F.min, "max": F.max}
+
+
+def aggregate(spec: AggregateSpec, stream: Stream, schema: Schema, *, exact: bool) -> Stream:
+    """The output of an aggregate.
+
+    Args:
+      exact: other operators read it.
+    """
+    calls = [_Call(i, call, stream.schema, exact) for i, call in enumerate(spec.aggregates.values())]
+    groups = [f"__group{i}" for i in range(len(spec.group_by))]
+    keyed = stream.frame.select(
+        PARTITION,
+        *stream.position,
+        *[value(text, stream.schema, name) for text, name in zip(spec.group_by.values(), groups)],
+        *[c.input(stream.schema) for c in calls],
+        *_membership(spec),
+    )
+    if spec.window.kind is WindowKind.COUNT:
+        return _by_count(spec, stream, schema, calls, groups, keyed)
+    keys = [PARTITION, *groups, WINDOW]
+    parts = _parts(calls)
+    place = position_struct(stream.position)
+    counted = with_windows(keyed, spec.window, None if spec.window.on is None else "__on")
+    if spec.window.size_us > spec.window.slide_us and parts is not None:
+        shared = [PARTITION, *groups, FIRST, LAST]
+        made = counted.groupBy(*shared).agg(F.min(place).alias(_BORN), *[p.first() for p in parts])
+        found = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
+        results = {c.name: c.from_parts() for c in calls}
+    else:
+        found = per_window(counted, spec.window).groupBy(*keys).agg(
+            F.min(place).alias(_BORN), *[c.direct(stream.position) for c in calls]
+        )  # fmt: skip
+        results = {c.name: F.col(c.name) for c in calls}
+    end = end_of(spec.window)
+    born = [F.col(f"{_BORN}.{name}") for name in stream.position]
+    made_columns = [
+        *columns(groups),
+        timestamp(start_of(spec.window), ""),
+        timestamp(end, ""),
+        *results.values(),
+    ]
+    frame = found.select(
+        PARTITION,
+        (end - 1).alias(TIME),
+        *ordered(born),
+        *[as_attribute(c, a) for c, a in zip(made_columns, schema, strict=True)],
+    )
+    return Stream(frame, schema, len(born))
+
+
+def _membership(spec: AggregateSpec) -> list[Column]:
+    """The attribute that decides membership, and the pane, for sums in order."""
+    window = spec.window
+    if window.kind is WindowKind.COUNT:
+        return [F.lit(0).alias(_PANE)]
+    on = [] if window.on is None else [F.col(f"`{window.on}`").alias("__on")]
+    pane = floor_div(member_time(window.on) - window.offset_us, gcd(window.size_us, window.slide_us))
+    return [*on, pane.alias(_PANE)]
+
+
+def _by_count(
+    spec: AggregateSpec, stream: Stream, schema: Schema, calls: list[_Call], groups: list[str], keyed: DataFrame
+) -> Stream:
+    """Every ``count`` rows of a group, in order; the last row of each gives time and place."""
+    count = spec.window.count
+    arrival = Over.partitionBy(PARTITION, *groups).orderBy(*stream.position)
+    numbered = keyed.withColumn(WINDOW, floor_div(F.row_number().over(arrival).cast("long") - 1, count))
+    found = (
+        numbered.groupBy(PARTITION, *groups, WINDOW)
+        .agg(
+            F.max(position_struct(stream.position)).alias(_CLOSED),
+            F.count(F.lit(1)).alias(_ROWS),
+            *[c.direct(stream.position) for c in calls],
+        )
+        .where(F.col(_ROWS) == count)
+    )
+    made = [*columns(groups), *[F.col(c.name) for c in calls]]
+    frame = found.select(
+        PARTITION,
+        F.col(f"{_CLOSED}.{TIME}").alias(TIME),
+        *[F.col(f"{_CLOSED}.{name}").alias(name) for name in stream.order],
+        *[as_attribute(c, a) for c, a in zip(made, schema, strict=True)],
+    )
+    return Stream(frame, schema, stream.width)
+
+
+class _Call:
+    """One aggregate: its argument's column, and its result from rows or from parts."""
+
+    def __init__(self, index: int, call: AggregateCall, schema: Schema, exact: bool) -> None:
+        self.name = f"__result{index}"
+        self.argument = f"__argument{index}"
+        self._call = call
+        self.function = call.function
+        self.type = AttributeType.INT64 if call.argument is None else compile_expression(call.argument, schema).type
+        self.in_order = exact and self.function in ("sum", "avg") and self.type is AttributeType.FLOAT64
+        self.user = ":" in self.function
+
+    def input(self, schema: Schema) -> Column:
+        if self._call.argument is None:
+            return F.lit(1).cast("long").alias(self.argument)
+        return value(self._call.argument, schema, self.argument)
+
+    def direct(self, position: list[str]) -> Column:
+        """From all rows of a window."""
+        return self._direct(position).alias(self.name)
+
+    def _direct(self, position: list[str]) -> Column:
+        x = F.col(self.argument)
+        if self.user:
+            return user_aggregate(self.function, self.type, self._sorted(position))
+        if self.in_order:
+            total = F.when(F.count(x) > 0, _added(self._sorted(position)))
+            return total / F.count(x) if self.function == "avg" else total
+        match self.function:
+            case "count":
+                return F.count(x)
+            case "count_distinct":
+                return F.count_distinct(x)
+            case "avg":
+                return F.sum(x).cast("double") / F.count(x)
+            case "first" | "last":
+                pick = F.min_by if self.function == "first" else F.max_by
+                return pick(x, F.when(x.isNotNull(), position_struct(position)))
+        return {"sum": F.sum, "min": F.min, "max": F.max}[self.function](x)
+
+    def _sorted(self, position: list[str]) -> Column:
+        """(pane, place, value) of the rows that have a value, pane by pane and in order of arrival."""
+        entry = F.struct(F.col(_PANE), *columns(position), F.col(self.argument).alias("x"))
+        return F.array_sort(F.collect_list(F.when(F.col(self.argument).isNotNull(), entry)))
+
+    def parts(self) -> list[_Part] | None:
+        """What has to be kept of rows that share their windows; None: it cannot be put together from parts."""
+        if self.user or self.in_order or self.function in ("count_distinct", "first", "last"):
+            return None
+        kept = ["sum", "count"] if self.function == "avg" else [self.function]
+        return [_Part(self, function) for function in kept]
+
+    def from_parts(self) -> Column:
+        if self.function == "avg":
+            return F.col(f"{self.name}_sum").cast("double") / F.col(f"{self.name}_count")
+        return F.col(f"{self.name}_{self.function}")
+
+
+class _Part:
+    """One partial aggregate of a call."""
+
+    def __init__(self, call: _Call, function: str) -> None:
+        self._function = function
+        self._name = f"{call.name}_{function}"
+        self._argument = call.argument
+
+    def first(self) -> Column:
+        function = F.count if self._function == "count" else _MERGED[self._function]
+        made: Column = function(F.col(self._argument)).alias(self._name)
+        return made
+
+    def then(self) -> Column:
+        merged: Column = _MERGED[self._function](F.col(self._name)).alias(self._name)
+        return merged
+
+
+def _parts(calls: list[_Call]) -> list[_Part] | None:
+    found = []
+    for call in calls:
+        parts = call.parts()
+        if parts is None:
+            return None
+        found += parts
+    return found
+
+
+def _added(entries: Column) -> Column:
+    """The sum of floats in the order of ``entries``: within each pane, then pane after pane."""
+    start = F.struct(F.lit(0.0).alias("total"), F.lit(0.0).alias("part"), F.lit(None).cast("long").alias("pane"))
+    return F.aggregate(entries, start, _add, lambda acc: acc["total"] + acc["part"])
+
+
+def _add(acc: Column, entry: Column) -> Column:
+    same = acc["pane"].eqNullSafe(entry[_PANE])
+    return F.struct(
+        F.when(same, acc["total"]).otherwise(acc["total"] + acc["part"]).alias("total"),
+        F.when(same, acc["part"] + entry["x"]).otherwise(F.lit(0.0) + entry["x"]).alias("part"),
+        entry[_PANE].cast("long").alias("pane"),
+    )

@@ -1,0 +1,191 @@
+"""What users wrote in Python runs as it is, through Arrow: operators on the serialised stream, aggregates on arrays.
+
+It is the one place where the truth runs code that the engine runs, too: nobody else knows what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
+
+from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, spark_fields, spark_type
+from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
+from operators.build import build_operator
+from operators.operator import Operator
+from spe.batch import Rows
+from spe.query import Operator as OperatorOfQuery
+from spe.schema import AttributeType, Schema
+from spe.typing import load_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
+    """A user's operator: one task per partition, its rows in order, slice by slice.
+
+    Args:
+      end: the boundary up to which the unit runs.
+    """
+    width = 1 + max(port.width for port in ports)
+    frame = None
+    for at, port in enumerate(ports):
+        own = [F.struct(*port.attributes).alias(f"__port{at}")]
+        others = [
+            F.lit(None).cast(T.StructType(spark_fields(one.schema))).alias(f"__port{i}")
+            for i, one in enumerate(ports)
+            if i != at
+        ]
+        tagged = port.frame.select(
+            PARTITION,
+            TIME,
+            *ordered(padded([F.lit(at), *[F.col(name) for name in port.order]], width)),
+            *[*own, *others],
+        )
+        frame = tagged if frame is None else frame.unionByName(tagged)
+    assert frame is not None
+    given = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, TIME, *order_names(width))
+    fields = [T.StructField(PARTITION, T.IntegerType()), T.StructField(TIME, T.LongType())]
+    fields += [T.StructField(name, T.LongType()) for name in order_names(1)]
+    made = given.mapInArrow(
+        _steps(operator, [port.schema for port in ports], end),
+        T.StructType([*fields, *spark_fields(operator.schema)]),
+    )
+    return Stream(made, operator.schema, 1)
+
+
+def _steps(
+    operator: OperatorOfQuery, schemas: list[Schema], end: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        host: _Host | None = None
+        for batch in batches:
+            for part in _by_partition(batch):
+                partition = part.column(PARTITION)[0].as_py()
+                if host is None or host.partition != partition:
+                    if host is not None:
+                        yield from host.finish(end)
+                    host = _Host(partition, build_operator(operator, schemas), schemas, operator.schema)
+                yield from host.take(part)
+        if host is not None:
+            yield from host.finish(end)
+
+    return run
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of one partition each."""
+    numbers = np.asarray(batch.column(PARTITION))
+    cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
+    return (batch.slice(a, b - a) for a, b in pairwise(cuts) if b > a)
+
+
+class _Host:
+    """One partition of the operator.  A slice ends where a new time begins, so the last time is held back."""
+
+    def __init__(self, partition: int, operator: Operator, schemas: list[Schema], schema: Schema) -> None:
+        self.partition = partition
+        self._operator = operator
+        self._schemas = schemas
+        self._schema = schema
+        self._held: list[pa.RecordBatch] = []
+        self._count = 0
+        self._to_arrow = ToArrow()
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        times = np.asarray(batch.column(TIME))
+        latest = int(times[-1])
+        cut = int(times.searchsorted(latest))
+        if cut == 0 and self._held and int(self._held[0].column(TIME)[0].as_py()) == latest:
+            self._held.append(batch)
+            return
+        self._held.append(batch.slice(0, cut))
+        yield from self._step(latest)
+        self._held = [batch.slice(cut)]
+
+    def finish(self, end: int) -> Iterator[pa.RecordBatch]:
+        yield from self._step(end)
+
+    def _step(self, boundary: int) -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches(self._held) if self._held else None
+        self._held = []
+        ports = [self._rows(table, i) for i in range(len(self._schemas))]
+        rows = self._operator.step(ports, boundary)
+        if rows is None or not len(rows):
+            return
+        numbers = np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)
+        arrays = [np.full(len(rows), self.partition, np.int32), rows.time, numbers]
+        fields = [
+            pa.field(PARTITION, pa.int32()),
+            pa.field(TIME, pa.int64()),
+            pa.field(order_names(1)[0], pa.int64()),
+            *arrow_fields(self._schema),
+        ]
+        columns = [*map(pa.array, arrays), *self._to_arrow.arrays(rows, self._schema)]
+        yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _rows(self, table: pa.Table | None, port: int) -> Rows | None:
+        """What a port gets.  The rows of all ports are sorted by time, so those of one are, too."""
+        if table is None:
+            return None
+        own = table.filter(pc.equal(table.column(order_names(1)[0]), port))
+        if not len(own):
+            return None
+        struct = own.column(f"__port{port}").combine_chunks()
+        time = np.asarray(own.column(TIME).combine_chunks())
+        return from_arrow(struct.flatten(), self._schemas[port], time)
+
+
+def user_aggregate(path: str, argument: AttributeType, entries: Column) -> Column:
+    """A user's aggregate of sorted (pane, …, x) entries: one array per group."""
+    returns = AttributeType(load_class(path, "function").returns)
+
+    def evaluate(groups: pa.Array) -> pa.Array:
+        aggregator = load_class(path, "function")()
+        results = [_result(aggregator, group, argument) for group in groups]
+        return pa.array(results, arrow_fields(Schema.of(x=returns))[0].type)
+
+    evaluate.__annotations__ = {"groups": pa.Array, "return": pa.Array}
+    pairs = F.transform(entries, lambda e: F.struct(e["__pane"].cast("long").alias("pane"), e["x"].alias("x")))
+    return arrow_udf(evaluate, spark_type(returns))(pairs)
+
+
+def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
+    """Pane by pane, put together from the oldest on, as windows are."""
+    state = aggregator.create()
+    entries = group.values
+    if entries is not None and len(entries):
+        panes, values = entries.flatten()
+        if argument is AttributeType.TIMESTAMP:
+            values = values.cast(pa.int64())
+        array = np.array(values.to_pylist(), np.object_ if argument is AttributeType.STRING else argument.dtype)
+        at = 0
+        for _, members in groupby(panes.to_pylist()):
+            count = len(list(members))
+            part = aggregator.add(aggregator.create(), array[at : at + count])
+            state = aggregator.merge(state, part)
+            at += count
+    return aggregator.result(state)
+
+
+def partition_number(keys: list[str], schema: Schema, count: int) -> Column:
+    """The partition of each row by the engine's hash of its key attributes: placement, not evaluation."""
+    wanted = schema.select(keys)
+
+    def number(*columns: pa.Array) -> pa.Array:
+        from spe.hashing import partition_of
+
+        rows = from_arrow(columns, wanted, np.zeros(len(columns[0]), np.int64))
+        return pa.array(partition_of(rows.columns, count).astype(np.int32))
+
+    number.__annotations__ = {"columns": pa.Array, "return": pa.Array}
+    return arrow_udf(number, T.IntegerType())(*[F.col(quoted(k)) for k in keys])

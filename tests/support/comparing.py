@@ -1,0 +1,73 @@
+"""The truth by Spark beside the reference of the engine: every tuple, in order, floats within a tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from consistency.proof.run import Run
+from consistency.proof.truth import truth
+from replicas.reference import reference_rows
+from spe.batch import Element
+from spe.plan import Channel
+from spe.schema import AttributeType, Schema
+from spe.states import StreamId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Relative; sums that leave the query are added by Spark in another order.
+TOLERANCE = 1e-9
+
+
+def differences(
+    spark: SparkSession, run: Run, inputs: Mapping[StreamId, Iterable[Element]], limit: int = 3
+) -> tuple[int, list[str]]:
+    """(tuples compared, what differs) over all outputs of a run."""
+    expected = reference_rows(run.plan, inputs)
+    compared, found = 0, []
+    for output in run.plan.query.outputs:
+        schema = run.plan.query.schema_of(output)
+        ours = truth_rows(spark, run, output)
+        for partition in range(run.plan.partitions_of(output)):
+            ids, rows = expected[Channel(output, partition)]
+            theirs = list(zip(ids.tolist(), rows.time.tolist(), rows.to_tuples()))
+            mine = ours.get(partition, [])
+            compared += len(theirs)
+            wrong = [
+                f"{output}/{partition}: engine {a}, Spark {b}"
+                for a, b in zip(theirs, mine)
+                if a[:2] != b[:2] or not alike(a[2], b[2], schema)
+            ]
+            if len(theirs) != len(mine):
+                wrong.append(f"{output}/{partition}: engine has {len(theirs)} tuples, Spark {len(mine)}")
+            found += wrong[:limit]
+    return compared, found
+
+
+def truth_rows(spark: SparkSession, run: Run, output: StreamId) -> dict[int, list[tuple[int, int, tuple[Any, ...]]]]:
+    """(id, time, attributes) by partition, in order; timestamps in microseconds."""
+    schema = run.plan.query.schema_of(output)
+    names = [
+        f"unix_micros(tuple.`{a.name}`)" if a.type is AttributeType.TIMESTAMP else f"tuple.`{a.name}`" for a in schema
+    ]
+    frame = truth(spark, run, output).selectExpr("partition", "place", "time_us", *names)
+    table = frame.toArrow()
+    found: dict[int, list[tuple[int, int, tuple[Any, ...]]]] = {}
+    for partition, place, time_us, *values in sorted(
+        zip(*[c.to_pylist() for c in table.columns]), key=lambda row: row[:2]
+    ):
+        found.setdefault(partition, []).append((place, time_us, tuple(values)))
+    return found
+
+
+def alike(one: tuple[Any, ...], other: tuple[Any, ...], schema: Schema) -> bool:
+    """Null is null, NaN is NaN, and floats are near each other."""
+    return all(_same(a, b) for a, b, _ in zip(one, other, schema, strict=True))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or a == b or math.isclose(a, b, rel_tol=TOLERANCE)
+    return a == b and type(a) is type(b)
