@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -77,13 +77,6 @@ class Table:
     @property
     def arrow_schema(self) -> pa.Schema:
         return pa.schema([*[pa.field(n, t) for n, t in self.added], *arrow_fields(self.schema)])
-
-    def to_data(self) -> dict[str, Any]:
-        return {"source": self.source, "schema": self.schema.to_wire(), "folders": self.folders, "mode": self.mode}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Table:
-        return cls(data["source"], Schema.from_wire(data["schema"]), tuple(data["folders"]), data["mode"])
 
 
 @dataclass(frozen=True)

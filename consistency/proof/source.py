@@ -10,7 +10,6 @@ an output is ``stable`` (default) or ``changes``; ``rows`` limits how many rows 
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -41,9 +40,6 @@ from spe.states import StreamId
 from spe.storage import DiskStorage
 from spe.strings import StringPool
 
-#: What our own pipeline gives instead of a directory: the table, already looked up.
-TABLE_OPTION: Final = "table"
-
 
 class SpeDataSource(DataSource):
     """See the module."""
@@ -53,22 +49,24 @@ class SpeDataSource(DataSource):
         return "spe"
 
     def _table(self) -> Table:
-        if TABLE_OPTION in self.options:
-            return Table.from_data(json.loads(self.options[TABLE_OPTION]))
         if "path" not in self.options:
             raise SpeError("say which run: .load(RUN_DIR)")
         return table_of(Run.open(Path(self.options["path"])), self.options)
 
     def schema(self) -> StructType:
-        found = from_arrow_schema(self._table().arrow_schema)
-        assert isinstance(found, StructType)
-        return found
+        return spark_schema(self._table().arrow_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._table())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _StreamReader(self._table(), int(self.options.get("rows", 0)))
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    found = from_arrow_schema(schema)
+    assert isinstance(found, StructType)
+    return found
 
 
 def source_table(run: Run, stream: StreamId) -> Table:
