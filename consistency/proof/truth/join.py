@@ -18,7 +18,7 @@ from consistency.proof.truth.stream import (
     timestamp,
 )
 from consistency.proof.truth.windows import WINDOW, floor_div, member_time, per_window, with_windows
-from spe.expressions import spark_text
+from spe.expressions import spark_expression
 from spe.query import JoinKind, JoinSpec
 from spe.schema import Schema
 from spe.times import END_OF_TIME
@@ -135,11 +135,13 @@ def _clipped(column: Column) -> Column:
 def _where(spec: JoinSpec, pairs: DataFrame, sides: tuple[_Side, _Side]) -> DataFrame:
     """Pairs for which the condition is true; it may name the window's attributes."""
     assert spec.where is not None
+    schema = join_schema(spec, sides[LEFT].stream.schema, sides[RIGHT].stream.schema)
+    where = F.expr(spark_expression(spec.where, schema))
     if spec.window is None:
-        return pairs.where(F.expr(spark_text(spec.where)))
-    names = [a.name for a in join_schema(spec, sides[LEFT].stream.schema, sides[RIGHT].stream.schema)][-2:]
+        return pairs.where(where)
+    names = schema.names[-2:]
     start, end = _bounds(spec, "__l_window")
-    return pairs.withColumns(dict(zip(names, (start, end)))).where(F.expr(spark_text(spec.where))).drop(*names)
+    return pairs.withColumns(dict(zip(names, (start, end)))).where(where).drop(*names)
 
 
 def _bounds(spec: JoinSpec, window: str) -> tuple[Column, Column]:

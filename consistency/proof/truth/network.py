@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
@@ -22,7 +23,8 @@ from consistency.proof.truth.stream import (
 )
 from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
-from spe.expressions import spark_text
+from spe.errors import SpeError
+from spe.expressions import spark_expression
 from spe.plan import InputStream, Plan, Unit
 from spe.query import (
     AggregateSpec,
@@ -41,6 +43,8 @@ from spe.times import floor_to
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
+
 
 class Network:
     """Streams of a run, made when they are asked for.
@@ -54,6 +58,7 @@ class Network:
         self._run = run
         self._plan: Plan = run.plan
         self._made: dict[StreamId, Stream] = {}
+        _check_java(spark, self._plan)
         self._read = {s for o in self._plan.query.operators for s in inputs_of(o.spec)}
         self.frontier: dict[StreamId, int] = {s: last_state(run, s).bound_us for s in self._plan.sources}
         for unit in self._plan.units:
@@ -104,7 +109,7 @@ class Network:
         ports = [streams[name] for name in inputs_of(spec)]
         first = ports[0]
         if isinstance(spec, FilterSpec):
-            return Stream(first.frame.where(F.expr(spark_text(spec.where))), schema, first.width)
+            return Stream(first.frame.where(F.expr(spark_expression(spec.where, first.schema))), schema, first.width)
         if isinstance(spec, MapSpec):
             kept = first.attributes if spec.keep else []
             made = [value(text, first.schema, name) for name, text in spec.columns.items()]
@@ -119,6 +124,20 @@ class Network:
             return topk(spec, first, schema)
         assert isinstance(spec, CustomSpec)
         return custom(operator, ports, end)
+
+
+def _check_java(spark: SparkSession, plan: Plan) -> None:
+    """Raises SpeError where this Java would write numbers in another way than the engine does."""
+    jvm: Any = spark.sparkContext._jvm
+    version = str(jvm.System.getProperty("java.specification.version"))
+    if float(version) >= 19:
+        return
+    for operator in plan.query.operators:
+        if _TO_TEXT.search(repr(operator.spec)):
+            raise SpeError(
+                f"Java {version} writes some doubles with more digits than the engine does, and {operator.name!r} "
+                "makes strings by CAST; a Java from 21 on is needed: pip install 'tentative-spe[spark]' brings one"
+            )
 
 
 def _union(ports: list[Stream], operator: Operator) -> Stream:

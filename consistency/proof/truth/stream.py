@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from consistency.proof.arrow import spark_type
-from spe.expressions import compile_expression, spark_text
+from spe.expressions import compile_expression, spark_expression
 from spe.schema import Attribute, AttributeType, Schema
 from spe.times import END_OF_TIME
 
@@ -97,7 +97,7 @@ def as_attribute(column: Column, attribute: Attribute) -> Column:
 def value(text: str, schema: Schema, name: str) -> Column:
     """An expression of the query over the attributes, as Spark evaluates it; ``name`` is its attribute's."""
     type_ = compile_expression(text, schema).type
-    return as_attribute(F.expr(spark_text(text)), Attribute(name, type_))
+    return as_attribute(F.expr(spark_expression(text, schema)), Attribute(name, type_))
 
 
 def timestamp(column: Column, name: str) -> Column:

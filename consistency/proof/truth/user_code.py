@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas import functions as arrow_functions
 
 from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, spark_fields, spark_type
 from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
@@ -27,6 +27,9 @@ from spe.typing import load_class
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
+#: Its annotations know fewer types than it takes.
+_arrow_udf: Any = arrow_functions.arrow_udf
 
 
 def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
@@ -156,7 +159,8 @@ def user_aggregate(path: str, argument: AttributeType, entries: Column) -> Colum
 
     evaluate.__annotations__ = {"groups": pa.Array, "return": pa.Array}
     pairs = F.transform(entries, lambda e: F.struct(e["__pane"].cast("long").alias("pane"), e["x"].alias("x")))
-    return arrow_udf(evaluate, spark_type(returns))(pairs)
+    made: Column = _arrow_udf(evaluate, spark_type(returns))(pairs)
+    return made
 
 
 def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
@@ -188,4 +192,5 @@ def partition_number(keys: list[str], schema: Schema, count: int) -> Column:
         return pa.array(partition_of(rows.columns, count).astype(np.int32))
 
     number.__annotations__ = {"columns": pa.Array, "return": pa.Array}
-    return arrow_udf(number, T.IntegerType())(*[F.col(quoted(k)) for k in keys])
+    made: Column = _arrow_udf(number, T.IntegerType())(*[F.col(quoted(k)) for k in keys])
+    return made
