@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint types check bench soak soak-processes clean
 
 demo: $(READY)
-	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml
+	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
 
 test: $(READY)
 	$(VENV)/bin/pytest

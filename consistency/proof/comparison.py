@@ -31,7 +31,7 @@ _PLACE: Final = ("partition", "place")
 
 def tolerance_text() -> str:
     """For the report."""
-    return f"Floats may differ by {FLOAT_TOLERANCE:g} of their size, everything else not at all."
+    return f"Floats may differ by a share of {FLOAT_TOLERANCE:.0e}, everything else not at all.".replace("e-0", "e-")
 
 
 def alike(one: Column, other: Column, type_: AttributeType) -> Column:

@@ -290,11 +290,10 @@ def _tentative(
     shown = by_window.orderBy("at_us", "window_us").limit(_WINDOWS + 1).collect()
     order = [F.col(f"`{name}`").asc_nulls_last() for name in how.names[:1]]
     if len(shown) > _WINDOWS:
-        worst = by_window.where(F.col("tentative") > 0).orderBy(*order, "window_us").limit(_WORST).collect()
+        worst = by_window.orderBy(*order, "window_us").limit(_WORST).collect()
         shown = _merged(by_window, how)
     else:
-        given = [r for r in shown if r["tentative"]]
-        worst = sorted(given, key=lambda r: tuple(2 if r[n] is None else r[n] for n in how.names[:1]))[:_WORST]
+        worst = sorted(shown, key=lambda r: tuple(2 if r[n] is None else r[n] for n in how.names[:1]))[:_WORST]
     accurate = Accuracy(
         key=list(how.key) if how.key != schema.names else [],
         measures=how.names,
@@ -326,7 +325,7 @@ def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
 def _window(row: Row, how: Measured, begun_us: int) -> Window:
     return Window(
         time=moment(row["window_us"]),
-        at_us=row["at_us"] - begun_us,
+        at_us=None if row["at_us"] is None else row["at_us"] - begun_us,
         tentative=row["tentative"],
         truth=row["truth"],
         measures={name: row[name] for name in how.names},

@@ -94,6 +94,7 @@ def run(
         Literal["inside", "proxy", "namespaces"],
         Parameter(help="Who makes links fail: the processes, proxies between them, or (as root) the kernel."),
     ] = "inside",
+    report: Annotated[bool, Parameter(help="Prove the run with Spark at its end, as spe report does.")] = False,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
     from replicas.link_faults import LinkMode
@@ -109,6 +110,7 @@ def run(
         duration_us=length,
         view=view,
         links=LinkMode(links),
+        report=report,
     )
 
 
@@ -245,6 +247,27 @@ def sweep(
     return run_sweep(
         config, xs, data=data, faults=faults, cut=cut, for_us=_duration("--for", for_), seed=seed, plot=plot
     )
+
+
+@app.command(sort_key=11)
+def report(
+    run_dirs: Annotated[list[Path], Parameter(help="The directory of a run; of several runs, to compare them.")],
+    /,
+    *,
+    master: Annotated[str | None, Parameter(help="Spark's master; all processors of this machine by default.")] = None,
+    conf: Annotated[
+        list[str] | None, Parameter(help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="The page that compares; comparison.html beside the first run.")] = None,
+    wait: Annotated[bool, Parameter(show=False)] = False,
+) -> int:
+    """Prove a run: what clients received against the truth that Spark computes from the sources' logs.
+
+    Exit status 0: CONSISTENT, 1: INCONSISTENT, 2: UNKNOWN, or the run could not be judged.
+    """
+    from spe.cli.report import parse_conf, report
+
+    return report(run_dirs, master=master, conf=parse_conf(conf or []), out=out, wait=wait)
 
 
 def run_command(command: Callable[[], Any]) -> int:

@@ -25,6 +25,7 @@ from spe.cli.history import History
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
+from spe.cli.reporter import Reporter, reporter
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, secured
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
@@ -49,6 +50,8 @@ _LOOK_S: Final = 0.1
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
 
+DONE: Final = 0
+NOT_AS_EXPECTED: Final = 1
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
@@ -63,8 +66,9 @@ def run(
     duration_us: int | None,
     view: bool,
     links: LinkMode = LinkMode.INSIDE,
+    report: bool = False,
 ) -> int:
-    """Returns 0 only when the clients' stable streams equal the reference run."""
+    """Returns 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees."""
     plan = with_default_client(load_plan(config, data))
     schedule = configured_faults(config, plan) + (load_faults(faults, plan) if faults is not None else [])
     refuse_unreal(schedule, links)
@@ -103,7 +107,8 @@ def run(
             via=ways.via,
             **certificates(plan),
         )
-        return trio.run(Supervisor(job).main)
+        with reporter(directory.path) as proof:
+            return trio.run(Supervisor(job, proof if report else None).main)
 
 
 def certificates(plan: Plan) -> dict[str, str]:
@@ -115,8 +120,9 @@ def certificates(plan: Plan) -> dict[str, str]:
 class Supervisor:
     """One run from start to end."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, proof: Reporter | None = None) -> None:
         self._job = job
+        self._proof = proof
         self._console = make_console()
         self._history = History()
         self._story = Story()
@@ -156,7 +162,8 @@ class Supervisor:
         verdict = summary["verdict"]
         as_asked = verdict["complete"] or self._stopped_as_asked
         failed = self._died or failures(summary)
-        return 0 if verdict["equal"] and as_asked and not failed else 1
+        proved = DONE if self._proof is None else await self._proof.finish()
+        return proved if verdict["equal"] and as_asked and not failed else NOT_AS_EXPECTED
 
     # --- from start to end ---
 
@@ -187,6 +194,8 @@ class Supervisor:
                 self._begun_us = begun_us
                 await cluster.begin(begun_us)
                 env.trace.event("begin", begun_us=begun_us)
+                if self._proof is not None:
+                    self._proof.start()
                 await nursery.start(faults.run, job.faults, begun_us)
                 self._note = ""
                 reason = await self._until_over(cluster, faults, begun_us)

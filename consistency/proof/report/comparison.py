@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -95,6 +96,14 @@ def _delay(report: Report) -> int | None:
     return max((o.delay.max_us for o in report.outputs if o.delay.max_us is not None), default=None)
 
 
+def _ticks(most: float) -> list[float]:
+    """Round numbers up to ``most``, about five of them."""
+    rough = most / 5
+    unit = 10 ** math.floor(math.log10(rough))
+    step = next(n * unit for n in (1, 2, 5, 10) if n * unit >= rough)
+    return [n * step for n in range(1, int(most / step) + 1)]
+
+
 def _text(x: float, y: float, anchor: str, content: str) -> str:
     style = "font-size:12.5px;fill:var(--soft)"
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" style="{style}">{escape(content)}</text>'
@@ -118,11 +127,11 @@ def _plot(reports: Sequence[Report]) -> str:
         return height - bottom - value / y_most * (height - top - bottom)
 
     parts = [f'<path d="M{left},{top}V{height - bottom}H{width - right}" fill="none" stroke="var(--line)"/>']
-    for n in range(1, 5):
-        at, up = x_most * n / 4.4, y_most * n / 4.4
+    for at in _ticks(x_most):
         parts.append(f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{top}" y2="{height - bottom}" class="base"/>')
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(up):.1f}" y2="{y(up):.1f}" class="base"/>')
         parts.append(_text(x(at), height - bottom + 17, "middle", seconds(round(at))))
+    for up in _ticks(y_most):
+        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(up):.1f}" y2="{y(up):.1f}" class="base"/>')
         parts.append(_text(left - 7, y(up) + 4, "end", count(round(up))))
     parts.append(_text((left + width - right) / 2, height - 8, "middle", "longest delay of a new tuple"))
     parts.append(_text(left + 6, top + 8, "start", "tentative tuples"))

@@ -19,6 +19,8 @@ WIDTH: Final = 1000
 _THIN: Final = 14
 _BARS: Final = 74
 _LINES: Final = 62
+#: Measures drawn of one output.
+_MOST_LINES: Final = 4
 
 STATES: Final = {
     "STABLE": "STABLE",
@@ -133,21 +135,23 @@ class _Drawing:
         return self._row("tall", "delay of<br>new tuples", "delay", _LINES, "".join(marks), group, levels)
 
     def _accuracy(self, accuracy: Accuracy, group: str, shade: str) -> str:
-        shares = [m for m in accuracy.measures if not m.startswith("error")]
+        shares = [m for m in accuracy.measures if not m.startswith("error")][:_MOST_LINES]
+        windows = [w for w in accuracy.windows if w.at_us is not None]
 
         def y(value: float) -> float:
             return round(_LINES - 3 - value * (_LINES - 8), 1)
 
         marks = [shade, f'<line class="base" x1="0" x2="{WIDTH}" y1="{y(1)}" y2="{y(1)}"/>']
-        for at, name in reversed(list(enumerate(shares[:4]))):
-            points = [(w.at_us, w.measures[name]) for w in accuracy.windows if w.measures.get(name) is not None]
+        for at, name in reversed(list(enumerate(shares))):
+            points = [(w.at_us or 0, w.measures[name]) for w in windows if w.measures.get(name) is not None]
             marks.append(self._line(points, y, f"m{at}"))
             marks += [self._dot(at_us, y(value or 0), f"m{at}") for at_us, value in points]
-        for one, until in zip(accuracy.windows, [*(w.at_us for w in accuracy.windows[1:]), None]):
-            least = one.at_us + max(self._duration_us // 150, 1)
-            marks.append(self._tip(one.at_us, least if until is None else min(max(least, until), 2 * least), said(one)))
+        for one in windows:
+            at_us = one.at_us or 0
+            marks.append(self._tip(at_us, at_us + max(self._duration_us // 150, 1), said(one)))
         levels = [(y(1) + 1, "left", "1"), (_LINES - 16, "left", "0")]
-        return self._row("tall", "accuracy of<br>tentative", "accuracy", _LINES, "".join(marks), group, levels)
+        names = " ".join(f'<i class="text-m{at}">{escape(name)}</i>' for at, name in enumerate(shares))
+        return self._row("tall", f"accuracy of tentative<br>{names}", "accuracy", _LINES, "".join(marks), group, levels)
 
     # --- marks ---
 

@@ -164,13 +164,13 @@ class Window(_Data):
     """Tentative results of one tuple time against the truth.
 
     Attributes:
-      at_us: when the first of them was received.
+      at_us: when the first of them was received; None where none was, though results of later times were.
       tentative, truth: how many there are.
       measures: by name, 0 to 1 (or an error, 0 being none).
     """
 
     time: str
-    at_us: int
+    at_us: int | None
     tentative: int
     truth: int
     measures: dict[str, float | None]

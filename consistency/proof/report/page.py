@@ -146,15 +146,9 @@ def _legend(report: Report) -> str:
         if name in seen
     ]
     entries += [("bg-stable", "stable tuples"), ("bg-tentative", "tentative tuples"), ("bg-undone", "taken back")]
-    names = list(dict.fromkeys(m for o in report.outputs if o.accuracy for m in _shares(o.accuracy)))
-    entries += [(f"bg-m{at}", name) for at, name in enumerate(names)]
     return (
         '<div class="legend">' + "".join(f'<span><i class="{c}"></i>{escape(n)}</span>' for c, n in entries) + "</div>"
     )
-
-
-def _shares(accuracy: Accuracy) -> list[str]:
-    return [m for m in accuracy.measures if not m.startswith("error")][:4]
 
 
 # --- right in the end ---
@@ -244,7 +238,7 @@ def _between(outputs: Sequence[Output]) -> str:
         t = one.tentative
         right = "–" if not t.count else f"{count(t.right)} <span class='dim'>({share(t.right / t.count)})</span>"
         stood = ["–" if us is None else seconds(us) for us in (t.stood_median_us, t.stood_max_us)]
-        expected = "–" if t.predicted is None else f"≤ {count(t.predicted)}"
+        expected = "–" if t.predicted is None else f"≈ {count(t.predicted)}"
         rows.append([escape(one.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected])
     parts = [f'<div class="card">{table("", columns, rows)}</div>']
     parts += [_accuracy(one, one.accuracy) for one in outputs if one.accuracy is not None]

@@ -65,9 +65,8 @@ def _tentative(outputs: list[Output]) -> Headline:
     left = sum(f.count for o in outputs for f in o.findings if f.flaw is Flaw.UNCORRECTED)
     if not total:
         return Headline("Tentative tuples", "0", "nothing had to be corrected")
-    note = (
-        f"{share(right / total)} right as they were; {f'{count(left)} never taken back' if left else 'all taken back'}"
-    )
+    back = f"{count(left)} never taken back" if left else "all taken back"
+    note = f"{share(right / total) if right else 'none'} right as they were; {back}"
     return Headline("Tentative tuples", count(total), note, bad=left > 0)
 
 

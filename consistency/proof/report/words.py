@@ -22,7 +22,9 @@ def seconds(us: int | None) -> str:
     if us is None:
         return "unknown"
     value = us / 1e6
-    return f"{value:.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
+    if abs(value) >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.3g} s" if abs(value) >= 0.1 else f"{round(value, 3):g} s"
 
 
 def share(value: float | None) -> str:

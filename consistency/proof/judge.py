@@ -1,0 +1,184 @@
+"""A run to its report: every output at every client against the truth, with the tables on disk."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from consistency.proof.comparison import tolerance_text
+from consistency.proof.decision import overall
+from consistency.proof.output import Scene, judge_output
+from consistency.proof.report.model import Output, Report, Settings, SourceFacts
+from consistency.proof.report.page import page
+from consistency.proof.run import Run
+from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
+from spe.describe import show_duration
+from spe.errors import SpeError
+from spe.plan import Plan
+from spe.review import origins
+from spe.source_log import last_state, source_folder
+from spe.times import END_OF_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Below the directory of a run.
+REPORT_FOLDER: Final = "report"
+_LITTLE_BYTES: Final = 64 << 20
+
+Tell = Callable[[str], None]
+
+
+def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str, float]) -> Report:
+    """The report on a run; what an earlier one left is gone before anything is judged.
+
+    Args:
+      tell: is told each step as it begins.
+      started_s: seconds that were spent before, by what on.
+
+    Raises:
+      SpeError: a log or a recording cannot be used.
+    """
+    folder = run.path / REPORT_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
+    states = {s: last_state(run.storage, source_folder(s)) for s in plan.sources}
+    scene = Scene(
+        plan=plan,
+        begun_us=begun_us,
+        duration_us=_ended_us(run) - begun_us,
+        faults=fault_spans(run.events, begun_us),
+        known_us={o: min(states[s.stream].bound_us for s in origins(plan, o)) for o in plan.query.outputs},
+        failed=something_failed(run.events),
+        cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
+    )
+    from consistency.proof.recording import changes
+    from consistency.proof.truth import truth
+
+    _suit(spark, run)
+    truths: dict[str, DataFrame] = {}
+    outputs: list[Output] = []
+    for client, one in plan.clients.items():
+        for output in one.reads:
+            keep = _keeper(spark, folder / "tables" / client / str(output))
+            if output not in truths:
+                tell(f"{output}: the truth, from the sources' logs")
+                began = time.monotonic()
+                truths[output] = _keeper(spark, folder / "tables" / "truth")(str(output), truth(spark, run, output))
+                timings[f"truth of {output}"] = time.monotonic() - began
+            tell(f"{client} · {output}: what was received, against it")
+            began = time.monotonic()
+            received = keep("received", changes(spark, run, client, output))
+            outputs.append(judge_output(scene, client, output, truths[output], received, keep))
+            timings[f"{client} · {output}"] = time.monotonic() - began
+    verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
+    return Report(
+        name=run.path.resolve().name,
+        folder=str(run.path),
+        cluster=plan.cluster,
+        fingerprint=plan.fingerprint,
+        begun=f"{datetime.fromtimestamp(begun_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+        duration_us=scene.duration_us,
+        verdict=verdict,
+        reasons=reasons,
+        tolerance=tolerance_text(),
+        outputs=outputs,
+        faults=list(scene.faults),
+        replicas=tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run)),
+        sources=[
+            SourceFacts(
+                name=str(s),
+                tuples=state.last_id,
+                late=_late(run.summary, str(s)),
+                complete=state.bound_us >= END_OF_TIME,
+            )
+            for s, state in states.items()
+        ],
+        settings=settings(plan),
+        configuration=(run.path / "config.yaml").read_text(),
+        versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
+        timings_s={what: round(took, 2) for what, took in timings.items()},
+    )
+
+
+def write_report(found: Report, folder: Path) -> tuple[Path, Path]:
+    """``report.json`` and ``report.html`` below the directory of a run; gives their paths.
+
+    Raises SpeError where they cannot be written.
+    """
+    data, shown = folder / REPORT_FOLDER / "report.json", folder / REPORT_FOLDER / "report.html"
+    try:
+        data.parent.mkdir(parents=True, exist_ok=True)
+        data.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        shown.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
+    return data, shown
+
+
+def _suit(spark: SparkSession, run: Run) -> None:
+    """For little data: compiling each stage, and a task for each part of it, takes longer than the work itself."""
+    size = sum(file.stat().st_size for folder in ("sources", "clients") for file in (run.path / folder).rglob("*.seg"))
+    little = size < _LITTLE_BYTES
+    spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
+    if little:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def settings(plan: Plan) -> Settings:
+    """What decides delay and tentative tuples, each once."""
+    nodes = plan.nodes.values()
+
+    def each(values: list[str]) -> str:
+        return ", ".join(dict.fromkeys(values))
+
+    return Settings(
+        x=each([show_duration(n.x_us) for n in nodes]),
+        alpha=each([f"{n.alpha:g}" for n in nodes]),
+        policies=each(
+            [
+                str(n.during_failure)
+                if n.during_failure is n.during_stabilization
+                else f"{n.during_failure} & {n.during_stabilization}"
+                for n in nodes
+            ]
+        ),
+        reconcile=each([str(n.reconcile) for n in nodes]),
+        replicas=max((len(where) for where in plan.placement.values()), default=0),
+        nodes=len(plan.nodes),
+    )
+
+
+def _keeper(spark: SparkSession, folder: Path) -> Callable[[str, DataFrame], DataFrame]:
+    """Writes frames as Parquet below a folder; what is read back does not compute anything again."""
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        path = str(folder / f"{name}.parquet")
+        frame.write.mode("overwrite").parquet(path)
+        return spark.read.schema(frame.schema).parquet(path)
+
+    return keep
+
+
+def _begun_us(run: Run) -> int:
+    """When the sources began; the first event of a run in which they never did."""
+    first = min((int(e["t"]) for e in run.events), default=0)
+    return next((int(e["begun_us"]) for e in run.events if e["event"] == "begin"), first)
+
+
+def _ended_us(run: Run) -> int:
+    """When the processes were told to end, or the last that is known."""
+    ends = [int(e["t"]) for e in run.events if e["event"] == "process_ended"]
+    return min(ends, default=max((int(e["t"]) for e in run.events), default=_begun_us(run)))
+
+
+def _late(summary: Mapping[str, Any], source: str) -> int | None:
+    return next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None)
+
+
+def _java(spark: SparkSession) -> str:
+    return str(spark._jvm.System.getProperty("java.version"))  # type: ignore[union-attr]

@@ -1,0 +1,161 @@
+"""``spe report``: was it right in the end, how wrong was it in between, did it keep X?  On Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from spe.errors import SpeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from consistency.proof.report.model import Report
+
+#: Exit statuses.  2 is also that of whatever could not be judged: no verdict is a verdict that was not earned.
+CONSISTENT: Final = 0
+INCONSISTENT: Final = 1
+UNKNOWN: Final = 2
+
+#: What a waiting report is told when the run is over.
+GO: Final = "go"
+#: While it waits: the cluster comes first.
+_NICENESS: Final = 19
+
+
+def report(
+    folders: Sequence[Path],
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
+    out: Path | None,
+    wait: bool = False,
+) -> int:
+    """Judges runs; of several, also how they compare.
+
+    Args:
+      out: where the comparison goes; beside the first run where not given.
+      wait: start Spark in silence, then wait for GO on standard input: the run is still going on.
+
+    Returns:
+      CONSISTENT if all are, INCONSISTENT if one is, UNKNOWN otherwise.
+
+    Raises:
+      SpeError: a run cannot be judged, or Spark fails.
+    """
+    from consistency.proof.trouble import explained
+
+    tell = _Progress(silent=wait)
+    if wait:
+        os.nice(_NICENESS)
+    started = _try_to_start(tell, master, conf)
+    if wait and sys.stdin.readline().strip() != GO:
+        return UNKNOWN
+    tell.speak()
+    if isinstance(started, SpeError):
+        raise started
+    spark, took_s = started
+    with explained():
+        try:
+            reports = [_one(spark, folder, tell, took_s) for folder in folders]
+        finally:
+            spark.stop()
+    if len(reports) > 1:
+        _compared(reports, out or folders[0].resolve().parent / "comparison.html")
+    worst = {str(r.verdict) for r in reports}
+    return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+class _Progress:
+    """A line for each step, with the seconds since the beginning, or since it may speak."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._began = time.monotonic()
+        self._silent = silent
+        self._last = ""
+
+    def speak(self) -> None:
+        """From now on; what was done last is said now."""
+        if self._silent:
+            self._silent, self._began = False, time.monotonic()
+            self(self._last)
+
+    def __call__(self, step: str) -> None:
+        self._last = step
+        if not self._silent:
+            print(f"report {time.monotonic() - self._began:>5.1f} s  {step}", flush=True)
+
+
+def _try_to_start(
+    tell: _Progress, master: str | None, conf: Mapping[str, str]
+) -> tuple[SparkSession, float] | SpeError:
+    """A session that has done something, and how long that took: the first query costs as much as the start."""
+    from consistency.proof.trouble import explained
+
+    began = time.monotonic()
+    try:
+        with _java_noise_aside() as noise, explained(noise):
+            from consistency.proof.spark import session
+
+            tell("starting Spark, which takes 5 to 20 s")
+            spark = session("spe report", master=master, conf=conf)
+            spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+    except SpeError as error:
+        return error
+    tell(f"Spark {spark.version} is ready")
+    return spark, time.monotonic() - began
+
+
+@contextmanager
+def _java_noise_aside() -> Iterator[IO[str]]:
+    """Standard error goes to a file while Java starts: it inherits it, and has much to say of itself."""
+    with tempfile.TemporaryFile("w+") as noise:
+        sys.stderr.flush()
+        ours = os.dup(2)
+        os.dup2(noise.fileno(), 2)
+        try:
+            yield noise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+
+def _one(spark: SparkSession, folder: Path, tell: _Progress, started_s: float) -> Report:
+    from consistency.proof.judge import judge_run, write_report
+    from consistency.proof.report.summary import text
+    from consistency.proof.run import Run
+
+    tell(f"reading {folder}")
+    found = judge_run(spark, Run.open(folder), tell, {"start-up of Spark": started_s})
+    data, shown = write_report(found, folder)
+    print("\n" + "\n".join(text(found)))
+    print(f"\npage    {shown}\ndata    {data}, {data.with_name('tables')}", flush=True)
+    return found
+
+
+def _compared(reports: Sequence[Report], into: Path) -> None:
+    from consistency.proof.report.comparison import comparison, comparison_text
+
+    try:
+        into.write_text(comparison(reports), encoding="utf-8")
+    except OSError as error:
+        raise SpeError(f"{into} cannot be written: {error.strerror}") from error
+    print("\n" + "\n".join(comparison_text(reports)))
+    print(f"\npage    {into}")
+
+
+def parse_conf(settings: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` each.  Raises SpeError."""
+    pairs = [text.partition("=") for text in settings]
+    for name, equals, value in pairs:
+        if not name or not equals or not value:
+            raise SpeError(
+                f"--conf: expected NAME=VALUE, such as spark.driver.memory=4g, got {name + equals + value!r}"
+            )
+    return {name.strip(): value for name, _, value in pairs}

@@ -1,0 +1,56 @@
+"""The report that a run ends with: a process of its own, whose Spark starts while the cluster still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from spe.cli.report import GO
+
+
+class Reporter:
+    """``spe report --wait`` on a run's directory.  Silent until it is told that the run is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begins to start Spark.  A session of its own: Ctrl-C is for the cluster first."""
+        command = [sys.executable, "-m", "spe.cli", "report", str(self._folder), "--wait"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    async def finish(self) -> int:
+        """Lets it judge the run and print what it found; its exit status."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(f"{GO}\n".encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended already, and said why
+        return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+
+    def end(self) -> None:
+        """Ends it, its Java included, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@contextmanager
+def reporter(folder: Path) -> Iterator[Reporter]:
+    """Gone at the end, whatever happens."""
+    one = Reporter(folder)
+    try:
+        yield one
+    finally:
+        one.end()

@@ -1,0 +1,51 @@
+"""What Spark's errors are turned into, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from consistency.proof.trouble import explained, said
+from spe.cli.report import parse_conf
+from spe.errors import SpeError
+
+IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/consistency/proof/source.py", line 71, in read
+    yield from read_stretch(self._table, partition)
+spe.errors.LogCorrupt: sources/a/0001.seg at offset 77: the checksum is wrong
+"""
+
+
+def test_an_error_of_ours_in_a_worker_is_told_as_it_was() -> None:
+    assert said(RuntimeError(IN_A_WORKER)) == "sources/a/0001.seg at offset 77: the checksum is wrong"
+
+
+def test_too_little_memory_is_named_with_what_helps() -> None:
+    text = said(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat x.Y"))
+    assert "out of memory" in text
+    assert "spark.driver.memory" in text
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), EOFError()])
+def test_a_java_that_is_gone_is_named(error: Exception) -> None:
+    assert "Java process died" in said(error)
+
+
+def test_anything_else_is_its_first_line_and_no_verdict() -> None:
+    text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
+    assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
+
+
+def test_errors_of_ours_pass_unchanged() -> None:
+    pytest.importorskip("pyspark")
+    ours = SpeError("no such run")
+    with pytest.raises(SpeError) as caught, explained():
+        raise ours
+    assert caught.value is ours
+
+
+@pytest.mark.parametrize("text", ["", "memory", "=4g", "memory="])
+def test_a_setting_is_a_name_and_a_value(text: str) -> None:
+    with pytest.raises(SpeError, match="expected NAME=VALUE"):
+        parse_conf([text])
+    assert parse_conf(["a.b=c=d"]) == {"a.b": "c=d"}
