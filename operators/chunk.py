@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spe.batch import Int64Array, Rows
+from spe.times import END_OF_TIME
 
 
 class Chunk:
@@ -57,6 +58,15 @@ class Chunk:
         index = np.flatnonzero(self.rows.time >= low)
         ids = index + self.first_id if self.ids is None else self.ids.take(index)
         return Chunk(self.rows.take(index), self.first_id, ids, self.floor, self.width)
+
+    def time_after(self, low: int, rows: int) -> int:
+        """A time such that at most ``rows`` rows lie in [low, time); END_OF_TIME if there are no more of them."""
+        time = self.rows.time
+        if self.sorted:
+            at = int(time.searchsorted(low)) + rows
+            return int(time[at]) if at < len(time) else END_OF_TIME
+        later = time[time >= low] if self.min < low else time
+        return int(np.partition(later, rows)[rows]) if rows < len(later) else END_OF_TIME
 
     def smallest_id(self, low: int) -> int | None:
         """Smallest id among the rows with time ≥ low (ids ascend within a chunk)."""

@@ -56,6 +56,10 @@ class SpilledChunk:
         self.forget()
         return rest
 
+    def time_after(self, low: int, rows: int) -> int:
+        """Where it begins: a piece is no larger than a slice or two."""
+        return self.min
+
     def smallest_id(self, low: int) -> int | None:
         """Smallest id among the rows with time ≥ low, or one below it: an acknowledgement may be too small."""
         return None if self.max < low else self.first_id

@@ -481,12 +481,14 @@ class SUnion:
                     break
                 if chunk.max < low:
                     continue  # released, and kept
-                count += len(chunk)
-                if count > max_rows:
+                if count + len(chunk) > max_rows:
                     first = min(c.min for c in one.stable)
                     at_least = saturating_add(floor_to(max(first, low), self._bucket_us), self._bucket_us)
-                    end = min(end, max(floor_to(chunk.min, self._bucket_us), at_least))
-                    break
+                    cut = chunk.time_after(low, max(0, max_rows - count))
+                    end = min(end, max(floor_to(cut, self._bucket_us), at_least))
+                    if cut < END_OF_TIME:
+                        break
+                count += len(chunk)
         return end
 
     def _gather(self, low: int, end: int, *, tentative: bool) -> list[list[Rows]]:

@@ -132,6 +132,21 @@ class TestOrder:
         assert times == sorted(times)
         assert sunion.stable_bytes == 0
 
+    @pytest.mark.parametrize("in_order", [True, False])
+    def test_one_large_batch_comes_in_slices_that_are_full(self, in_order: bool) -> None:
+        """What a source sends after a failure is one batch: a slice per bucket would take for ever."""
+        sunion = SUnion(inputs=[(0, in_order)], streams=1, bucket_us=D)
+        times = [4 * n for n in range(1000)] if in_order else [4 * (n ^ 3) for n in range(1000)]
+        S(sunion, 0, 0, 1, *((t, "a") for t in times))
+        B(sunion, 0, 0, 8000, 1000)
+        pieces = []
+        while (piece := sunion.release_stable(100)) is not None:
+            pieces.append(piece)
+        released = [t for p in pieces if p.streams[0] is not None for t in p.streams[0].time.tolist()]
+        assert released == sorted(times)
+        assert max(map(len, pieces)) <= 100
+        assert len(pieces) <= 12
+
     def test_streams_of_a_unit_are_kept_apart(self) -> None:
         sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=D)
         S(sunion, 0, 0, 1, (4, "a"))
