@@ -34,10 +34,12 @@ for (const figure of document.querySelectorAll(".timeline")) {
     const t = at(event.clientX);
     if (t < from || t > until) return leave();
     cross.style.display = "block"; cross.style.left = place(t) + "px";
-    const unit = t / whole * 1000, lines = [];
+    // Of replicas what is not as it should be; of outputs the one under the pointer.
+    const unit = t / whole * 1000, lines = [], here = event.target.closest(".row");
     for (const row of figure.querySelectorAll(".row:not([hidden])")) {
+      if (row.dataset.group && row.dataset.group !== here?.dataset.group) continue;
       for (const mark of row.querySelectorAll("[data-tip]")) {
-        if (unit >= +mark.dataset.a && unit < +mark.dataset.b) lines.push([row.dataset.name, mark.dataset.tip]);
+        if (unit >= +mark.dataset.a && unit < +mark.dataset.b && (row === here || mark.dataset.tip !== "STABLE")) lines.push([row.dataset.name, mark.dataset.tip]);
       }
     }
     tip.replaceChildren();
@@ -75,7 +77,7 @@ for (const chips of document.querySelectorAll(".chips[data-rows]")) {
     button.addEventListener("click", () => {
       const on = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", on);
-      for (const row of document.querySelectorAll(`[data-group="${CSS.escape(button.dataset.group)}"]`)) row.hidden = !on;
+      for (const row of document.querySelectorAll(`.row[data-group="${CSS.escape(button.dataset.group)}"]`)) row.hidden = !on;
     });
   }
 }
