@@ -18,7 +18,7 @@ from replicas.simulation.shrink import Shrunk, shrink
 from replicas.simulation.simulate import Outcome, simulate
 
 #: Properties with rules that have little to do with each other: a smaller scenario must break the same one.
-_MANY: Final = ("run", "quiet", "P2")
+_MANY: Final = ("run", "quiet")
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from replicas.simulation.scenario import Scenario
+from spe.cli.run_dir import made_by
 from spe.errors import ConfigError
 
 
 def write_case(path: Path, scenario: Scenario, found: Sequence[str], *, about: str) -> None:
     """Writes a case; folders are made as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"about": about, "replay": f"spe simulate --replay {path}", "found": list(found)}
+    data = {"about": about, "made_by": made_by(), "replay": f"spe simulate --replay {path}", "found": list(found)}
     path.write_text(json.dumps(data | {"scenario": scenario.to_data()}, indent=1, ensure_ascii=False) + "\n")
 
 

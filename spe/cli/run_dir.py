@@ -12,6 +12,7 @@ import platform
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -201,6 +202,27 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def commit() -> str:
+    """The git commit of this software, with "+" where files were changed since; "" outside a checkout."""
+    here = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        said = [
+            subprocess.run([*here, *what], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            for what in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return said[0] + ("+" if said[1] else "")
+
+
+def made_by() -> str:
+    """In a line: what else, beside a seed, a simulated run depends on."""
+    known = versions()
+    names = ("spe", "python", "trio", "numpy")
+    at = commit()
+    return ", ".join([f"{n} {known[n]}" for n in names if n in known] + ([f"commit {at}"] if at else []))
 
 
 def pick(kind: str, name: str, known: Mapping[Any, Any]) -> None:

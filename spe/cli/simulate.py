@@ -16,6 +16,7 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
 from spe.cli.campaign import MakeScenario, Result, Sums, play_all, run, shrink_failure
 from spe.cli.cases import read_case, write_case
+from spe.cli.run_dir import made_by
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.cli.sums import sums_text
 from spe.config import load_plan_data
@@ -49,6 +50,7 @@ def run_simulate(
     make = _scenarios(config, data, faults, length_us or DEFAULT_LENGTH_US)
     sums = Sums()
     wanted = read_seeds(seeds or ("1" if faults is not None else DEFAULT_SEEDS))
+    print(f"seeds {wanted.start}:{wanted.stop} with {made_by()}", flush=True)
     progress = Progress(len(wanted))
     for result in play_all(make, wanted, processes=processes):
         sums.add(result)

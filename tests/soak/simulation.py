@@ -21,10 +21,12 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Result, Sums, play, play_all
 from spe.cli.cases import read_case
+from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
 from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import REGRESSIONS, case_of, complaints
+from tests.mutants.scripted import KILLS, scripted
 
 #: Failures that are made small; the others are only told.
 MOST_SHRUNK = 10
@@ -42,11 +44,12 @@ def regression(number: int) -> Scenario:
 
 
 def living_mutants() -> list[str]:
-    """Mutants that the scenario kept for them does not kill, or that have none."""
+    """Mutants that the scenario kept for them does not kill."""
+    by_hand = scripted()
     return [
         name
         for name, mutant in MUTANTS.items()
-        if not (case_of(mutant).exists() and complaints(mutant, read_case(case_of(mutant))))
+        if not complaints(mutant, by_hand[KILLS[name]] if name in KILLS else read_case(case_of(mutant)))
     ]
 
 
@@ -63,7 +66,9 @@ def soak(hours: float, first: int, folder: Path, processes: int) -> Sums:
             print(failure_text(result), flush=True)
             if len(sums.failed) <= MOST_SHRUNK:
                 print(
-                    write_failure(random_scenario(result.seed), result, shrink=True, faults_only=False, folder=folder)
+                    write_failure(
+                        random_scenario(result.seed), result.findings, shrink=True, faults_only=False, folder=folder
+                    )
                 )
         if time.monotonic() - written > 300:
             report(folder, sums, [], [])
@@ -91,7 +96,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     folder = given.folder or Path("runs") / f"soak-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    print(f"seeds from {given.first} on, {given.hours:g} hours, {given.processes} processes; report in {folder}")
+    print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
+    print(f"report in {folder}", flush=True)
     sums = soak(given.hours, given.first, folder, given.processes)
     alive = living_mutants()
     broken = [r for n in range(len(list(REGRESSIONS.glob("*.json")))) if not (r := play(regression, n)).holds]
