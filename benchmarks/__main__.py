@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from benchmarks import checkpoint, codec, delay, idle, node_cpu, sunion, throughput
+from benchmarks import checkpoint, codec, delay, idle, node_cpu, proof, sunion, throughput
 from benchmarks.tables import WrongResult
 
 BENCHMARKS = {
@@ -21,6 +21,7 @@ BENCHMARKS = {
     "delay": delay,
     "throughput": throughput,
     "idle": idle,
+    "proof": proof,
 }
 
 

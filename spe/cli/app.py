@@ -45,6 +45,28 @@ def check(config: Config, /, *, data: Data = None) -> int:
     return check(config, data)
 
 
+@app.command(sort_key=9)
+def ingest(
+    config: Config,
+    out: Annotated[Path, Parameter(help="Directory for the logs, sources/NAME below it.")],
+    /,
+    *,
+    source: Annotated[list[str] | None, Parameter(help="Only these sources; all by default.")] = None,
+    data: Data = None,
+    make: Annotated[
+        str | None, Parameter(help="Make a workload instead of reading files: requests or locations.")
+    ] = None,
+    rows: Annotated[int, Parameter(help="How many tuples to make.")] = 1_000_000,
+    seed: Annotated[int, Parameter(help="Of what is made; equal seeds make equal logs.")] = 1,
+    master: Annotated[str | None, Parameter(help="Of a Spark cluster; this machine by default.")] = None,
+    conf: Annotated[list[str] | None, Parameter(help="NAME=VALUE: a setting of Spark.")] = None,
+) -> int:
+    """Turn the files of sources into time-ordered logs, with Spark; nodes and the proof read these as any other."""
+    from spe.cli.ingest import ingest
+
+    return ingest(config, out, data, source or [], make, rows, seed, master, conf or [])
+
+
 @app.command(sort_key=10)
 def certs(
     config: Config,

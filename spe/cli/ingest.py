@@ -1,0 +1,80 @@
+"""``spe ingest``: raw files, or a made workload, as the logs of sources."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spe.cli.run_dir import CONFIG, RunDirectory, pick
+from spe.config import load_plan, missing_files
+from spe.errors import ConfigError, SpeError
+from spe.plan import Plan
+from spe.states import StreamId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ingest(
+    config: Path, out: Path, data: Path | None, names: Sequence[str], made: str | None, rows: int, seed: int,
+    master: str | None, conf: Sequence[str],
+) -> int:  # fmt: skip
+    """Writes the logs; returns 1 where rows had to be left out."""
+    plan = load_plan(config, data)
+    for name in names:
+        pick("source", name, plan.sources)
+    wanted = [StreamId(n) for n in names] or list(plan.sources)
+    if made is None and (missing := missing_files(plan)):
+        raise ConfigError([f"{m}: there is no such file" for m in missing])
+    if made is not None and len(wanted) != 1:
+        raise SpeError("--make fills one source; say which with --source")
+    settings = _settings(conf)
+    print("starting Spark …", file=sys.stderr, flush=True)
+    from consistency.proof.spark import session
+
+    spark = session("spe ingest", master=master, conf=settings)
+    try:
+        _prepare(config, data, plan, out)
+        lost = [_one(spark, plan, name, out, made, rows, seed) for name in wanted]
+    finally:
+        spark.stop()
+    return 1 if any(lost) else 0
+
+
+def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str | None, rows: int, seed: int) -> int:
+    """Rows that were left out of one source's log."""
+    from consistency.proof.ingest import ingest
+    from consistency.proof.workloads import WORKLOADS, workload
+    from consistency.proof.writing import write_log
+
+    source = plan.sources[name]
+    if made is None:
+        found = ingest(spark, source, out)
+        left = f", {found.malformed:,} malformed rows left out" if found.malformed else ""
+        print(f"{name}: {found.tuples:,} tuples{left}")
+        return found.malformed
+    frame = workload(spark, made, rows, seed)
+    if source.schema != WORKLOADS[made]:
+        raise SpeError(f"source {name!r} is ({source.schema}); the workload {made} is ({WORKLOADS[made]})")
+    print(f"{name}: {write_log(frame, source, out):,} tuples")
+    return 0
+
+
+def _settings(conf: Sequence[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in conf]
+    for name, sign, _ in pairs:
+        if not sign:
+            raise SpeError(f"--conf: expected NAME=VALUE, got {name!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def _prepare(config: Path, data: Path | None, plan: Plan, out: Path) -> None:
+    """Makes the directory readable as that of a run, so that ``spe reference`` and the proof know what is in it."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / CONFIG).exists():
+        shutil.copyfile(config, out / CONFIG)
+        folder = (data if data is not None else config.parent).absolute()
+        RunDirectory(out).write_cluster(plan, data=str(folder), addresses={}, origins={}, token="")

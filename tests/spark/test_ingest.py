@@ -1,0 +1,171 @@
+"""Raw files and made workloads become logs that every reader takes for those of a source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import trio
+
+from consistency.proof.ingest import Ingested, ingest
+from consistency.proof.workloads import PAGES, SEGMENTS, workload
+from consistency.proof.writing import RECORD_ROWS, write_log
+from spe.batch import Batch, Boundary
+from spe.config import load_plan_data
+from spe.errors import SpeError
+from spe.log.segmented import SegmentedLog
+from spe.plan import Source
+from spe.source_log import read_source_log, source_folder
+from spe.states import StreamId
+from spe.storage import DiskStorage
+from spe.times import END_OF_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+A = StreamId("a")
+
+
+def source(path: str, kind: str, **more: Any) -> Source:
+    data = {
+        "sources": {
+            "a": {
+                "schema": {"ts": "timestamp", "n": "int64!", "x": "float64", "word": "string"},
+                "time": "ts",
+                "boundary": "1s",
+                "from": {kind: path, **more},
+                "replay": {"max": True},
+            }
+        },
+        "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
+        "outputs": ["out"],
+    }
+    return load_plan_data(data).sources[A]
+
+
+def logged(root: Path, one: Source) -> list[tuple[Any, ...]]:
+    """(id, time, attributes …) of a log, whose promises are checked on the way."""
+    found: list[tuple[Any, ...]] = []
+    bound = -END_OF_TIME
+    for element in read_source_log(DiskStorage(root), source_folder(A), one.schema):
+        if isinstance(element, Batch):
+            assert element.rows.time.min() >= bound
+            found += [(i, *t) for i, t in zip(element.row_ids().tolist(), element.rows.to_tuples())]
+        elif isinstance(element, Boundary):
+            bound = element.time
+    assert bound == END_OF_TIME
+    return found
+
+
+CSV = """word,ts,n,x,unused
+late,2024-01-01 00:00:05,5,0.5,1
+first,2024-01-01 00:00:01,1,,1
+,2024-01-01 00:00:03,3,NaN,1
+bad,2024-01-01 00:00:02,two,1.0,1
+none,,2,1.0,1
+null,2024-01-01 00:00:02,,1.0,1
+"""
+FIRST_US = 1_704_067_200_000_000
+
+
+def test_a_csv_file_becomes_a_log_in_order_of_time(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "raw.csv"
+    file.write_text(CSV)
+    one = source(str(file), "csv")
+    assert ingest(spark, one, tmp_path) == Ingested(tuples=3, malformed=3)
+    rows = logged(tmp_path, one)
+    assert [(r[0], r[1] - FIRST_US, r[2], r[4]) for r in rows] == [
+        (1, 1_000_000, 1, "first"),
+        (2, 3_000_000, 3, None),
+        (3, 5_000_000, 5, "late"),
+    ]
+    assert rows[0][3] is None
+    assert np.isnan(rows[1][3])
+    with pytest.raises(SpeError, match="already"):
+        ingest(spark, one, tmp_path)
+
+
+def test_json_lines_and_renamed_columns(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "raw.jsonl"
+    file.write_text(
+        '{"at": "2024-01-01T00:00:02Z", "n": 2, "x": 1.5}\n{"at": "2024-01-01T00:00:01Z", "n": 1, "x": 0}\n'
+    )
+    one = source(str(file), "jsonl", columns={"ts": "at"})
+    assert ingest(spark, one, tmp_path) == Ingested(tuples=2, malformed=0)
+    assert [r[2:] for r in logged(tmp_path, one)] == [(1, 0.0, None), (2, 1.5, None)]
+
+
+def test_what_spark_would_read_another_way_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "raw.csv"
+    file.write_text("ts,n\n")
+    with pytest.raises(SpeError, match="no column 'x'; there are: ts, n"):
+        ingest(spark, source(str(file), "csv"), tmp_path)
+
+
+def test_a_written_log_has_the_same_bytes_however_it_is_divided(spark: SparkSession, tmp_path: Path) -> None:
+    one = workload_source()
+    frame = workload(spark, "requests", 3 * RECORD_ROWS + 17, seed=7)
+    for name, parts in (("one", 1), ("many", 5)):
+        assert write_log(frame.repartition(parts), one, tmp_path / name) == 3 * RECORD_ROWS + 17
+    files = [sorted(p.name for p in (tmp_path / n / source_folder(A)).glob("*.seg")) for n in ("one", "many")]
+    assert files[0] == files[1]
+    assert len(files[0]) == 2
+    data = [[(tmp_path / n / source_folder(A) / f).read_bytes() for f in files[0]] for n in ("one", "many")]
+    assert data[0] == data[1]
+
+    async def opened() -> int:
+        log = await SegmentedLog.open(DiskStorage(tmp_path / "one"), source_folder(A))
+        log.close()
+        return log.synced_sequence
+
+    assert trio.run(opened) == 5  # four of tuples, and the end
+
+
+def workload_source() -> Source:
+    data = {
+        "sources": {
+            "a": {
+                "schema": {"ts": "timestamp!", "page": "int64!", "bytes": "int64!", "status": "int64!"},
+                "time": "ts",
+                "from": {"jsonl": "none.jsonl"},
+                "replay": {"max": True},
+            }
+        },
+        "query": {"out": {"filter": {"from": "a", "where": "page > 0"}}},
+        "outputs": ["out"],
+    }
+    return load_plan_data(data).sources[A]
+
+
+def test_workloads_are_skewed_and_the_same_from_a_seed(spark: SparkSession) -> None:
+    rows = workload(spark, "requests", 20_000, seed=3).orderBy("__time", "page").collect()
+    assert len(rows) == 20_000
+    pages = Counter(r.page for r in rows)
+    assert max(pages) < PAGES
+    top = [page for page, _ in pages.most_common(5)]
+    assert top[0] == 0
+    assert set(top) <= set(range(8))
+    assert 1.6 < pages[0] / pages[1] < 2.2  # 2^0.9
+    assert rows == workload(spark, "requests", 20_000, seed=3).repartition(3).orderBy("__time", "page").collect()
+    assert rows != workload(spark, "requests", 20_000, seed=4).orderBy("__time", "page").collect()
+
+
+def test_users_crawl_where_an_accident_is(spark: SparkSession) -> None:
+    rows = workload(spark, "locations", 40_000, seed=1).collect()
+    assert max(r["__time"] for r in rows) < 2_000_000  # 20,000 a second
+    segments = Counter(r.segment for r in rows)
+    assert max(segments) < SEGMENTS
+    assert segments[0] > 3 * segments[100]
+    slow = {r.segment for r in rows if r.speed <= 10}
+    fast = {r.segment for r in rows if r.speed >= 50}
+    assert slow
+    assert fast
+    assert not slow & fast
+
+
+def test_an_unknown_workload_is_named(spark: SparkSession) -> None:
+    with pytest.raises(SpeError, match=r"no workload 'request' \(did you mean 'requests'"):
+        workload(spark, "request", 1, seed=1)
