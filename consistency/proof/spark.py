@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.java import java_home
+from consistency.proof.trouble import essence
 from spe.errors import SpeError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
 
         spark.dataSource.register(SpeDataSource)
     except (PySparkException, Py4JError, OSError) as error:
-        raise SpeError(f"Spark does not start: {error}") from error
+        raise SpeError(f"Spark does not start: {essence(error)}") from error
     return spark
 
 

@@ -13,6 +13,8 @@ from spe.errors import SpeError
 _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re.MULTILINE | re.DOTALL)
 #: Of what Java said, in an error.
 _LINES: Final = 8
+#: What py4j puts between its own words and the stack.
+_JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
 _MEMORY: Final = ("OutOfMemoryError", "GC overhead limit", "Java heap space", "SparkOutOfMemory")
 
 
@@ -55,5 +57,13 @@ def said(error: BaseException) -> str:
         )
     if "No space left on device" in text:
         return "the disk is full: Spark has no room for its intermediate data; no verdict"
+    return f"Spark failed, so there is no verdict: {essence(error)}"
+
+
+def essence(error: BaseException) -> str:
+    """The one line that says what is wrong: of an error of Java its message, else the first line."""
+    text = str(error)
+    if java := _JAVAS.search(text):
+        return java[1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"Spark failed, so there is no verdict: {lines[0] if lines else type(error).__name__}"
+    return lines[0] if lines else type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.proof.trouble import explained, said
+from consistency.proof.trouble import essence, explained, said
 from spe.cli.report import parse_conf
 from spe.errors import SpeError
 
@@ -34,6 +34,13 @@ def test_a_java_that_is_gone_is_named(error: Exception) -> None:
 def test_anything_else_is_its_first_line_and_no_verdict() -> None:
     text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
     assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
+
+
+def test_of_an_error_of_java_its_message_is_told_and_not_the_stack() -> None:
+    text = (
+        "An error occurred while calling None.org.x.Context.\n: java.lang.IllegalArgumentException: too small\n\tat a.b"
+    )
+    assert essence(RuntimeError(text)) == "too small"
 
 
 def test_errors_of_ours_pass_unchanged() -> None:
