@@ -48,6 +48,7 @@ class FaultDriver:
         self.down: set[str] = set()
         #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
         self._damaged: set[str] = set()
+        self._ahead: set[str] = set()
         self.skipped: list[str] = []
         self.survivors = True
         self.runner = FaultRunner(
@@ -109,6 +110,8 @@ class FaultDriver:
     def _start(self, host: str) -> None:
         if host in self.down:
             self.down.discard(host)
+            if host in self._state.suffering(FaultKind.FULL) and host in self._state.suffering(FaultKind.SKEW):
+                self._ahead.add(host)
             self._cluster.restart(host)
             self._state.started(host)
             self._apply()
@@ -175,6 +178,8 @@ class FaultDriver:
         """Why a process must not go now; "" where it may."""
         if host in self.down:
             return "it does not run"
+        if host in self._ahead:
+            return "its incarnation is of a clock that is wrong, and there was no room to keep it"
         if host.startswith("client:"):
             return "an application that dies is another one"
         if host.startswith("source:"):

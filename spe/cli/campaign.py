@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Final
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
@@ -17,8 +16,6 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
 from replicas.simulation.simulate import Outcome, simulate
 
-#: Properties with rules that have little to do with each other: a smaller scenario must break the same one.
-_MANY: Final = ("run", "quiet")
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
 
@@ -110,15 +107,19 @@ def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None 
 def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False) -> Shrunk:
     """The smallest scenario found in which the same property fails; ``scenario`` itself where nothing does.
 
-    Where a run died, any failure will do: what it died of was on its way to break some promise.
+    Where a run died, any broken promise will do: what it died of was on its way to one.  Rules of what is left over in
+    the end have little to do with each other, so there it must be the same one.
     """
     findings, _ = run(scenario)
     if not findings:
         return Shrunk(scenario, 1)
-    failing = findings[0].property, findings[0].rule if findings[0].property in _MANY else ""
+    first = findings[0]
 
     def fails(candidate: Scenario) -> bool:
-        return any(f.property == failing[0] and failing[1] in ("", f.rule) for f in run(candidate)[0])
+        found = run(candidate)[0]
+        if first.property == "run":
+            return any(f.property != "quiet" for f in found)
+        return any(f.property == first.property and (f.property != "quiet" or f.rule == first.rule) for f in found)
 
     return shrink(scenario, fails, budget=budget, faults_only=faults_only)
 
