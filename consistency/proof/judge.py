@@ -19,7 +19,6 @@ from consistency.proof.story import fault_spans, node_traces, something_failed, 
 from spe.describe import show_duration
 from spe.errors import SpeError
 from spe.plan import Plan
-from spe.review import origins
 from spe.source_log import last_state, source_folder
 from spe.times import END_OF_TIME
 
@@ -43,6 +42,9 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
     Raises:
       SpeError: a log or a recording cannot be used.
     """
+    from consistency.proof.recording import changes
+    from consistency.proof.truth import frontier, truth
+
     folder = run.path / REPORT_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
@@ -52,12 +54,10 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
         begun_us=begun_us,
         duration_us=_ended_us(run) - begun_us,
         faults=fault_spans(run.events, begun_us),
-        known_us={o: min(states[s.stream].bound_us for s in origins(plan, o)) for o in plan.query.outputs},
+        known_us={o: frontier(spark, run, o) for o in plan.query.outputs},
         failed=something_failed(run.events),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
-    from consistency.proof.recording import changes
-    from consistency.proof.truth import truth
 
     _suit(spark, run)
     truths: dict[str, DataFrame] = {}
