@@ -20,6 +20,8 @@ SEMANTICS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
+    # It takes lower(upper(s)) for lower(s), which 'straße' is not.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.SimplifyCaseConversionExpressions",
 }
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
@@ -27,6 +29,8 @@ _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Of what can be inferred from a network of many operators there is no end: the planner ran out of memory.
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 
