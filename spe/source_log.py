@@ -7,7 +7,6 @@ truth and ``spe reference`` read the same records, so this is on the lowest floo
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
@@ -16,7 +15,6 @@ from spe.batch import Batch, Boundary, Element
 from spe.env import Storage
 from spe.errors import LogCorrupt
 from spe.log import read_log
-from spe.log.recovery import Recovery
 from spe.schema import Schema
 from spe.states import Kind, StreamId
 from spe.strings import StringPool
@@ -81,20 +79,6 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
     if not isinstance(element, Batch):
         raise LogCorrupt(f"a source record holds a {type(element).__name__}; a batch was expected")
     return element
-
-
-def last_state(storage: Storage, folder: PurePosixPath) -> SourceState:
-    """The state after the last acknowledged record; that of a source that never logged anything for an empty log.
-
-    Reads one segment, nearly always.  Raises LogCorrupt as :func:`read_source_log`.
-    """
-    recovery = Recovery(storage, folder)
-    for index in reversed(range(len(recovery.segments))):
-        if recovery.segments[index].first <= recovery.mark.sequence:
-            last = deque(recovery.acknowledged(index), maxlen=1)
-            if last:
-                return decode_source_state(last[0].body)
-    return SourceState()
 
 
 def read_source_log(

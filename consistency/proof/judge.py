@@ -19,7 +19,6 @@ from consistency.proof.story import fault_spans, node_traces, something_failed, 
 from spe.describe import show_duration
 from spe.errors import SpeError
 from spe.plan import Plan
-from spe.source_log import last_state, source_folder
 from spe.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -43,12 +42,13 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
       SpeError: a log or a recording cannot be used.
     """
     from consistency.proof.recording import changes
+    from consistency.proof.source import last_state
     from consistency.proof.truth import frontier, truth
 
     folder = run.path / REPORT_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
-    states = {s: last_state(run.storage, source_folder(s)) for s in plan.sources}
+    states = {s: last_state(run, s) for s in plan.sources}
     scene = Scene(
         plan=plan,
         begun_us=begun_us,
