@@ -7,35 +7,49 @@ Our parser does not make the text, so a mistake in it shows as a difference.  Th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from spe.expressions.check import texts_of_floats
+from spe.expressions.check import casts_of
 from spe.expressions.lexer import Token, TokenKind, tokens_of
 from spe.expressions.parse import parse
-from spe.schema import Schema
+from spe.schema import AttributeType, Schema
 
 _NAMES: Final = {"starts_with": "startswith", "ends_with": "endswith"}
+#: Timestamps as texts that both read: four digits of a year, no names of zones, no times alone.
+_TIMESTAMP: Final = (
+    r"^[\\x00-\\x20\\x7f]*\\d{4}(-\\d{1,2}(-\\d{1,2}([ T](\\d{1,2}:\\d{1,2}(:\\d{1,2}(\\.\\d*)?)?"
+    r"\\s*(Z|UTC|GMT|[+-]\\d{1,2}(:?\\d{2})?)?)?)?)?)?[\\x00-\\x20\\x7f]*$"
+)
+#: Casts that Spark would do otherwise: it writes −0.0, and reads other timestamps and hexadecimal floats, too.
+_CASTS: Final = {
+    (AttributeType.FLOAT64, AttributeType.STRING): ("(0.0D +", ")"),
+    (AttributeType.STRING, AttributeType.TIMESTAMP): ("(nullif(regexp_extract", f", '{_TIMESTAMP}', 0), '')"),
+    (AttributeType.STRING, AttributeType.FLOAT64): ("(nullif(regexp_extract", ", '^[^xX]*$', 0), '')"),
+}
 _QUOTES = re.compile(r"\\.|''|\"\"", re.DOTALL)
 
 
 def spark_expression(text: str, schema: Schema) -> str:
     """An expression over the tuples of ``schema``, for Spark.  Raises ExpressionError where the engine refuses it."""
-    return spark_text(text, texts_of_floats(parse(text), text, schema))
+    casts = casts_of(parse(text), text, schema)
+    return spark_text(text, {at: _CASTS[types] for at, types in casts.items() if types in _CASTS})
 
 
-def spark_text(text: str, casts: frozenset[int] = frozenset()) -> str:
+def spark_text(text: str, casts: Mapping[int, tuple[str, str]] | None = None) -> str:
     """``text`` for Spark: 0.1 is a double (0.1D; Spark alone reads a DECIMAL), and 'it''s' has one quote in it.
 
     Args:
-      casts: offsets of CASTs of doubles to strings, which 0.0 is added to: Spark writes −0.0 where we have none.
+      casts: what to put behind the word CAST and before its AS, by the word's offset.
 
     Raises:
       ExpressionError: the text has no tokens; it is not checked further.
     """
+    casts = casts or {}
     parts, at, depth = [], 0, 0
-    #: Depths of the parentheses of such CASTs that are open.
-    inside: list[int] = []
+    #: Of these CASTs that are open: the depth of their parentheses, and what comes before AS.
+    inside: list[tuple[int, str]] = []
     tokens = tokens_of(text)
     for token, following in pairwise(tokens):
         written = _for_spark(text, token, following)
@@ -44,11 +58,11 @@ def spark_text(text: str, casts: frozenset[int] = frozenset()) -> str:
         elif token.kind is TokenKind.SYMBOL and token.text == ")":
             depth -= 1
         elif token.start in casts:
-            inside.append(depth + 1)
-            written += "(0.0D +"  # the other parenthesis follows in the text
-        elif inside and inside[-1] == depth and token.word == "AS":
-            inside.pop()
-            written = ") " + written
+            opening, closing = casts[token.start]
+            inside.append((depth + 1, closing))
+            written += opening  # the last parenthesis that it opens is closed by the text
+        elif inside and inside[-1][0] == depth and token.word == "AS":
+            written = f"{inside.pop()[1]} {written}"
         parts += [text[at : token.start], written]
         at = token.end
     return "".join(parts)
