@@ -41,9 +41,14 @@ class Reporter:
 
     def end(self) -> None:
         """Ends it, its Java included, if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 @contextmanager
