@@ -152,7 +152,7 @@ _UNSORTED = _with(
 
 def _late(*faults: dict[str, Any]) -> list[dict[str, Any]]:
     """An input comes more and more slowly, and buffers are small: stabilisation lasts, beside live data."""
-    slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "6s"}
+    slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "12s"}
     return [{"at": "2s", **slow}, *faults]
 
 
