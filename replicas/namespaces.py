@@ -88,20 +88,27 @@ class Namespaces:
         _ip("addr", "add", f"{self.ours}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for at, (name, space) in enumerate(self._spaces.items()):
-            outside = f"v{os.getpid()}-{at}"
+            cable = self._cable(at)
             _ip("netns", "add", space)
-            _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-            _ip("link", "set", outside, "master", self._bridge, "up")
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", cable, "master", self._bridge, "up")
             self._in(name, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
             self._in(name, "link", "set", "lo", "up")
             self._in(name, "link", "set", "eth0", "up")
 
     def _remove(self) -> None:
-        for space in self._spaces.values():
+        for at, space in enumerate(self._spaces.values()):
+            # The kernel takes a deleted namespace and its cable apart some time later: a name that is to be
+            # free at once goes by hand.
             with contextlib.suppress(SpeError):
-                _ip("netns", "del", space)  # takes its end of the cable with it
+                _ip("link", "del", self._cable(at))
+            with contextlib.suppress(SpeError):
+                _ip("netns", "del", space)
         with contextlib.suppress(SpeError):
             _ip("link", "del", self._bridge)
+
+    def _cable(self, at: int) -> str:
+        return f"v{os.getpid()}-{at}"
 
 
 @contextlib.contextmanager
