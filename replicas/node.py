@@ -313,27 +313,31 @@ class NodeProcess:
     async def _recover(self, partition: PartitionId) -> None:
         """Gets a snapshot from a partner, or from disk, or starts from nothing while upstream has everything (A3)."""
         period = self._plan.timing.heartbeat_us / 2e6
-        if self._plan.nodes[self._node].checkpoints.disk:
-            first = self._hosted[partition].replica
-            first.stored = await CheckpointStore(self._env, self._plan, first.id).newest()
+        await self._look_on_disk(partition)
         while True:
             hosted = self._hosted[partition]
             if hosted.replica.must_reinstall():
                 self._env.trace.event("reinstall", replica=hosted.name)
                 self._host(hosted.replica.id)
+                await self._look_on_disk(partition)
                 continue
             if not hosted.replica.installed:
-                stored = hosted.replica.stored
+                origin = "nothing" if hosted.replica.stored is None else "disk"
                 partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
-                if partner is not None:
-                    await self._install_from(hosted, partner)
+                if partner is not None and not await self._install_from(hosted, partner):
+                    origin = partner
                 if hosted.replica.installed:
-                    origin = partner or ("nothing" if stored is None else "disk")
                     self._env.trace.event("installed", replica=hosted.name, origin=origin)
                     self._upstream.choose()
             await trio.sleep(period)
 
-    async def _install_from(self, hosted: Hosted, partner: str) -> None:
+    async def _look_on_disk(self, partition: PartitionId) -> None:
+        if self._plan.nodes[self._node].checkpoints.disk:
+            replica = self._hosted[partition].replica
+            replica.stored = await CheckpointStore(self._env, self._plan, replica.id).newest()
+
+    async def _install_from(self, hosted: Hosted, partner: str) -> bool:
+        """Installs what ``partner`` sends, if it does; True: our own checkpoint from disk was further on."""
         id = hosted.replica.id
         address = self._plan.nodes[NodeId(partner)].address
         try:
@@ -345,12 +349,13 @@ class NodeProcess:
                     await connection.aclose()
             if isinstance(data, str):
                 self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=data)
-                return
+                return False
             state = decode_snapshot(self._plan, data)
             if self._hosted.get(id.of) is hosted and not hosted.replica.installed:
-                hosted.replica.install(state, self._env.clock.monotonic_us())
+                return hosted.replica.install_newest(state, self._env.clock.monotonic_us())
         except (*GONE, RemoteProtocolError) as error:
             self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
+        return False
 
     async def _write_checkpoints(self, partition: PartitionId) -> None:
         """Writes one per interval, and before that when upstream is full and waits for us (A8)."""

@@ -233,23 +233,29 @@ class Replica:
         unknown = any(state is None for state in self.partners.values())
         if unknown and waited < self.plan.timing.request_us:
             return None
-        if (stored := self.stored) is not None:
-            self.install(stored, now)
-            self.written(stored)
-            return None
-        if self._upstream_is_whole(patient=waited < self.node.x_us):
+        patience = self.node.x_us if self.stored is None else self.plan.timing.request_us
+        if self._upstream_has_what_follows(patient=waited < patience):
+            if (stored := self.stored) is not None:
+                self.install(stored, now)
+                self.written(stored)
             self.installed = True
         return None
 
-    def _upstream_is_whole(self, *, patient: bool) -> bool:
-        """Has every input's upstream still id 1?  Unreachable ones are waited for up to X, then believed."""
-        for one in self.inputs:
+    def _upstream_has_what_follows(self, *, patient: bool) -> bool:
+        """Has every input's upstream still what follows our checkpoint on disk, or id 1 if we have none?
+
+        Unreachable ones are waited for while ``patient``, then believed.
+        """
+        for one, position in zip(self.inputs, self._stored_positions(), strict=True):
             ready = [p for p in one.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
             if not ready and patient:
                 return False
-            if ready and all(p.first > 1 for p in ready):
+            if ready and all(p.first > position + 1 for p in ready):
                 return False
         return True
+
+    def _stored_positions(self) -> list[int]:
+        return [0 for _ in self.inputs] if self.stored is None else [int(p) for p in self.stored["positions"]]
 
     def missing(self) -> list[str]:
         """Which inputs lack what, while recovery cannot go on."""
@@ -257,9 +263,9 @@ class Replica:
             return []
         return [
             f"{one.channel}: {p.name} begins at id {p.first}"
-            for one in self.inputs
+            for one, position in zip(self.inputs, self._stored_positions(), strict=True)
             for p in one.producers.values()
-            if p.alive and p.first > 1
+            if p.alive and p.first > position + 1
         ]
 
     def must_reinstall(self) -> bool:
@@ -279,6 +285,24 @@ class Replica:
             "positions": positions,
             "logs": [log.export() for log in self.logs],
         }
+
+    def install_newest(self, snapshot: Mapping[str, Any], now: int) -> bool:
+        """Installs a partner's snapshot, or our own from disk where that has gone at least as far in every input.
+
+        A partner may have been given up as a dead one, with us further on: upstream has forgotten what it needs,
+        and only what lies on our disk can still help the two of us (A3).
+
+        Returns:
+          Whether it was our own.
+        """
+        stored = self.stored
+        own = stored is not None and all(
+            ours >= int(theirs) for ours, theirs in zip(self._stored_positions(), snapshot["positions"], strict=True)
+        )
+        self.install(stored if own and stored is not None else snapshot, now)
+        if own and stored is not None:
+            self.written(stored)
+        return own
 
     def install(self, snapshot: Mapping[str, Any], now: int) -> None:
         """Takes over a partner's snapshot, or our own; we stay RECOVERING until caught up."""

@@ -280,3 +280,28 @@ async def test_whenever_and_however_often_it_stops_as_a_whole(autojump_clock: Mo
                     await trio.sleep(random.uniform(0, 0.5))
             outcome = await run(cluster, SECONDS + 14)
             outcome.assert_complete()
+
+
+@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+async def test_what_lies_on_the_disk_is_not_given_up_for_a_partner_that_is_behind(
+    autojump_clock: MockClock, reconcile: str
+) -> None:
+    """A2, A3: the partner was given up as a dead one, so upstream has forgotten what it needs, and it is asked
+    before it can know.  With its state both would wait for ever; ours on disk serves both."""
+    plan = make_plan(checkpoint=DISK, reconcile=reconcile)
+    async with SimCluster(replace(plan, limits=replace(plan.limits, output_bytes=20_000))) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1.5)
+            for upstream in ("n1a", "n1b"):
+                cluster.cut(upstream, "n2a")
+            await trio.sleep(5)
+            assert any(" evicted " in line and "n2a" in line for line in cluster.log)
+            cluster.kill("n2b")
+            cluster.restart("n2b")
+            await trio.sleep(0.5)
+            assert origins(cluster, 4) == {"n2b": "disk"}
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 10)
+            outcome.assert_complete()
+            assert origins(cluster, 4)["n2a"] == "n2b"
