@@ -21,7 +21,8 @@ import trio
 
 from consistency.checking.history import Delivered
 from replicas.client_view import Change, ClientPort, StableView
-from replicas.inputs import Action, Input
+from replicas.feeds import Action
+from replicas.inputs import Input
 from replicas.links import Identity
 from replicas.signal import Signal
 from replicas.upstream import Upstream

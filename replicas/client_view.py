@@ -35,7 +35,7 @@ class Change:
 
 
 class ClientPort:
-    """One channel at a client: a Port (replicas.inputs) that passes on what is new.
+    """One channel at a client: a Port (replicas.feeds) that passes on what is new.
 
     Args:
       channel: which channel.

@@ -13,8 +13,8 @@ import trio.lowlevel
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
+from replicas.feeds import Action
 from replicas.incarnation import claim
-from replicas.inputs import Action
 from replicas.links import Identity, dial
 from replicas.output_log import NotReady as LogNotReady
 from replicas.output_log import Truncated as LogTruncated

@@ -15,7 +15,8 @@ from consistency.instance import Checkpoint
 from consistency.partners import Ask, Partners
 from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
-from replicas.inputs import Action, Input
+from replicas.feeds import Action
+from replicas.inputs import Input
 from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
 from spe.plan import Channel, Plan, Reconcile, ReplicaId

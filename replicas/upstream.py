@@ -13,7 +13,8 @@ from typing import Protocol
 import trio
 
 from consistency.checking.history import Closed, FeedMode, Opened, Promoted, Received
-from replicas.inputs import Action, Close, Input, Open, SetMode
+from replicas.feeds import Action, Close, Open, SetMode
+from replicas.inputs import Input
 from replicas.links import HELLO_SECONDS, Connection, Identity, dial
 from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError

@@ -19,8 +19,8 @@ from consistency.unit_replica import UnitReplica
 from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion, SUnionInput
 from replicas import element_log
+from replicas.choosing import Choosing
 from replicas.client_view import ClientPort
-from replicas.inputs import Input
 from replicas.output_log import OutputLog
 from replicas.producer_subscription import OutputSubscription
 from replicas.replica import Replica
@@ -307,7 +307,7 @@ def nobody_is_asked(original: Any, self: Any, now: int, states: Any) -> Any:
 # --- whom to read (F) ---
 
 
-@mutant(Input, "feed", "elements of a feed that was closed still count (F1)")
+@mutant(Choosing, "feed", "elements of a feed that was closed still count (F1)")
 def stale_generation_accepted(original: Any, self: Any, generation: int) -> Any:
     return original(self, generation) or self.main
 
@@ -318,7 +318,7 @@ def two_live_subscriptions(original: Any, self: Any, owner: Any, index: int, act
         original(self, owner, index, action)
 
 
-@mutant(Input, "_best", "a failing producer is kept although another one is stable (F4)")
+@mutant(Choosing, "_best", "a failing producer is kept although another one is stable (F4)")
 def never_switches(original: Any, self: Any, now: int) -> Any:
     if self.main is not None and self.producers[self.main.producer].alive:
         return self.producers[self.main.producer]

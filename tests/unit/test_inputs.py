@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from operators.sunion import SUnion
-from replicas.inputs import CORRECTIONS, MAIN, Action, Close, Input, Open, SetMode
+from replicas.feeds import CORRECTIONS, MAIN, Action, Close, Open, SetMode
+from replicas.inputs import Input
 from spe.batch import Batch, Boundary, RecDone, Rows, Undo
 from spe.errors import RemoteProtocolError
 from spe.plan import Channel

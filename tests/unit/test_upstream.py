@@ -9,7 +9,8 @@ import trio
 import trio.testing
 
 from replicas.client_view import ClientPort
-from replicas.inputs import MAIN, Action, Close, Feed, Input, Open
+from replicas.feeds import MAIN, Action, Close, Feed, Open
+from replicas.inputs import Input
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
 from replicas.simulation.cluster import SimCluster
