@@ -1,0 +1,160 @@
+"""What every planner is given and gives, and what a plan is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from replicas.planning.fidelity import Running, completeness, fidelity
+from replicas.planning.topology import Bools, Floats, Ints, Topology
+from spe.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Tasks that fail together, and how likely that is against the other failures that are planned for."""
+
+    tasks: frozenset[int]
+    probability: float = 1.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be planned.
+
+    Attributes:
+      budget: what may be spent on active replicas, in the unit of ``costs``.
+      costs: of an active replica of each task; 1 each if not given.
+      failures: what is planned for; the worst case, everything that can fail at once, if not given (PPA definition 2).
+    """
+
+    topology: Topology
+    budget: float
+    costs: Sequence[float] | None = None
+    failures: Sequence[Failure] = ()
+
+    def __post_init__(self) -> None:
+        tasks = self.topology.tasks
+        problems = []
+        if self.budget < 0:
+            problems.append(f"the budget is at least 0, got {self.budget:g}")
+        if self.costs is not None and (len(self.costs) != tasks or min(self.costs) <= 0):
+            problems.append(f"costs are {tasks} numbers above 0, one per task")
+        if any(f.probability <= 0 for f in self.failures):
+            problems.append("the probability of a failure is above 0")
+        if any(not f.tasks <= set(range(tasks)) for f in self.failures):
+            problems.append(f"tasks that fail are numbers from 0 to {tasks - 1}")
+        if problems:
+            raise ConfigError(problems)
+
+    @cached_property
+    def cost(self) -> Floats:
+        """Per task."""
+        return np.ones(self.topology.tasks) if self.costs is None else np.asarray(self.costs, np.float64)
+
+    @cached_property
+    def candidates(self) -> Ints:
+        """Tasks that a replica can help."""
+        fails = self.topology.fails.copy()
+        if self.failures:
+            fails &= self._failed.any(axis=0)
+        return np.flatnonzero(fails)
+
+    @cached_property
+    def _failed(self) -> Bools:
+        """[failures, tasks]"""
+        if not self.failures:
+            return self.topology.fails[None, :].copy()
+        failed = np.zeros((len(self.failures), self.topology.tasks), np.bool_)
+        for at, failure in enumerate(self.failures):
+            failed[at, list(failure.tasks)] = True
+        return failed & self.topology.fails
+
+    @cached_property
+    def _weights(self) -> Floats:
+        weights = np.array([f.probability for f in self.failures] or [1.0])
+        return np.asarray(weights / weights.sum())
+
+    def alive(self, plan: Bools) -> list[Bools]:
+        """Per failure, which tasks live while it lasts."""
+        return [plan | ~failed for failed in self._failed]
+
+    def values(self, plans: Bools) -> Floats:
+        """Expected output fidelity during a failure, a row per plan."""
+        parts = [w * fidelity(self.topology, plans | ~failed) for w, failed in zip(self._weights, self._failed)]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def start(self, plan: Bools | None = None) -> Growing:
+        """A plan that grows."""
+        return Growing(self, np.zeros(self.topology.tasks, np.bool_) if plan is None else plan)
+
+
+class Growing:
+    """A plan, what it costs, and what it would be worth with some tasks more."""
+
+    def __init__(self, problem: Problem, plan: npt.NDArray[np.bool_]) -> None:
+        self.problem = problem
+        self.plan = plan.copy()
+        self._runs = [Running(problem.topology, alive) for alive in problem.alive(plan)]
+
+    @property
+    def value(self) -> float:
+        return float(sum(w * r.value for w, r in zip(self.problem._weights, self._runs, strict=True)))
+
+    @property
+    def left(self) -> float:
+        """What of the budget is not spent."""
+        return self.problem.budget - float(self.problem.cost[self.plan].sum())
+
+    def with_each(self, additions: Sequence[Ints]) -> Floats:
+        """Value with each of several additions alone."""
+        weights = self.problem._weights
+        return np.asarray(sum(w * r.values(additions) for w, r in zip(weights, self._runs, strict=True)))
+
+    def add(self, tasks: Ints) -> None:
+        self.plan[tasks] = True
+        for run in self._runs:
+            run.set(tasks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which tasks have an active replica.
+
+    Attributes:
+      algorithm: who found it.
+      tasks: in ascending order.
+      value: expected output fidelity during a failure.
+      completeness: IC in the worst case.
+      cost: of all its replicas.
+      bound: no plan is worth more than this; None: nothing is proved.
+    """
+
+    algorithm: str
+    tasks: tuple[int, ...]
+    value: float
+    completeness: float
+    cost: float
+    bound: float | None = None
+
+    @classmethod
+    def of(cls, algorithm: str, problem: Problem, plan: Bools, bound: float | None = None) -> Plan:
+        tasks = np.flatnonzero(plan)
+        alive = (plan | ~problem.topology.fails)[None, :]
+        return cls(
+            algorithm,
+            tuple(tasks.tolist()),
+            float(problem.values(plan[None, :])[0]),
+            float(completeness(problem.topology, alive)[0]),
+            float(problem.cost[tasks].sum()),
+            bound,
+        )
+
+    @property
+    def gap(self) -> float | None:
+        """How much better another plan could be at most."""
+        return None if self.bound is None else max(0.0, self.bound - self.value)

@@ -1,0 +1,240 @@
+"""What is planned for: operators, their tasks, and how much flows between tasks while nothing has failed.
+
+A *task* is a partition of an operator.  Operators come in topological order, and tasks are numbered through in the
+order of their operators, so that everything about tasks is one array.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from spe.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Partitioning(enum.StrEnum):
+    """How the tasks of an operator feed those of the next one (PPA section II)."""
+
+    ONE_TO_ONE = "one-to-one"
+    SPLIT = "split"
+    MERGE = "merge"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """An operator, as it is described.
+
+    Attributes:
+      tasks: its parallelism.
+      inputs: names of the operators that it reads, each with the partitioning between them.
+      correlated: results need all inputs together, as in a join; else each input gives results of its own.
+      rates: output of each task, tuples per second; needed of sources, else it follows from the inputs.
+      selectivity: output per input, where rates are not given.
+      shares: what part of a stream that is divided over the tasks each of them gets; even if not given.
+      weight: of a sink, against other sinks.
+      fails: False for what never fails and needs no replica (a source proxy with its durable log).
+    """
+
+    name: str
+    tasks: int
+    inputs: Mapping[str, Partitioning]
+    correlated: bool = False
+    rates: Sequence[float] | None = None
+    selectivity: float = 1.0
+    shares: Sequence[float] | None = None
+    weight: float = 1.0
+    fails: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """All substreams from one operator to the next.
+
+    Attributes:
+      upstream: index of the operator that sends.
+      partitioning: as described.
+      source, target: per substream, task of the sender and of the receiver, counted within their operators; by target.
+      rate: per substream, tuples per second.
+      same: every receiver gets the same mixture of all senders (full partitioning), so their losses are equal.
+    """
+
+    upstream: int
+    partitioning: Partitioning
+    source: Ints
+    target: Ints
+    rate: Floats
+    same: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator with its place among the tasks: ``first`` to ``first + tasks``."""
+
+    name: str
+    first: int
+    tasks: int
+    correlated: bool
+    fails: bool
+    weight: float
+    inputs: tuple[Stream, ...]
+    #: Output of each task while nothing has failed, tuples per second.
+    rate: Floats
+
+    @property
+    def range(self) -> slice:
+        return slice(self.first, self.first + self.tasks)
+
+
+class Topology:
+    """Operators in topological order.
+
+    Args:
+      specs: in any order.
+
+    Raises:
+      ConfigError: says of each operator what does not fit: unknown inputs, a cycle, a partitioning that does not fit
+        the parallelism, rates that are missing or nowhere above zero.
+    """
+
+    def __init__(self, specs: Sequence[OperatorSpec]) -> None:
+        ordered = _in_order(specs)
+        index = {spec.name: at for at, spec in enumerate(ordered)}
+        self.operators: list[Operator] = []
+        problems: list[str] = []
+        first = 0
+        for spec in ordered:
+            problems += _misfits(spec, ordered, index)
+            if problems:
+                continue
+            streams = tuple(self._stream(spec, index[name], kind) for name, kind in spec.inputs.items())
+            self.operators.append(
+                Operator(
+                    spec.name,
+                    first,
+                    spec.tasks,
+                    spec.correlated,
+                    spec.fails,
+                    spec.weight,
+                    streams,
+                    _output(spec, streams),
+                )
+            )
+            first += spec.tasks
+        if not problems and not sum(float(o.rate.sum()) for o in self.sinks):
+            problems.append("no sink has any output: all rates are zero")
+        if problems:
+            raise ConfigError(problems)
+
+    def _stream(self, spec: OperatorSpec, upstream: int, kind: Partitioning) -> Stream:
+        sender = self.operators[upstream]
+        shares = np.asarray(spec.shares if spec.shares is not None else np.ones(spec.tasks), np.float64)
+        source, target = _pairs(kind, sender.tasks, spec.tasks)
+        weight = shares[target] if kind in (Partitioning.FULL, Partitioning.SPLIT) else np.ones(len(target))
+        total = np.bincount(source, weight, sender.tasks)[source]
+        rate = sender.rate[source] * np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+        return Stream(upstream, kind, source, target, rate, kind is Partitioning.FULL)
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        last = self.operators[-1]
+        return last.first + last.tasks
+
+    @cached_property
+    def sinks(self) -> list[Operator]:
+        """Operators that nobody reads."""
+        read = {s.upstream for o in self.operators for s in o.inputs}
+        return [o for at, o in enumerate(self.operators) if at not in read]
+
+    @cached_property
+    def operator_of(self) -> Ints:
+        """Per task, the index of its operator."""
+        return np.repeat(np.arange(len(self.operators)), [o.tasks for o in self.operators])
+
+    @cached_property
+    def fails(self) -> Bools:
+        """Per task, whether it can fail at all."""
+        return np.repeat([o.fails for o in self.operators], [o.tasks for o in self.operators])
+
+    @cached_property
+    def downstream(self) -> Bools:
+        """[a, b]: operator b is a, or is fed by a over any number of steps."""
+        count = len(self.operators)
+        reach = np.eye(count, dtype=np.bool_)
+        for at, operator in enumerate(self.operators):
+            for stream in operator.inputs:
+                reach[:, at] |= reach[:, stream.upstream]
+        return reach
+
+    def name_of(self, task: int) -> str:
+        """``operator/partition``."""
+        operator = self.operators[int(self.operator_of[task])]
+        return f"{operator.name}/{task - operator.first}"
+
+
+def _in_order(specs: Sequence[OperatorSpec]) -> list[OperatorSpec]:
+    by_name = {spec.name: spec for spec in specs}
+    if len(by_name) < len(specs):
+        names = [s.name for s in specs]
+        raise ConfigError([f"two operators are called {n!r}" for n in sorted({n for n in names if names.count(n) > 1})])
+    unknown = [f"{s.name} reads {i!r}, which is no operator" for s in specs for i in s.inputs if i not in by_name]
+    if unknown or not specs:
+        raise ConfigError(unknown or ["a topology has at least one operator"])
+    ordered: list[OperatorSpec] = []
+    done: set[str] = set()
+    while len(ordered) < len(specs):
+        ready = [s for s in specs if s.name not in done and done >= s.inputs.keys()]
+        if not ready:
+            circle = ", ".join(s.name for s in specs if s.name not in done)
+            raise ConfigError([f"the topology has a cycle among {circle}"])
+        ordered += ready
+        done |= {s.name for s in ready}
+    return ordered
+
+
+def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping[str, int]) -> list[str]:
+    found = []
+    if spec.tasks < 1:
+        found.append(f"{spec.name}: at least one task is needed, got {spec.tasks}")
+    if not spec.inputs and spec.rates is None:
+        found.append(f"{spec.name} reads nothing, so the rates of its tasks must be given")
+    for what, given in (("rates", spec.rates), ("shares", spec.shares)):
+        if given is not None and (len(given) != spec.tasks or min(given) < 0):
+            found.append(f"{spec.name}: {what} must be {spec.tasks} numbers of at least 0, got {list(given)}")
+    for name, kind in spec.inputs.items():
+        before = ordered[index[name]].tasks
+        fits = {
+            Partitioning.ONE_TO_ONE: before == spec.tasks,
+            Partitioning.SPLIT: spec.tasks % before == 0,
+            Partitioning.MERGE: before % spec.tasks == 0,
+            Partitioning.FULL: True,
+        }
+        if not fits[kind]:
+            found.append(f"{name} -> {spec.name}: {kind} does not fit {before} and {spec.tasks} tasks")
+    return found
+
+
+def _pairs(kind: Partitioning, senders: int, receivers: int) -> tuple[Ints, Ints]:
+    """(sender, receiver) of each substream, by receiver."""
+    if kind is Partitioning.FULL:
+        return np.tile(np.arange(senders), receivers), np.repeat(np.arange(receivers), senders)
+    if kind is Partitioning.MERGE:
+        return np.arange(senders), np.arange(senders) // (senders // receivers)
+    return np.arange(receivers) // (receivers // senders), np.arange(receivers)
+
+
+def _output(spec: OperatorSpec, streams: Sequence[Stream]) -> Floats:
+    if spec.rates is not None:
+        return np.asarray(spec.rates, np.float64)
+    received = [np.bincount(s.target, s.rate, spec.tasks) for s in streams]
+    return np.asarray(np.sum(received, axis=0) * spec.selectivity, np.float64)
