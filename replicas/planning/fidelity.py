@@ -1,6 +1,6 @@
 """How good the tentative results of a plan are: information loss, output fidelity, internal completeness.
 
-Many plans are evaluated at once: arrays have a row per plan and a column per task.  (PPA section III, equations 1 to 4.)
+Many plans are evaluated at once: arrays have a row per plan, a column per task.  (PPA section III, equations 1 to 4.)
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def completeness(topology: Topology, alive: Bools) -> Floats:
     for operator in topology.operators:
         mine = alive[:, operator.range]
         loss[:, operator.range] = _loss(topology, operator, loss, mine, correlated=False)
-        if operator.inputs:
-            load = sum(np.bincount(s.target, s.rate, operator.tasks) for s in operator.inputs)
-        else:
+        load = sum((_load(operator, s) for s in operator.inputs), np.zeros(operator.tasks))
+        if not operator.inputs:
             load = operator.rate
         done += ((1 - loss[:, operator.range]) * load).sum(axis=1)
         total += float(np.sum(load))
@@ -112,7 +111,7 @@ def _received(topology: Topology, operator: Operator, stream: Stream, loss: Floa
     """(Σ λ·IL, Σ λ) of an input stream of each task (rule 1)."""
     sender = topology.operators[stream.upstream]
     sent = loss[:, sender.range]
-    total = np.bincount(stream.target, stream.rate, operator.tasks)
+    total = _load(operator, stream)
     if stream.same:
         mean = sent @ (sender.rate / _positive(sender.rate.sum()))
         return mean[:, None] * total, total
@@ -120,6 +119,11 @@ def _received(topology: Topology, operator: Operator, stream: Stream, loss: Floa
     lost = np.zeros((len(loss), operator.tasks))
     lost[:, stream.target[starts]] = np.add.reduceat(sent[:, stream.source] * stream.rate, starts, axis=1)
     return lost, total
+
+
+def _load(operator: Operator, stream: Stream) -> Floats:
+    """Per task of the receiver, tuples per second of one input stream."""
+    return np.asarray(np.bincount(stream.target, stream.rate, operator.tasks), np.float64)
 
 
 def _positive(rate: Floats) -> Floats:

@@ -186,8 +186,9 @@ def _grow(problem: Problem, growing: Growing, extensions: _Extensions) -> None:
         push(tasks)
 
     def push(tasks: list[int]) -> None:
-        values = growing.with_each([wants[t] for t in tasks]) if tasks else []
-        now = growing.value
+        if not tasks:
+            return
+        values, now = growing.with_each([wants[t] for t in tasks]), growing.value
         for task, value in zip(tasks, values, strict=True):
             cost = float(problem.cost[wants[task]].sum())
             heapq.heappush(heap, (-(float(value) - now) / cost, task, version[task]))
