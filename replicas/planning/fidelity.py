@@ -1,45 +1,46 @@
 """How good the tentative results of a plan are: information loss, output fidelity, internal completeness.
 
-Many plans are evaluated at once: arrays have a row per plan, a column per task.  (PPA section III, equations 1 to 4.)
+Computed with what is *there*, 1 − loss: next to nothing of very much is then still more than nothing.  Many plans are
+evaluated at once: arrays have a row per plan, a column per task.  (PPA section III, equations 1 to 4.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from replicas.planning.topology import Bools, Floats, Ints, Operator, Stream, Topology
 
 #: Cells of the largest array that is made at a time.
-_CELLS = 4_000_000
+_CELLS = 2_000_000
 
 
 def losses(topology: Topology, alive: Bools) -> Floats:
     """Information loss of each task's output, 0 to 1.  ``alive``: [plans, tasks]; so is the result."""
-    loss = np.ones(alive.shape)
-    for operator in topology.operators:
-        loss[:, operator.range] = _loss(topology, operator, loss, alive[:, operator.range], correlated=True)
-    return loss
+    there = _Outputs(topology)
+    there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
+    parts = [np.broadcast_to(there.of(at), (len(alive), o.tasks)) for at, o in enumerate(topology.operators)]
+    return np.asarray(1 - np.hstack(parts))
 
 
 def fidelity(topology: Topology, alive: Bools) -> Floats:
     """OF of each row: the share of the sinks' output that is there, by their weights (equation 4)."""
-    return _of_sinks(topology, losses(topology, alive))
+    there = _Outputs(topology)
+    there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
+    return np.asarray(np.broadcast_to(there.value(), len(alive)))
 
 
 def completeness(topology: Topology, alive: Bools) -> Floats:
     """IC of each row (Bellavista et al., EDBT 2014): the share of all tasks' work that is done, joins not respected."""
-    loss = np.ones(alive.shape)
+    there = _Outputs(topology, joins=False)
+    there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
     done, total = np.zeros(len(alive)), 0.0
-    for operator in topology.operators:
-        mine = alive[:, operator.range]
-        loss[:, operator.range] = _loss(topology, operator, loss, mine, correlated=False)
-        load = sum((_load(operator, s) for s in operator.inputs), np.zeros(operator.tasks))
-        if not operator.inputs:
-            load = operator.rate
-        done += ((1 - loss[:, operator.range]) * load).sum(axis=1)
-        total += float(np.sum(load))
+    for at, operator in enumerate(topology.operators):
+        load = operator.rate if not operator.inputs else np.sum([s.load for s in operator.inputs], axis=0)
+        done += there.of(at) @ load
+        total += float(load.sum())
     return done / total
 
 
@@ -53,92 +54,126 @@ class Running:
     def __init__(self, topology: Topology, alive: Bools) -> None:
         self._topology = topology
         self.alive = alive.copy()
-        self._loss = losses(topology, alive[None, :])
-        self.value = float(_of_sinks(topology, self._loss)[0])
+        self._there = _Outputs(topology)
+        self._there.update({at: self.alive[None, o.range] for at, o in enumerate(topology.operators)})
+        self.value = float(self._there.value()[0])
 
     def set(self, tasks: Sequence[int] | Ints, alive: bool = True) -> None:
         """Tasks come or go for good."""
-        self.alive[np.asarray(tasks, np.int64)] = alive
-        (self.value,), self._loss = self._changed([tasks], alive)
+        given = np.asarray(tasks, np.int64)
+        self.alive[given] = alive
+        operators = self._topology.operators
+        touched = np.unique(self._topology.operator_of[given]).tolist()
+        self._there.update({at: self.alive[None, operators[at].range] for at in touched})
+        self.value = float(self._there.value()[0])
 
     def values(self, changes: Sequence[Sequence[int] | Ints], alive: bool = True) -> Floats:
         """OF for each of several changes on its own; nothing is changed."""
         found = np.empty(len(changes))
-        groups: dict[frozenset[int], list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for at, tasks in enumerate(changes):
-            touched = frozenset(self._topology.operator_of[np.asarray(tasks, np.int64)].tolist())
-            groups.setdefault(touched, []).append(at)
-        size = max(1, _CELLS // self._topology.tasks)
-        for members in groups.values():
+            touched = sorted(set(self._topology.operator_of[np.asarray(tasks, np.int64)].tolist()))
+            groups.setdefault(tuple(touched), []).append(at)
+        for operators, members in groups.items():
+            columns = sum(self._topology.operators[o].tasks for o in operators)
+            size = max(1, _CELLS // max(1, columns))
             for first in range(0, len(members), size):
                 some = members[first : first + size]
-                found[some], _ = self._changed([changes[m] for m in some], alive)
+                there = self._there.copy()
+                there.update(self._changed(operators, [changes[m] for m in some], alive))
+                found[some] = there.value()
         return found
 
-    def _changed(self, changes: Sequence[Sequence[int] | Ints], alive: bool) -> tuple[Floats, Floats]:
-        topology = self._topology
+    def _changed(
+        self, operators: Sequence[int], changes: Sequence[Sequence[int] | Ints], alive: bool
+    ) -> dict[int, Bools]:
+        """By operator, who lives with each of several changes."""
         rows = np.repeat(np.arange(len(changes)), [len(c) for c in changes])
-        tasks = np.concatenate([np.asarray(c, np.int64) for c in changes]) if len(rows) else np.empty(0, np.int64)
-        touched = topology.downstream[np.unique(topology.operator_of[tasks])].any(axis=0)
-        living = np.repeat(self.alive[None, :], len(changes), axis=0)
-        living[rows, tasks] = alive
-        loss = np.repeat(self._loss, len(changes), axis=0)
-        for at, operator in enumerate(topology.operators):
-            if touched[at]:
-                loss[:, operator.range] = _loss(topology, operator, loss, living[:, operator.range], correlated=True)
-        return _of_sinks(topology, loss), loss
+        tasks = np.concatenate([np.asarray(c, np.int64) for c in changes])
+        of = self._topology.operator_of[tasks]
+        found = {}
+        for at in operators:
+            operator = self._topology.operators[at]
+            living = np.repeat(self.alive[None, operator.range], len(changes), axis=0)
+            living[rows[of == at], tasks[of == at] - operator.first] = alive
+            found[at] = living
+        return found
 
 
-def _loss(topology: Topology, operator: Operator, loss: Floats, alive: Bools, *, correlated: bool) -> Floats:
-    """Rules 2 and 3: of the output of an operator's tasks, from the losses of what they read."""
-    if not operator.inputs:
-        return np.where(alive, 0.0, 1.0)
-    if correlated and operator.correlated:
-        there = np.ones(alive.shape)
-        for stream in operator.inputs:
-            lost, rate = _received(topology, operator, stream, loss)
-            there *= 1 - lost / _positive(rate)
-        return np.where(alive, 1 - there, 1.0)
-    lost, total = np.zeros(alive.shape), np.zeros(operator.tasks)
-    for stream in operator.inputs:
-        more, rate = _received(topology, operator, stream, loss)
-        lost += more
-        total += rate
-    return np.where(alive, lost / _positive(total), 1.0)
+class _Outputs:
+    """What of each operator's output is there, a row per plan; one row where all plans have the same.
 
+    An operator whose inputs are all fully partitioned gives the same share of each living task's output: that *factor*
+    and who lives is all there is to know of it, and task by task it is worked out only for who asks.
+    """
 
-def _received(topology: Topology, operator: Operator, stream: Stream, loss: Floats) -> tuple[Floats, Floats]:
-    """(Σ λ·IL, Σ λ) of an input stream of each task (rule 1)."""
-    sender = topology.operators[stream.upstream]
-    sent = loss[:, sender.range]
-    total = _load(operator, stream)
-    if stream.same:
-        mean = sent @ (sender.rate / _positive(sender.rate.sum()))
-        return mean[:, None] * total, total
-    starts = np.flatnonzero(np.r_[True, np.diff(stream.target) > 0])
-    lost = np.zeros((len(loss), operator.tasks))
-    lost[:, stream.target[starts]] = np.add.reduceat(sent[:, stream.source] * stream.rate, starts, axis=1)
-    return lost, total
+    def __init__(self, topology: Topology, *, joins: bool = True) -> None:
+        self._topology = topology
+        self._joins = joins
+        self._factor: dict[int, Floats] = {}  # [plans, 1], or [plans, tasks]
+        self._alive: dict[int, Bools] = {}  # [plans, tasks]
+        self._mean: dict[int, Floats] = {}  # [plans]: of the operator's whole output
 
+    def copy(self) -> _Outputs:
+        """One that can go on by itself."""
+        other = _Outputs(self._topology, joins=self._joins)
+        other._factor, other._alive, other._mean = dict(self._factor), dict(self._alive), dict(self._mean)
+        return other
 
-def _load(operator: Operator, stream: Stream) -> Floats:
-    """Per task of the receiver, tuples per second of one input stream."""
-    return np.asarray(np.bincount(stream.target, stream.rate, operator.tasks), np.float64)
+    def of(self, operator: int) -> Floats:
+        """[plans, tasks], or one row."""
+        return np.asarray(self._factor[operator] * self._alive[operator])
 
+    def update(self, alive: Mapping[int, Bools]) -> None:
+        """By operator, who lives now; everything downstream follows."""
+        self._alive.update(alive)
+        changed = set(alive)
+        for at, operator in enumerate(self._topology.operators):
+            if at in alive or any(s.upstream in changed for s in operator.inputs):
+                changed.add(at)
+                self._factor[at] = self._of_inputs(operator)
+                self._mean[at] = self._mean_of(at)
 
-def _positive(rate: Floats) -> Floats:
-    """Rates to divide by: what has no input loses nothing."""
-    return np.where(rate > 0, rate, 1.0)
+    def value(self) -> Floats:
+        """OF, [plans], or one."""
+        sinks = self._topology.sinks
+        weights = sum(o.weight for o in sinks if o.rate.sum())
+        parts = [o.weight / weights * self._mean[at] for at, o in self._sinks() if o.rate.sum()]
+        return np.asarray(np.clip(sum(parts), 0.0, 1.0))
 
+    def _sinks(self) -> list[tuple[int, Operator]]:
+        return [(int(self._topology.operator_of[o.first]), o) for o in self._topology.sinks]
 
-def _of_sinks(topology: Topology, loss: Floats) -> Floats:
-    weights = sum(o.weight for o in topology.sinks if o.rate.sum())
-    found = np.zeros(len(loss))
-    for sink in topology.sinks:
-        total = sink.rate.sum()
-        if total:
-            found += sink.weight / weights * (1 - loss[:, sink.range] @ sink.rate / total)
-    return np.clip(found, 0.0, 1.0)
+    def _mean_of(self, at: int) -> Floats:
+        operator, factor = self._topology.operators[at], self._factor[at]
+        part = operator.rate / (operator.rate.sum() or 1.0)
+        if factor.shape[1] == 1:
+            return np.asarray(factor[:, 0] * (self._alive[at] @ part))
+        return np.asarray(self.of(at) @ part)
+
+    def _of_inputs(self, operator: Operator) -> Floats:
+        """Rules 2 and 3: of the output of tasks that live, from what is there of what they read."""
+        if not operator.inputs:
+            return np.ones((1, 1))
+        inputs = [self._received(s) for s in operator.inputs]
+        if self._joins and operator.correlated:
+            return functools.reduce(np.multiply, inputs)
+        if all(s.same for s in operator.inputs):
+            loads = [np.array([s.sent.sum()]) for s in operator.inputs]
+        else:
+            loads = [s.load for s in operator.inputs]
+        total = np.sum(loads, axis=0)
+        mean = sum(i * np.divide(w, total, out=np.zeros_like(w), where=total > 0) for i, w in zip(inputs, loads))
+        return np.asarray(np.where(total > 0, mean, 1.0))
+
+    def _received(self, stream: Stream) -> Floats:
+        """[plans, tasks], or [plans, 1] where all get the same (rule 1); what has no input loses nothing."""
+        if stream.same:
+            return self._mean[stream.upstream][:, None] if stream.sent.sum() > 0 else np.ones((1, 1))
+        sent = self.of(stream.upstream)[:, stream.source] * stream.rate
+        load = stream.load
+        there = np.add.reduceat(sent, stream.starts, axis=1)
+        return np.divide(there, load, out=np.ones_like(there), where=load > 0)
 
 
 def as_masks(plans: Iterable[Iterable[int]], tasks: int) -> Bools:

@@ -44,6 +44,8 @@ class Problem:
             problems.append(f"the budget is at least 0, got {self.budget:g}")
         if self.costs is not None and (len(self.costs) != tasks or min(self.costs) <= 0):
             problems.append(f"costs are {tasks} numbers above 0, one per task")
+        elif self.budget > (most := self.cost[self.topology.fails].sum()):
+            problems.append(f"a budget of {self.budget:g} is beyond all tasks, whose replicas cost {most:g} together")
         if any(f.probability <= 0 for f in self.failures):
             problems.append("the probability of a failure is above 0")
         if any(not f.tasks <= set(range(tasks)) for f in self.failures):

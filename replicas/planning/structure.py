@@ -188,8 +188,11 @@ def _grow(problem: Problem, growing: Growing, extensions: _Extensions) -> None:
     def push(tasks: list[int]) -> None:
         if not tasks:
             return
-        values, now = growing.with_each([wants[t] for t in tasks]), growing.value
-        for task, value in zip(tasks, values, strict=True):
+        different = {tuple(wants[t].tolist()): t for t in tasks}
+        found = growing.with_each([wants[t] for t in different.values()])
+        values, now = dict(zip(different, found.tolist(), strict=True)), growing.value
+        for task in tasks:
+            value = values[tuple(wants[task].tolist())]
             cost = float(problem.cost[wants[task]].sum())
             heapq.heappush(heap, (-(float(value) - now) / cost, task, version[task]))
 

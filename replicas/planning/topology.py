@@ -62,18 +62,61 @@ class Stream:
 
     Attributes:
       upstream: index of the operator that sends.
-      partitioning: as described.
-      source, target: per substream, task of the sender and of the receiver, counted within their operators; by target.
-      rate: per substream, tuples per second.
-      same: every receiver gets the same mixture of all senders (full partitioning), so their losses are equal.
+      sent: per task of the sender, tuples per second.
+      shares: per task of the receiver, its part of what is divided over several.
     """
 
     upstream: int
     partitioning: Partitioning
-    source: Ints
-    target: Ints
-    rate: Floats
-    same: bool
+    sent: Floats
+    shares: Floats
+
+    @property
+    def same(self) -> bool:
+        """Every receiver gets the same mixture of all senders, so what they lose is equal."""
+        return self.partitioning is Partitioning.FULL
+
+    @cached_property
+    def load(self) -> Floats:
+        """Per task of the receiver, tuples per second."""
+        if self.same:
+            return np.asarray(self.sent.sum() * _parts(self.shares))
+        return np.asarray(np.bincount(self.target, self.rate, len(self.shares)), np.float64)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where in ``source``, ``target`` and ``rate`` each receiver begins: all have at least one sender."""
+        return np.flatnonzero(np.r_[True, np.diff(self.target) > 0])
+
+    # Per substream, ordered by receiver.  Full partitioning has very many of them: they are made when asked for.
+
+    @cached_property
+    def source(self) -> Ints:
+        """Task of the sender, counted within its operator."""
+        return self._pairs[0]
+
+    @cached_property
+    def target(self) -> Ints:
+        """Task of the receiver, counted within its operator."""
+        return self._pairs[1]
+
+    @cached_property
+    def rate(self) -> Floats:
+        """Tuples per second."""
+        divided = self.partitioning in (Partitioning.FULL, Partitioning.SPLIT)
+        weight = self.shares[self.target] if divided else np.ones(len(self.target))
+        total = np.bincount(self.source, weight, len(self.sent))[self.source]
+        part = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+        return np.asarray(self.sent[self.source] * part)
+
+    @cached_property
+    def _pairs(self) -> tuple[Ints, Ints]:
+        senders, receivers = len(self.sent), len(self.shares)
+        if self.same:
+            return np.tile(np.arange(senders), receivers), np.repeat(np.arange(receivers), senders)
+        if self.partitioning is Partitioning.MERGE:
+            return np.arange(senders), np.arange(senders) // (senders // receivers)
+        return np.arange(receivers) // (receivers // senders), np.arange(receivers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +159,11 @@ class Topology:
             problems += _misfits(spec, ordered, index)
             if problems:
                 continue
-            streams = tuple(self._stream(spec, index[name], kind) for name, kind in spec.inputs.items())
+            shares = np.ones(spec.tasks) if spec.shares is None else np.asarray(spec.shares, np.float64)
+            streams = tuple(
+                Stream(index[name], kind, self.operators[index[name]].rate, shares)
+                for name, kind in spec.inputs.items()
+            )
             self.operators.append(
                 Operator(
                     spec.name,
@@ -134,15 +181,6 @@ class Topology:
             problems.append("no sink has any output: all rates are zero")
         if problems:
             raise ConfigError(problems)
-
-    def _stream(self, spec: OperatorSpec, upstream: int, kind: Partitioning) -> Stream:
-        sender = self.operators[upstream]
-        shares = np.asarray(spec.shares if spec.shares is not None else np.ones(spec.tasks), np.float64)
-        source, target = _pairs(kind, sender.tasks, spec.tasks)
-        weight = shares[target] if kind in (Partitioning.FULL, Partitioning.SPLIT) else np.ones(len(target))
-        total = np.bincount(source, weight, sender.tasks)[source]
-        rate = sender.rate[source] * np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
-        return Stream(upstream, kind, source, target, rate, kind is Partitioning.FULL)
 
     @property
     def tasks(self) -> int:
@@ -165,16 +203,6 @@ class Topology:
     def fails(self) -> Bools:
         """Per task, whether it can fail at all."""
         return np.repeat([o.fails for o in self.operators], [o.tasks for o in self.operators])
-
-    @cached_property
-    def downstream(self) -> Bools:
-        """[a, b]: operator b is a, or is fed by a over any number of steps."""
-        count = len(self.operators)
-        reach = np.eye(count, dtype=np.bool_)
-        for at, operator in enumerate(self.operators):
-            for stream in operator.inputs:
-                reach[:, at] |= reach[:, stream.upstream]
-        return reach
 
     def name_of(self, task: int) -> str:
         """``operator/partition``."""
@@ -224,17 +252,16 @@ def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping
     return found
 
 
-def _pairs(kind: Partitioning, senders: int, receivers: int) -> tuple[Ints, Ints]:
-    """(sender, receiver) of each substream, by receiver."""
-    if kind is Partitioning.FULL:
-        return np.tile(np.arange(senders), receivers), np.repeat(np.arange(receivers), senders)
-    if kind is Partitioning.MERGE:
-        return np.arange(senders), np.arange(senders) // (senders // receivers)
-    return np.arange(receivers) // (receivers // senders), np.arange(receivers)
+def _parts(of: Floats) -> Floats:
+    """Parts of a whole; nothing of nothing."""
+    whole = of.sum()
+    return np.asarray(of / whole if whole > 0 else np.zeros_like(of))
 
 
 def _output(spec: OperatorSpec, streams: Sequence[Stream]) -> Floats:
+    """A join with nothing on one side gives nothing (its effective input is a product)."""
     if spec.rates is not None:
         return np.asarray(spec.rates, np.float64)
-    received = [np.bincount(s.target, s.rate, spec.tasks) for s in streams]
-    return np.asarray(np.sum(received, axis=0) * spec.selectivity, np.float64)
+    received = np.array([s.load for s in streams])
+    there = (received > 0).all(axis=0) if spec.correlated else True
+    return np.asarray(received.sum(axis=0) * spec.selectivity * there, np.float64)

@@ -45,7 +45,7 @@ def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
 
 
 #: Pure packages: what decides takes values and returns values; time, randomness and the outside are passed in.
-PURE = [p for p in FILES if p.parts[-2] in ("operators", "consistency")]
+PURE = [p for p in FILES if p.parts[-2] in ("operators", "consistency", "planning")]
 FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asyncio"}
 
 

@@ -157,6 +157,26 @@ def test_failures_that_are_likely_weigh_more() -> None:
     assert problem.values(as_masks([[0], [1]], 7)) == pytest.approx([0.97, 0.64])
 
 
+def test_a_join_with_nothing_on_one_side_gives_nothing() -> None:
+    sources = [OperatorSpec("a", 1, {}, rates=[1]), OperatorSpec("b", 1, {}, rates=[0])]
+    with pytest.raises(ConfigError, match="all rates are zero"):
+        Topology([*sources, OperatorSpec("z", 1, {"a": FULL, "b": FULL}, correlated=True)])
+
+
+@pytest.mark.parametrize(
+    ("budget", "costs", "said"),
+    [
+        (-1, None, "at least 0, got -1"),
+        (8, None, "a budget of 8 is beyond all tasks, whose replicas cost 7 together"),
+        (1, [1.0] * 6, "7 numbers above 0, one per task"),
+        (1, [0.0] * 7, "7 numbers above 0, one per task"),
+    ],
+)
+def test_problems_that_cannot_be(budget: float, costs: list[float] | None, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Problem(MERGING, budget, costs=costs)
+
+
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
