@@ -18,6 +18,7 @@ from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
+from consistency.checking.steady import check_steady
 from consistency.checking.switching import check_switching
 from spe.plan import Plan
 
@@ -75,6 +76,7 @@ def judge(
         *check_availability(history, static, plan, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),
         *check_masked(history, static, plan, bounds, counters),
+        *check_steady(history, plan, bounds, counters),
         *check_alarms(history, bounds.steps_per_second, counters),
     ]
     if premise.healed and premise.survivors:

@@ -294,6 +294,17 @@ def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
     return piece
 
 
+@mutant(UnitReplica, "_correctable", "redo begins although nothing has healed (R1)")
+def redo_too_early(original: Any, self: Any, now: int) -> bool:
+    restart = self.sunion.restart
+    return restart is not None and self.sunion.stable_end >= restart
+
+
+@mutant(UnitReplica, "_stays", "a redo ends as soon as it has caught up, however often that is (R2)")
+def forced_rec_done_after_forced_rec_done(original: Any, self: Any, now: int) -> bool:
+    return False
+
+
 @mutant(UnitReplica, "_correctable", "a healed failure is never corrected (R1)")
 def never_corrected(original: Any, self: Any, now: int) -> bool:
     return False

@@ -237,6 +237,8 @@ KILLS: dict[str, str] = {
     "boundary-before-its-tuples": "everybody dies, and has a checkpoint",
     "released-forgotten": "failures beside periodic checkpoints",
     "redo-runs-ahead": "late, and the consumer freezes",
+    "redo-too-early": "one replica fails, then the other",
+    "forced-rec-done-after-forced-rec-done": "late",
     "stale-generation-accepted": "late, and the consumer freezes",
     "never-switches": "one replica fails, then the other",
     "no-skip-after-an-install": "kills where a source is unsorted",

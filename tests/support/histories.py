@@ -1,6 +1,6 @@
 """Histories as text, a line per event: ``SECONDS what whose …``.  Elements are in the notation of docs/traces.md.
 
-    1.0 up HOST            1.0 down HOST           1.0 state REPLICA STABLE
+    1.0 up HOST            1.0 down HOST           1.0 state REPLICA STABLE         (or STABILIZATION fresh)
     1.0 open WHO PRODUCER #1 main 0 T*             (position, and T* where there is one)
     1.0 recv WHO PRODUCER #1 main: S1/3a B10       1.0 give CLIENT: S1/3a
     1.0 promote WHO #2     1.0 close WHO #1
@@ -61,8 +61,8 @@ def _events(line: str, schema: Schema, pool: StringPool) -> Iterator[Event]:
             yield ProcessUp(at, host, at)
         case "down", [host]:
             yield ProcessDown(at, host)
-        case "state", [replica, state]:
-            yield StateChanged(at, replica, NodeState[state], False)
+        case "state", [replica, state, *rest]:
+            yield StateChanged(at, replica, NodeState[state], rest == ["fresh"])
         case "open", [who, producer, number, mode, position, *rest]:
             t_star = int(rest[0]) if rest else BEFORE_TIME
             generation, held = int(number[1:]), bool(rest)

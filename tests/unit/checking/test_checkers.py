@@ -391,7 +391,7 @@ FAILING = SETTLED + "1 state u1/0@n1a UP_FAILURE\n"
 
 
 def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
-    assert found(FAILING + "9 state u1/0@n1a STABILIZATION") == {("preferred", "a STABLE producer is taken")}
+    assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
 
 
 def test_a_consumer_that_reads_nobody_is_found() -> None:
@@ -404,7 +404,7 @@ def test_a_consumer_that_reads_nobody_is_found() -> None:
     "text",
     [
         "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n9 state u1/0@n1a STABLE",
-        "2 state u1/0@n1b UP_FAILURE\n9 state u1/0@n1b STABILIZATION",
+        "2 state u1/0@n1b UP_FAILURE\n9 state u1/0@n1a UP_FAILURE",
         "1.1 fault 1 cut client:c>n1b\n9 end 1\n9.5 state u1/0@n1a STABLE",
         "1.1 down client:c\n9 up client:c",
     ],
@@ -437,6 +437,86 @@ def test_a_long_failure_may_make_something_tentative() -> None:
     judged = masked(make_plan(), 5, tentative=True)
     assert judged.findings == []
     assert judged.counters.amounts["masked runs"] == 0
+
+
+# --- steady ---
+
+REPLICA = "u1/0@n1a"
+BUCKET_US = make_plan().bucket_us
+#: Both inputs are stable up to 100 when it fails at second 2.
+FAILS = (
+    f"0 state {REPLICA} STABLE\n"
+    + "\n".join(
+        f"0.1 open {REPLICA}<{s} source:{s} #1 main 0\n1 recv {REPLICA}<{s} source:{s} #1 main: B100(0)" for s in "ab"
+    )
+    + f"\n2 state {REPLICA} UP_FAILURE\n"
+)
+
+
+def corrects(at: float, until: float, *, end: str = "UP_FAILURE", bucket: int = 0, feed: int = 1) -> str:
+    """A redo beside live results; BUCKET buckets are stable by then (0: nothing new is)."""
+    promises = [f"{at} recv {REPLICA}<{s} source:{s} #{feed} main: B{bucket * BUCKET_US}(0)\n" for s in "ab" if bucket]
+    return f"{''.join(promises)}{at} state {REPLICA} STABILIZATION fresh\n{until} state {REPLICA} {end}\n"
+
+
+FLAPS = {("steady", "forced rec_dones come X apart")}
+IN_VAIN = {("steady", "a redo has something to redo")}
+
+
+def test_forced_rec_dones_that_come_x_apart_hold_and_are_counted() -> None:
+    judged = verdict(
+        FAILS + corrects(3, 4, bucket=1) + corrects(4.5, 5.1, bucket=2) + corrects(6, 6.5, bucket=3, end="STABLE")
+    )
+    assert judged.findings == []
+    assert judged.counters.amounts["forced rec_dones compared"] == 1
+    assert judged.counters.amounts["redos checked"] == 3
+
+
+def test_forced_rec_dones_soon_after_each_other_are_found() -> None:
+    text = FAILS + corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)
+    (finding,) = verdict(text).findings
+    assert {(finding.property, finding.rule)} == FLAPS
+    assert finding.consumer == REPLICA
+    assert "0.500 s after the last one; X is 1.000 s" in finding.what
+    between = corrects(4.05, 4.1, bucket=2, end="STABLE") + f"4.2 state {REPLICA} UP_FAILURE\n"
+    assert found(FAILS + corrects(3, 4, bucket=1) + between + corrects(4.3, 4.5, bucket=3)) == FLAPS
+
+
+def test_who_has_no_room_for_fresh_results_may_end_its_redo_at_once() -> None:
+    first, second = corrects(3, 4, bucket=1), corrects(4.1, 4.5, bucket=2)
+    stands_back = f"4.2 state {REPLICA} STABILIZATION\n"
+    begins, ends = second.splitlines(keepends=True)[:-1], second.splitlines(keepends=True)[-1:]
+    assert verdict(FAILS + first + "".join([*begins, stands_back, *ends])).findings == []
+
+
+def test_who_began_anew_has_ended_no_redo() -> None:
+    anew = f"4.05 state {REPLICA} RECOVERING\n" + "".join(
+        f"4.05 close {REPLICA}<{s} #1\n4.06 open {REPLICA}<{s} source:{s} #2 main 0\n" for s in "ab"
+    )
+    text = FAILS + corrects(3, 4, bucket=1) + anew + f"4.07 state {REPLICA} UP_FAILURE\n"
+    assert verdict(text + corrects(4.1, 4.5, bucket=2, feed=2)).findings == []
+
+
+def test_where_live_is_suspended_while_it_corrects_nothing_is_claimed() -> None:
+    plan = make_plan()
+    suspends = replace(plan, nodes={n: replace(o, during_stabilization=Policy.SUSPEND) for n, o in plan.nodes.items()})
+    text = FAILS + (corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)).replace(" fresh", "")
+    assert verdict(text, plan=suspends).findings == []
+    assert found(text) == FLAPS
+
+
+def test_a_redo_of_nothing_is_found() -> None:
+    assert found(FAILS + corrects(3, 4)) == IN_VAIN
+    one_input = f"3 recv {REPLICA}<a source:a #1 main: B{BUCKET_US}(0)\n"
+    assert found(FAILS + one_input + corrects(3, 4)) == IN_VAIN
+    assert found(FAILS + corrects(3, 4, bucket=1) + corrects(6, 7)) == IN_VAIN
+
+
+def test_of_inputs_that_the_history_does_not_tell_of_nothing_is_claimed() -> None:
+    states = "\n".join(line for line in (FAILS + corrects(3, 4) + corrects(4.1, 4.2)).splitlines() if " state " in line)
+    judged = verdict(states)
+    assert judged.findings == []
+    assert judged.counters.amounts["redos checked"] == 0
 
 
 # --- all of it ---

@@ -1,0 +1,114 @@
+"""Corrections are worth their while: a redo has something to redo (R1), and forced rec_dones come X apart (R2).
+
+A rec_done is *forced* where the failure is still on: STABILIZATION is followed by UP_FAILURE, and all who read the
+replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
+where nobody has fresh results meanwhile, for then ending the redo is the way to give them: live has stood back for lack
+of room, or the policy is to suspend it.  Nor of a replica whose inputs the history does not tell of (real processes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.history import History, Opened, Received, StateChanged
+from spe.batch import Boundary
+from spe.plan import Channel, Plan, Policy
+from spe.states import Kind, NodeState
+from spe.times import BEFORE_TIME, END_OF_TIME, floor_to
+
+_PROPERTY = "steady"
+
+
+def check_steady(history: History, plan: Plan, bounds: Bounds, counters: Counters) -> Iterator[Finding]:
+    """See the module."""
+    replicas = {
+        f"{of}@{node}": _Replica(
+            f"{of}@{node}",
+            plan.bucket_us,
+            plan.share(of.unit, node).x_us,
+            plan.nodes[node].during_stabilization is Policy.SUSPEND,
+            {channel: None for channel in plan.unit[of.unit].channels_in()},
+        )
+        for of, nodes in plan.placement.items()
+        for node in nodes
+    }
+    for event in history:
+        match event:
+            case Received(_, consumer, channel, _, _, mode, Boundary(kind=Kind.STABLE, time=time)):
+                if mode and consumer in replicas:
+                    replicas[consumer].promised(channel, time)
+            case Opened(_, consumer, channel, _, _, _, _, frontier):
+                if consumer in replicas:
+                    replicas[consumer].promised(channel, frontier)
+            case StateChanged(at_us, name, state, fresh) if name in replicas:
+                yield from replicas[name].moved(at_us, state, fresh, bounds.processing_us, counters)
+
+
+@dataclass(slots=True)
+class _Replica:
+    """What a replica has been promised, and how it has moved.
+
+    Attributes:
+      frontiers: stable frontier of each input; None: it was never opened, so we know nothing of it.
+      failed_end: end of the last stable bucket as UP_FAILURE began, tuple time; None: not known.
+      forced_at: when its last forced rec_done was.
+      stood_back: live results went on in this STABILIZATION, and do not any more.
+    """
+
+    name: str
+    bucket_us: int
+    x_us: int
+    suspends: bool
+    frontiers: dict[Channel, int | None]
+    state: NodeState = NodeState.RECOVERING
+    fresh: bool = False
+    failed_end: int | None = None
+    forced_at: int | None = None
+    stood_back: bool = False
+
+    def promised(self, channel: Channel, frontier: int) -> None:
+        known = self.frontiers.get(channel)
+        self.frontiers[channel] = frontier if known is None else max(known, frontier)
+
+    def _stable_end(self) -> int | None:
+        known = [f for f in self.frontiers.values() if f is not None]
+        if len(known) < len(self.frontiers):
+            return None
+        low = min(known)
+        return low if low in (BEFORE_TIME, END_OF_TIME) else floor_to(low, self.bucket_us)
+
+    def moved(self, at_us: int, state: NodeState, fresh: bool, slack_us: int, counters: Counters) -> Iterator[Finding]:
+        before, was_fresh, self.state, self.fresh = self.state, self.fresh, state, fresh
+        if state is NodeState.RECOVERING:  # it holds nothing of what came before
+            self.frontiers = dict.fromkeys(self.frontiers)
+            self.failed_end = self.forced_at = None
+        elif state is NodeState.UP_FAILURE and before is not state:
+            if before is NodeState.STABILIZATION:
+                yield from self._forced(at_us, slack_us, was_fresh, counters)
+            self.failed_end = self._stable_end()
+        elif state is NodeState.STABILIZATION:
+            self.stood_back = before is state and (self.stood_back or was_fresh) and not fresh
+            if before is NodeState.UP_FAILURE:
+                yield from self._redo(at_us, counters)
+
+    def _forced(self, at_us: int, slack_us: int, was_fresh: bool, counters: Counters) -> Iterator[Finding]:
+        last, self.forced_at = self.forced_at, at_us
+        if last is None or self._stable_end() is None or self.stood_back or (self.suspends and not was_fresh):
+            return
+        counters.add("forced rec_dones compared")
+        if at_us - last < self.x_us - slack_us:
+            what = f"a forced rec_done {(at_us - last) / 1e6:.3f} s after the last one; X is {self.x_us / 1e6:.3f} s"
+            yield Finding(_PROPERTY, "forced rec_dones come X apart", at_us, self.name, what)
+
+    def _redo(self, at_us: int, counters: Counters) -> Iterator[Finding]:
+        end = self._stable_end()
+        if end is None or self.failed_end is None:
+            return
+        counters.add("redos checked")
+        if end <= self.failed_end:
+            what = f"it corrects, though nothing became stable: the last stable bucket still ends at {end}"
+            yield Finding(_PROPERTY, "a redo has something to redo", at_us, self.name, what)
