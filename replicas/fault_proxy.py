@@ -98,6 +98,13 @@ class FaultProxy:
             if {route.dialler, route.listener} == {a, b}:
                 connection.abort()
 
+    def half_open(self, a: str, b: str) -> bool:
+        """One connection of two processes is forgotten: what is sent on it vanishes, its end as well.  False: none."""
+        alive = [c for c, r in self._connections.items() if {r.dialler, r.listener} == {a, b} and not c.forgotten]
+        if alive:
+            self._random.choice(alive).forget()
+        return bool(alive)
+
     async def refuse(self, pairs: set[tuple[str, str]]) -> None:
         """From now on connections of exactly these (dialler, listener) pairs are refused; open ones stay."""
         assert self._nursery is not None, "the proxy does not run"
@@ -171,6 +178,15 @@ class _Connection:
             _linger_not(end)
         self.scope.cancel()
 
+    @property
+    def forgotten(self) -> bool:
+        return any(lane.forgotten for lane in self.lanes)
+
+    def forget(self) -> None:
+        """Neither end hears from the other again, not even that it has gone."""
+        for lane in self.lanes:
+            lane.forget()
+
     def changed(self) -> None:
         for lane in self.lanes:
             lane.changed()
@@ -188,10 +204,17 @@ class _Lane:
         self._bytes = 0
         self._free_at = 0.0
         self._event = trio.Event()
+        self.forgotten = False
 
     def changed(self) -> None:
         self._event.set()
         self._event = trio.Event()
+
+    def forget(self) -> None:
+        self.forgotten = True
+        self._waiting.clear()
+        self._bytes = 0
+        self.changed()
 
     async def read(self, abort: _Abort) -> None:
         while True:
@@ -200,7 +223,11 @@ class _Lane:
             try:
                 data = bytes(await self._source.receive_some(_READ_BYTES))
             except trio.BrokenResourceError:
-                return abort()
+                return None if self.forgotten else abort()
+            if self.forgotten:
+                if not data:
+                    return None
+                continue
             self._waiting.append((self._due(len(data)), data))
             self._bytes += len(data)
             self.changed()
@@ -217,7 +244,7 @@ class _Lane:
         return max(last, self._free_at + late)
 
     async def write(self, abort: _Abort) -> None:
-        while True:
+        while not self.forgotten:
             changed = self._event
             if not self._waiting or self._way().held:
                 await changed.wait()
@@ -232,10 +259,13 @@ class _Lane:
                     return await self._target.send_eof()
                 await self._target.send_all(data)
             except trio.BrokenResourceError:
-                return abort()
+                return None if self.forgotten else abort()
+            if self.forgotten:
+                return None
             self._waiting.popleft()
             self._bytes -= len(data)
             self.changed()
+        return None
 
 
 def _linger_not(stream: trio.SocketStream) -> None:

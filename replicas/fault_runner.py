@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from replicas.fault_state import Action, FaultState
+from replicas.fault_state import ONCE, Action, FaultState
 from replicas.faults import READS, STATE, Fault, FaultKind
 from spe.env import Clock
 
@@ -51,7 +51,7 @@ class FaultRunner:
       perform: does things to processes.
       reads: the node that a client reads now, for targets such as ``reads:screen``; None: nobody.
       in_state: a node that has a replica in a state now, for targets such as ``state:STABILIZATION``; None: nobody.
-      once: makes a fault that has no length happen (reset); "" or why not.
+      once: makes a fault that has no length happen (reset, half-open, flip); "" or why not.
       told: called when a fault begins, ends, or could not be done: "began", "ended", "failed".
 
     Attributes:
@@ -127,7 +127,7 @@ class FaultRunner:
         if happening.fault.kind is FaultKind.HEAL:
             self._note_healed()
         await self._do(happening, actions)
-        if happening.fault.kind in (FaultKind.RESET, FaultKind.FLIP):
+        if happening.fault.kind in ONCE:
             error = "not here" if self._once is None else await self._once(happening.fault)
             if error:
                 happening.errors.append(error)

@@ -82,7 +82,8 @@ class LinkFaults:
 
 
 _LASTING_ON_LINKS: Final = (FaultKind.CUT, FaultKind.DELAY, FaultKind.SLOW, FaultKind.LOSS, FaultKind.REFUSE)
-_ONCE: Final = (FaultKind.RESET, FaultKind.FLIP)
+#: What is over as it happens: the state keeps nothing of it.
+ONCE: Final = (FaultKind.RESET, FaultKind.HALF_OPEN, FaultKind.FLIP)
 _DOWN: Final = (FaultKind.KILL, FaultKind.POWER)
 
 
@@ -143,7 +144,7 @@ class FaultState:
             return number, self._heal(fault)
         if fault.kind is FaultKind.RESTART:
             return number, [Action(Do.RESTART, p) for p in fault.first]
-        if fault.kind in _ONCE:
+        if fault.kind in ONCE:
             return number, []
         items = self._items(fault)
         self._active[number] = items
@@ -213,7 +214,7 @@ class FaultState:
         return sorted({(i.first, i.second) for i in self._items(fault)})
 
     def _items(self, fault: Fault) -> set[_Item]:
-        if fault.kind not in (*_LASTING_ON_LINKS, FaultKind.RESET):
+        if fault.kind not in (*_LASTING_ON_LINKS, FaultKind.RESET, FaultKind.HALF_OPEN):
             return {_Item(fault.kind, p, "", fault.by_us, 0, fault.amount) for p in fault.first}
         items = set()
         for a in others(fault.first, "", self._processes):

@@ -51,6 +51,7 @@ class FaultKind(enum.StrEnum):
     LOSS = "loss"  # a link loses sends, which come again later
     REFUSE = "refuse"  # new connections over a link are refused
     RESET = "reset"  # connections over a link break
+    HALF_OPEN = "half-open"  # one connection over a link is forgotten on its way: what is sent on it vanishes
     STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
     FULL = "full"  # a disk is full
     FLIP = "flip"  # a bit of a file turns
@@ -135,12 +136,13 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": (*_LINK, "share", "for"),
     "refuse": (*_LINK, "for"),
     "reset": ("target", "from", "to"),
+    "half-open": ("target", "from", "to"),
     "heal": ("target", "from", "to"),
 }
 #: The field that holds a kind's amount, and what it must be.
 _AMOUNTS: Final[Mapping[str, str]] = {"slow": "bytes_per_second", "loss": "share", "busy": "times"}
 #: What happens to links rather than to processes, or to both.
-LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "heal")
+LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "half-open", "heal")
 #: What only some processes can suffer.
 _ONLY: Final[Mapping[str, tuple[str, str]]] = {
     "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
@@ -150,14 +152,14 @@ _ONLY: Final[Mapping[str, tuple[str, str]]] = {
 _REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
 REAL: Final[Mapping[str, frozenset[str]]] = {
     "inside": _REAL,
-    "proxy": _REAL | {"slow", "refuse", "reset"},
+    "proxy": _REAL | {"slow", "refuse", "reset", "half-open"},
     "namespaces": _REAL - {"delay"},
 }
 
 
 Kind = Literal[
-    "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "stall",
-    "full", "flip", "skew", "heal",
+    "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "half-open",
+    "stall", "full", "flip", "skew", "heal",
 ]  # fmt: skip
 
 

@@ -65,6 +65,10 @@ class Links(Protocol):
         """The connections of these pairs break; "" or why not."""
         ...
 
+    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+        """One connection of each of these pairs is forgotten on its way; "" or why not."""
+        ...
+
 
 @contextlib.contextmanager
 def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> Iterator[Links]:
@@ -124,6 +128,9 @@ class InsideLinks:
     def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
         return "processes do not reset their own links: use --links proxy"
 
+    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "processes do not forget their own connections: use --links proxy"
+
 
 class ProxyLinks:
     """Every link goes through a listener of a proxy in the supervising process."""
@@ -166,6 +173,10 @@ class ProxyLinks:
             self._proxy.reset(a, b)
         return ""
 
+    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+        found = [self._proxy.half_open(a, b) for a, b in sorted({(min(pair), max(pair)) for pair in pairs})]
+        return "" if any(found) else "there is no connection"
+
 
 class NamespaceLinks:
     """Every process in a network namespace of its own."""
@@ -196,3 +207,6 @@ class NamespaceLinks:
 
     def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
         return "namespaces cannot reset: use --links proxy"
+
+    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "namespaces forget no connection: use --links proxy"

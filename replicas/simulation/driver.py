@@ -29,7 +29,7 @@ class FaultDriver:
     """The faults of one simulated run.
 
     Args:
-      random: which bit flips.
+      random: which bit flips, which connection becomes half open.
       unlimited: whatever kills are asked for happen; P3's premise is then not ours to keep.
 
     Attributes:
@@ -151,6 +151,10 @@ class FaultDriver:
             for a, b in self._state.pairs(fault):
                 self._cluster.network.reset(a, b)
             return ""
+        if fault.kind is FaultKind.HALF_OPEN:
+            pairs = sorted({(min(pair), max(pair)) for pair in self._state.pairs(fault)})
+            found = [self._cluster.network.half_open(a, b, self._random) for a, b in pairs]
+            return "" if any(found) else "there is no connection"
         for host in fault.first:
             if host.startswith("source:"):
                 return f"{host} has the only copy of its stream"

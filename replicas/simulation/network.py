@@ -72,12 +72,19 @@ class SimNetwork:
                 end.outgoing.lost = True
         self._links_changed()
 
-    def lose_one(self, random: Random) -> None:
-        """One direction of one connection becomes half open."""
-        alive = [e for e in self._ends if not (e.over or e.other.over or e.outgoing.lost)]
+    def half_open(self, a: str, b: str, random: Random) -> bool:
+        """One connection that two hosts have now becomes half open; the others, and new ones, go on.  False: none."""
+        alive = [
+            end
+            for end in self._ends
+            if (end.outgoing.source, end.outgoing.target) in ((a, b), (b, a))
+            and not (end.over or end.other.over or end.outgoing.lost)
+        ]
         if alive:
-            random.choice(alive).outgoing.lost = True
+            end = random.choice(alive)
+            end.outgoing.lost = end.incoming.lost = True
             self._links_changed()
+        return bool(alive)
 
     def reset(self, *hosts: str) -> None:
         """Connections break at both ends: all of one host, or those between two."""

@@ -135,6 +135,10 @@ class _Drawing:
         for a, b in self._some_links():
             yield {"at": at, "kind": "reset", "from": a, "to": b}
 
+    def _half_open(self, at: int) -> Iterator[Entry]:
+        for a, b in self._some_links():
+            yield {"at": at, "kind": "half-open", "from": a, "to": b}
+
     def _kill(self, at: int) -> Iterator[Entry]:
         hosts = [*self._nodes, *self._nodes, *self._sources]
         yield {"at": at, "kind": "kill", "target": self._random.choice(hosts), "for": self._for()}
@@ -262,6 +266,7 @@ _KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "lossy": _Drawing._lossy,
     "refused": _Drawing._refused,
     "reset": _Drawing._reset,
+    "half open": _Drawing._half_open,
     "kill": _Drawing._kill,
     "power": _Drawing._power,
     "restart": _Drawing._restart,

@@ -11,7 +11,7 @@ import trio
 from replicas.cluster import Cluster
 from replicas.fault_runner import FaultRunner
 from replicas.fault_state import Action, Conditions, Do, FaultState
-from replicas.faults import Fault, one_fault, refuse_unreal
+from replicas.faults import Fault, FaultKind, one_fault, refuse_unreal
 from replicas.link_faults import Links
 from replicas.managed_process import Phase
 from replicas.serving import Opened
@@ -74,7 +74,8 @@ class Hands:
 
     async def once(self, fault: Fault) -> str:
         """A fault without a length; "" or why it could not be done."""
-        return self._links.reset(self._state.pairs(fault))
+        pairs = self._state.pairs(fault)
+        return self._links.reset(pairs) if fault.kind is FaultKind.RESET else self._links.half_open(pairs)
 
     async def _tell(self, name: str) -> str:
         """A frozen or dead process hears it when it runs again."""

@@ -329,6 +329,11 @@ def two_live_subscriptions(original: Any, self: Any, owner: Any, index: int, act
         original(self, owner, index, action)
 
 
+@mutant(Choosing, "_has_more", "a connection that is half open is never noticed (F4)")
+def half_open_for_ever(original: Any, self: Any, feed: Any, producer: Any) -> bool:
+    return False
+
+
 @mutant(Choosing, "_best", "a failing producer is kept although another one is stable (F4)")
 def never_switches(original: Any, self: Any, now: int) -> Any:
     if self.main is not None and self.producers[self.main.producer].alive:

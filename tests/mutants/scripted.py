@@ -197,6 +197,14 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "12s", "kind": "kill", "target": "n1b", "for": "1s"},
         ],
     ),
+    "connections become half open": (
+        _ALONE,
+        {},
+        [
+            {"at": f"{at}s", "kind": "half-open", "from": a, "to": b}
+            for at, (a, b) in enumerate([("source:a", "n1a"), ("n1a", "n2"), ("n2", "client:client")] * 4, start=3)
+        ],
+    ),
     "kills where a source is unsorted": (
         _UNSORTED,
         {},
@@ -240,6 +248,7 @@ KILLS: dict[str, str] = {
     "redo-too-early": "one replica fails, then the other",
     "forced-rec-done-after-forced-rec-done": "late",
     "stale-generation-accepted": "late, and the consumer freezes",
+    "half-open-for-ever": "connections become half open",
     "never-switches": "one replica fails, then the other",
     "no-skip-after-an-install": "kills where a source is unsorted",
     "sends-before-sync": "everybody dies, and has a checkpoint",

@@ -112,6 +112,22 @@ async def test_a_reset_breaks_the_connection_at_both_ends() -> None:
                 await end.receive_some(1)
 
 
+async def test_a_half_open_connection_loses_what_is_sent_and_its_end_and_new_ones_go_on() -> None:
+    async with linked() as (proxy, route, here, there):
+        assert not proxy.half_open("a", "c")
+        assert proxy.half_open("b", "a")
+        assert not proxy.half_open("a", "b"), "there is no other one"
+        await here.send_all(bytes(4 << 20))  # more than a window: it is taken, and vanishes
+        assert await silent(there)
+        await here.aclose()
+        assert await silent(there), "it does not hear that the other end has gone"
+        with trio.fail_after(SOON_S):
+            again = await trio.open_tcp_stream(*parse_address(route.listen))
+            await again.send_all(b"heard")
+        await trio.aclose_forcefully(again)
+        await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_a_refused_link_keeps_what_is_open_and_comes_back() -> None:
     async with linked() as (proxy, route, here, there):
         await proxy.refuse({("a", "b")})

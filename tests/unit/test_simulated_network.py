@@ -221,6 +221,27 @@ async def test_half_open_is_for_ever_and_for_what_there_is_now(clock: JumpClock)
         assert await (await accepted.receive()).receive_some() == b"heard"
 
 
+async def test_one_connection_of_two_hosts_becomes_half_open_and_the_others_go_on(clock: JumpClock) -> None:
+    network = SimNetwork()
+    async with serving(network) as accepted:
+        pairs = []
+        for _ in range(3):
+            near = await connect(network)
+            pairs.append((near, await accepted.receive()))
+        assert not network.half_open("a", "c", Random(1))
+        assert network.half_open("b", "a", Random(1))
+        network.set_links({})
+        silent = 0
+        for near, far in pairs:
+            await near.send_all(b"there")
+            await far.send_all(b"back")
+            if await silent_s(far, 5) == 5:
+                silent += 1
+                assert await silent_s(near, 5) == 5
+        assert silent == 1
+        assert [network.half_open("a", "b", Random(1)) for _ in range(3)] == [True, True, False]
+
+
 async def test_a_reset_breaks_both_ends_at_once(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far), trio.open_nursery() as nursery:

@@ -439,6 +439,14 @@ def test_a_long_failure_may_make_something_tentative() -> None:
     assert judged.counters.amounts["masked runs"] == 0
 
 
+def test_a_short_failure_beside_a_half_open_connection_may_make_something_tentative() -> None:
+    text = running(40, fault="fault 2 half-open source:a>n1a n1a>source:a", begun=15)
+    lines = [*text.splitlines(), f"20.2 {CUT_B}", "20.5 end 1", "20.9 give client:c: T/21y U(0)"]
+    judged = verdict("\n".join(sorted(lines, key=lambda line: float(line.split()[0]))))
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 0
+
+
 # --- steady ---
 
 REPLICA = "u1/0@n1a"
