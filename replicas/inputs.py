@@ -61,6 +61,11 @@ class Input(Choosing):
             f is not None and f.opened and (f.paused or now - f.last_arrival <= self._stall_us) for f in self._feeds()
         )
 
+    def live(self, now: int) -> bool:
+        """S5: it delivers, from a producer that is STABLE."""
+        main = self.main
+        return main is not None and self.producers[main.producer].state is NodeState.STABLE and self.arriving(now)
+
     def caught_up(self) -> bool:
         """We hold everything stable that any producer has told us of."""
         known = max((p.frontier for p in self.producers.values() if p.alive), default=BEFORE_TIME)

@@ -305,6 +305,12 @@ class NodeProcess:
             for hosted in self._hosted.values():
                 if hosted.replica.full() and (given_up := hosted.make_room(now)):
                     self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
+                for lag in hosted.replica.watch_skew(now):
+                    self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
+                    print(
+                        f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up",
+                        file=sys.stderr,
+                    )
                 if hosted.replica.time_matters(now):
                     hosted.work.wake()
 

@@ -13,12 +13,14 @@ from typing import Any
 from consistency.agreement import Agreement, Difference
 from consistency.instance import Checkpoint
 from consistency.partners import Ask, Partners
+from consistency.skew import InputSkew
 from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
 from replicas.feeds import Action
 from replicas.inputs import Input
 from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
+from spe.describe import show_duration
 from spe.plan import Channel, Plan, Reconcile, ReplicaId
 from spe.review import stall_us
 from spe.schema import Schema
@@ -112,6 +114,9 @@ class Replica:
             redo_bytes=plan.limits.input_bytes,
             slice_rows=plan.limits.slice_rows,
         )
+        self._skew = InputSkew(
+            self.sunion, bucket_us=plan.bucket_us, alpha_x_us=self.node.alpha_x_us, x_us=self.node.x_us
+        )
         self.announce(NodeState.RECOVERING, False)
 
     @property
@@ -194,6 +199,18 @@ class Replica:
             return True
         return self.sunion.waited(now) >= self.node.alpha_x_us
 
+    def watch_skew(self, now: int) -> list[str]:
+        """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
+        if self.state is NodeState.RECOVERING:
+            return []
+        if not self._skew.lagging and self.sunion.waited(now) <= self.node.alpha_x_us:
+            return []  # the ordinary day
+        return [self._lag(at) for at in self._skew.watch(now, [i.live(now) for i in self.inputs])]
+
+    def _lag(self, at: int) -> str:
+        behind, ahead = show_duration(self._skew.behind_us(at)), self.inputs[self._skew.foremost()].channel
+        return f"{self.inputs[at].channel} lags {ahead} by {behind} of tuple time"
+
     def choose(self, now: int) -> list[tuple[int, Action]]:
         """Connection work, per input index."""
         if not self.installed:
@@ -203,6 +220,7 @@ class Replica:
     def shift(self, gap_us: int, now: int) -> None:
         """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
         self.sunion.shift_clocks(gap_us, now)
+        self._skew.shift(gap_us, now)
         self._started_at = min(self._started_at + gap_us, now)
         for one in self.inputs:
             for feed in (one.main, one.corr):
@@ -348,6 +366,7 @@ class Replica:
             "installed": self.installed,
             "missing": self.missing(),
             "differs": self._named(self.agreement.differences),
+            "skew": [self._lag(at) for at in sorted(self._skew.lagging)],
             "stable": sum(log.last_id for log in self.logs),
             "tentative": self.tentative_count,
             "suffix_bytes": sum(log.suffix.nbytes for log in self.logs),

@@ -169,6 +169,8 @@ def _replica_state(one: Mapping[str, Any]) -> Text:
     text = Text(name, style=STATE_STYLES.get(name, "dim"))
     if one.get("missing"):
         text.append(f" {one['missing'][0]}", style="red")
+    if one.get("skew"):
+        text.append(f" {one['skew'][0]}", style="yellow")
     if one.get("differs"):
         text.append(f" {one['differs'][0]}", style="bold white on red")
     return text

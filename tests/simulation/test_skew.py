@@ -1,0 +1,53 @@
+"""Sources at different paces: nothing has failed, and results are tentative all the same (docs/rules.md S5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicas.simulation.cluster import SimCluster
+from spe.states import StreamId
+from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+async def test_an_input_that_lags_though_all_is_alive_is_named_once(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(1)
+    name = StreamId("c")
+    slow = replace(plan.sources[name], replay=plan.sources[name].replay | {"speed": 0.5})
+    plan = replace(plan, sources={**plan.sources, name: slow})
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(SECONDS - 1)
+            for replica in cluster.replicas().values():
+                (said,) = replica.status()["skew"]
+                assert said.startswith("c/0 lags ")
+            await trio.sleep(SECONDS + 6)
+            assert sum("input_skew" in line for line in cluster.log) == 2  # one per replica
+            assert not any(r.status()["skew"] for r in cluster.replicas().values())
+            Outcome(cluster).assert_complete()
+    told = [line for line in capsys.readouterr().err.splitlines() if "c/0 lags" in line]
+    assert len(told) == 2
+    assert "results stay tentative until it catches up" in told[0]
+
+
+async def test_a_cut_that_heals_is_no_skew(autojump_clock: MockClock) -> None:
+    async with SimCluster(make_plan(1)) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        cluster.cut("source:c", "*")
+        await trio.sleep(4)
+        cluster.heal()
+        await trio.sleep(SECONDS)
+        assert not any("input_skew" in line for line in cluster.log)
+        Outcome(cluster).assert_complete()
