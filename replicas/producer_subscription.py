@@ -115,8 +115,6 @@ class OutputSubscription:
         output = self._output
         if self._installs != output.installs:
             raise Overtaken("the output was replaced by a snapshot")
-        if output.stable.first > self._stable.done + 1:
-            raise Overtaken(f"ids up to {output.stable.first - 1} are gone, {self._stable.done + 1} comes next")
         if self._seen != output.stabilizations:
             self._seen = output.stabilizations
             self._owes = True
@@ -124,8 +122,12 @@ class OutputSubscription:
         self._tell_state(out)
         main = self.mode == "main"
         if main and output.state is NodeState.STABILIZATION and output.fresh:
-            self._pull_tentative(out, max_bytes)  # corrections are held back until caught up (V4)
+            # Corrections are held back until caught up (V4).  Meanwhile they may go from the log, once the consumer has
+            # acknowledged what its correcting feed brought: fresh results must not end for that.
+            self._pull_tentative(out, max_bytes)
             return out
+        if output.stable.first > self._stable.done + 1:
+            raise Overtaken(f"ids up to {output.stable.first - 1} are gone, {self._stable.done + 1} comes next")
         budget = self._pull_stable(out, max_bytes)
         if budget > 0:
             self._rec_done(out)

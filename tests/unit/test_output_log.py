@@ -588,6 +588,24 @@ def test_a_subscription_ends_when_what_it_needs_is_gone() -> None:
     assert one.log.subscribe(MAIN, 0, 0, False, -1) == Truncated(2)
 
 
+def test_fresh_results_go_on_while_what_is_held_back_is_acknowledged_over_the_correcting_feed() -> None:
+    """V4, A1: the consumer of a lone replica works on the corrections while it goes on reading the fresh results."""
+    one = after_trace_4()
+    main, corrections = one.subscribe(6, 10), one.subscribe(6, 10, mode=CORRECTIONS)
+    one.stabilises(fresh=True)
+    assert pulled(main) == "T/15x T/24y b30"
+    one.stable("S7/12u S8/15x B20")
+    assert pulled(corrections) == "S7/12u S8/15x B20(8)"
+    one.log.acknowledge("v/0@a", 1, 8)
+    assert one.log.first > 7
+    one.tentative("T/33z b40")
+    assert pulled(main) == "T/33z b40"
+    one.done()
+    assert pulled(corrections) == "R+"
+    with pytest.raises(Overtaken, match="7 comes next"):
+        main.pull(PLENTY)
+
+
 def test_a_subscription_ends_when_the_log_is_replaced() -> None:
     one = TextProducer()
     one.stable("S/1 B2")
