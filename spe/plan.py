@@ -176,6 +176,7 @@ class Source:
       reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see replicas.readers.
       replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
       on_malformed: "skip" (counted, kept aside with its line number) or "stop".
+      disorder_given: somebody has said how far, rather than nobody having thought of it.
     """
 
     stream: StreamId
@@ -188,6 +189,7 @@ class Source:
     reader: Mapping[str, Any]
     replay: Mapping[str, Any]
     on_malformed: str
+    disorder_given: bool = True
 
 
 @dataclass(frozen=True, slots=True)

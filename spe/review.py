@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 def review(plan: Plan) -> list[Finding]:
     """All findings, errors first, in the order of the plan."""
-    rooms = (_waiting, _doors, _pace, _order, _keys, _replicas, _unused)
+    rooms = (_waiting, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
     found = [finding for room in rooms for finding in room(plan)]
     return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
 
@@ -148,6 +148,18 @@ def _doors(plan: Plan) -> Iterator[Finding]:
                 "network is your own",
             )
             return  # once is enough
+
+
+def _disorder(plan: Plan) -> Iterator[Finding]:
+    """Files are seldom sorted by event time (docs/rules.md S1)."""
+    for stream, source in plan.sources.items():
+        if "path" in source.reader and not source.disorder_given:
+            yield Finding(
+                Severity.WARNING,
+                ("sources", str(stream), "disorder"),
+                "is not given: rows out of order of time count at a later time, and windows may leave them out; "
+                "expected how far they may lie behind, such as 10s, or 0s if the file is sorted",
+            )
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:

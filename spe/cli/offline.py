@@ -85,11 +85,20 @@ def file_inputs(plan: Plan, intakes: Mapping[StreamId, Intake]) -> dict[StreamId
     """What each source reads, at full speed; it is counted in ``intakes``.
 
     Raises:
-      ConfigError: files that do not exist.  SpeError: a source is live: only its log can tell.
+      ConfigError: files that do not exist, generators that never end.
+      SpeError: a source is live: only its log can tell.
     """
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
+    endless = [
+        f"sources.{name}.from.generator: never ends, and its answer neither; add duration: 60s or count: 1000, "
+        "or take the logs of a run: spe reference RUN_DIR"
+        for name, source in plan.sources.items()
+        if source.reader["kind"] == "generator" and not {"duration", "count"} & set(source.reader)
+    ]
+    if endless:
+        raise ConfigError(endless)
     return {s: reference_elements(source, intakes[s]) for s, source in plan.sources.items()}
 
 

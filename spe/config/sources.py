@@ -234,6 +234,7 @@ def read_source(
         reader=model.from_.reader(data),
         replay=model.replay.pace(),
         on_malformed=model.on_malformed,
+        disorder_given=model.disorder is not None,
     )
     return source, schema
 

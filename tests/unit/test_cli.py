@@ -206,6 +206,15 @@ READINGS = CONFIG.replace(
 )
 
 
+def test_a_generator_that_never_ends_has_no_reference(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("count: 400, ", ""))
+    assert execute(["reference", str(config)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "sources.shop.from.generator: never ends" in told.err
+    assert "add duration: 60s or count: 1000" in told.err
+
+
 def test_reference_tells_what_a_source_did_not_take_as_it_came(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -670,6 +670,23 @@ def test_x_shorter_than_the_reaction_to_a_dead_replica_is_warned_about() -> None
     assert "less than 2·(stall + connect) = 1.8s" in findings[0].message
 
 
+SOURCE_OF_A_FILE = """
+sources:
+  s: {schema: {ts: timestamp!, n: int64}, time: ts, from: {csv: x.csv}}
+query:
+  q: {filter: {from: s, where: n > 1}}
+"""
+
+
+def test_a_file_without_disorder_is_warned_about_and_zero_is_an_answer() -> None:
+    file = SOURCE_OF_A_FILE
+    (finding,) = review(plan_of(file))
+
+    assert finding.path == ("sources", "s", "disorder")
+    assert "0s if the file is sorted" in finding.message
+    assert review(plan_of(file.replace("time: ts", "time: ts, disorder: 0s"))) == []
+
+
 # -- configurations that come with the software
 
 
