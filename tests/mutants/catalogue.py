@@ -16,6 +16,8 @@ import numpy as np
 from consistency.instance import Checkpoint, Instance
 from consistency.partners import Partners
 from consistency.unit_replica import UnitReplica
+from operators.join import Join
+from operators.join_runs import Run
 from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion, SUnionInput
 from replicas import element_log
@@ -258,6 +260,25 @@ def redo_skips_a_bucket(original: Any, self: Any) -> None:
     for one in self.inputs:
         one.stable[:] = [c for c in (chunk.from_time(end) for chunk in one.stable) if c is not None]
     self.stable_bytes = sum(c.nbytes for i in self.inputs for c in i.stable)
+
+
+@mutant(
+    SUnion, "begin_redo", "redo starts where tentative data began, not at the checkpoint it was brought back to (R8)"
+)
+def redo_leaves_out_what_the_checkpoint_lacks(original: Any, self: Any) -> None:
+    original(self)
+    self.redo_next = self.restart
+
+
+@mutant(Join, "rewind", "a join that only saw time pass keeps its state, though it has forgotten rows since (R9)")
+def join_stays_where_it_forgot(original: Any, self: Any, boundary: int) -> bool:
+    original(self, boundary)
+    return True
+
+
+@mutant(Run, "oldest_needed", "a join's buffer forgets rows that are gone and have left a mark on what is there (R9)")
+def marks_of_gone_rows_forgotten(original: Any, self: Any) -> int:
+    return int(self.rows.time[0])
 
 
 @mutant(Instance, "_put_back_outputs", "redo lets through again what came after a periodic checkpoint (R8)")

@@ -128,6 +128,46 @@ _PATIENT = _with(
 )
 _DELAYS = _with(_TUPLES, nodes={"n1a": {}, "n1b": {}, "n2": {"policy": "delay", "x": "6s"}})
 _PERIODIC = _with(_CONFIG, defaults={"checkpoint": {"every": "4s"}})
+#: A join whose inputs come in bursts, each for the one before it, beside a stream that goes on; and undo/redo.
+_BURSTS: dict[str, Any] = {
+    "cluster": "scripted",
+    "bucket": "100ms",
+    "defaults": {"x": "2s", "alpha": 0.6, "policy": "process", "reconcile": "undo"},
+    "nodes": ["n1a", "n1b"],
+    "sources": {
+        name: {
+            "boundary": "100ms",
+            "from": {
+                "generator": {"name": "orders", "rate": 10, "keys": 5, "seed": seed, "duration": "18s", **bursts},
+            },
+        }
+        for seed, (name, bursts) in enumerate({"a": {"burst": "2s"}, "b": {"burst": "2s"}, "c": {}}.items())
+    },
+    "query": {
+        "pairs": {"join": {"left": "a", "right": "b", "kind": "inner", "on": "key", "within": ["-3s", "3s"]}},
+        "numbers": {"map": {"from": "pairs", "compute": {"key": "l_key", "qty": "l_qty + 100 * r_qty"}}},
+        "others": {"map": {"from": "c", "compute": {"key": "key", "qty": "qty"}}},
+        "all": {"union": {"from": ["numbers", "others"]}},
+    },
+    "outputs": ["all"],
+    "fragments": {"f": {"operators": ["pairs", "numbers", "others", "all"], "replicas": ["n1a", "n1b"]}},
+    "clients": {"client": {"reads": ["all"]}},
+}
+#: An order of one source finds about one of the other.
+_SELDOM: dict[str, Any] = {
+    **_BURSTS,
+    "sources": {
+        name: {
+            "boundary": "100ms",
+            "from": {"generator": {"name": "orders", "rate": 50, "keys": 100, "seed": seed, "duration": "18s"}},
+        }
+        for seed, name in enumerate("ab")
+    },
+    "query": {"pairs": {"join": {"left": "a", "right": "b", "kind": "left", "on": "key", "within": ["-1s", "1s"]}}},
+    "outputs": ["pairs"],
+    "fragments": {"f": {"operators": ["pairs"], "replicas": ["n1a", "n1b"]}},
+    "clients": {"client": {"reads": ["pairs"]}},
+}
 _ON_DISK = _with(_ALONE, defaults={"checkpoint": {"every": "2s", "disk": True}})
 #: All of a source's tuples are in disorder, as it says.
 _UNSORTED = _with(
@@ -221,6 +261,28 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "10s", "kind": "cut", "target": "source:a", "for": "3s"},
         ],
     ),
+    "a join sees only time pass": (
+        _BURSTS,
+        {},
+        [{"at": "3s", "kind": "cut", "target": ["source:a", "source:b"], "for": "6s"}],
+    ),
+    "an outer join is made again": (
+        _SELDOM,
+        {},
+        [{"at": f"{at}s", "kind": "cut", "target": "source:b", "for": "3s"} for at in (3, 9)],
+    ),
+    "one restarts while the other makes its state again": (
+        _with(
+            _SELDOM,
+            defaults={"checkpoint": {"every": "4s"}},
+            query={"pairs": {"join": {"within": ["-2s", "2s"]}}},
+        ),
+        {"limits": {"slice_rows": 10}, "turn_us": 60_000},
+        [
+            {"at": "6s", "kind": "cut", "target": "source:b", "for": "3s"},
+            {"at": "7s", "kind": "kill", "target": "n1b", "for": "3500ms"},
+        ],
+    ),
     "everybody dies, and has a checkpoint": (
         _ON_DISK,
         {"unlimited": True},
@@ -245,6 +307,9 @@ KILLS: dict[str, str] = {
     "boundary-before-its-tuples": "everybody dies, and has a checkpoint",
     "released-forgotten": "failures beside periodic checkpoints",
     "redo-runs-ahead": "late, and the consumer freezes",
+    "redo-leaves-out-what-the-checkpoint-lacks": "one restarts while the other makes its state again",
+    "join-stays-where-it-forgot": "a join sees only time pass",
+    "marks-of-gone-rows-forgotten": "an outer join is made again",
     "redo-too-early": "one replica fails, then the other",
     "forced-rec-done-after-forced-rec-done": "late",
     "stale-generation-accepted": "late, and the consumer freezes",
