@@ -1,0 +1,219 @@
+"""Consumers that read slowly or not at all, replicas that stand still, an hour without an input: nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from consistency.checking.history import Closed, FaultBegan, FaultEnded
+from consistency.undo_redo import UndoInstance
+from replicas import client
+from replicas.simulation.cluster import SimCluster
+from spe.batch import Undo
+from spe.config import load_plan_data
+from spe.plan import Client, Limits, Plan, Timing
+from spe.states import NodeState
+from tests.simulation.test_buffers import Memory, longer
+from tests.simulation.test_cluster import make_plan
+from tests.support.situations import play, until
+
+#: A few seconds fill these.
+SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000, spill_bytes=0)
+
+
+# --- consumers ---
+
+
+def with_a_second_client(plan: Plan) -> Plan:
+    return replace(plan, clients={**plan.clients, "d": Client("d", plan.clients["c"].reads)})
+
+
+def lag(cluster: SimCluster, name: str, seconds: float) -> None:
+    """The application of a client takes this long for each change; 0 ends it."""
+    for fault in [e for e in cluster.history if isinstance(e, FaultBegan) and e.kind == "lag"]:
+        cluster.ended(fault)
+    cluster.lag_s = {name: seconds} if seconds else {}
+    if seconds:
+        cluster.began("lag", (f"client:{name}",))
+
+
+@pytest.mark.parametrize("lag_s", [0.6, 14.0], ids=["slow", "does not read"])
+def test_a_client_that_lags_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch, lag_s: float) -> None:
+    """A2, A9: what it has not read waits in spill files; the other client has everything at once."""
+    monkeypatch.setattr(client, "WAITING_CHANGES", 20)
+    limits = replace(SMALL, spill_bytes=Limits().spill_bytes)
+    memories: list[Memory] = []
+
+    async def script(cluster: SimCluster) -> None:
+        memories.append(memory := Memory(cluster))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(memory.watch)
+            lag(cluster, "c", lag_s)
+            await trio.sleep_until(9)
+            assert cluster.clients["d"].finished
+            assert cluster.clients["c"].inputs[0].port.position * 2 < cluster.clients["d"].inputs[0].port.position
+            assert memory.spilled() > 20
+            lag(cluster, "c", 0)
+            await until(lambda: cluster.clients["c"].finished)
+            nursery.cancel_scope.cancel()
+
+    met = play(with_a_second_client(make_plan(rate=200.0, limits=limits)), script)
+    (memory,) = memories
+    assert memory.most["log"] <= limits.output_bytes * 1.2
+    assert not any(isinstance(e.element, Undo) for e in met.deliveries("c"))
+
+
+def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A2, A7: full buffers block up to the sources; it is no failure, and everything comes in the end."""
+    monkeypatch.setattr(client, "WAITING_CHANGES", 20)
+
+    async def script(cluster: SimCluster) -> None:
+        memory = Memory(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(memory.watch)
+            lag(cluster, "c", 12.0)
+            await trio.sleep_until(9)
+            taken = positions(cluster)
+            assert sum(taken.values()) < 2 * 3 * 200 * 9 * 0.8  # all would be so much
+            await trio.sleep_until(11)
+            assert positions(cluster) == taken
+            assert not any(r.state is not NodeState.STABLE for r in cluster.replicas().values())
+            assert memory.most["log"] <= SMALL.output_bytes * 1.2
+            assert memory.most["redo data"] <= SMALL.input_bytes * 2
+            lag(cluster, "c", 0)
+            await until(lambda: cluster.clients["c"].finished)
+            nursery.cancel_scope.cancel()
+
+    def positions(cluster: SimCluster) -> dict[str, int]:
+        return {name: sum(i.port.position for i in r.inputs) for name, r in cluster.replicas().items()}
+
+    play(longer(make_plan(rate=200.0, limits=SMALL), 11), script)
+
+
+def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> None:
+    """T2, F4: who is full is silent, but neither dead nor stalled; nobody turns away from it, nothing is tentative."""
+    full: set[str] = set()
+
+    async def script(cluster: SimCluster) -> None:
+        memory = Memory(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(memory.watch)
+            await trio.sleep_until(2)
+            for host in ("n3a", "n3b"):
+                cluster.freeze(host)
+            await trio.sleep_until(14)
+            full.update(name for name, r in cluster.replicas().items() if r.full())
+            assert not any(r.state is not NodeState.STABLE for r in cluster.replicas().values())
+            assert memory.most["log"] <= SMALL.output_bytes * 1.2
+            assert memory.most["redo data"] <= SMALL.input_bytes * 2
+            for host in ("n3a", "n3b"):
+                cluster.thaw(host)
+            nursery.cancel_scope.cancel()
+
+    met = play(longer(make_plan(3, rate=150.0, limits=SMALL), 14), script)
+    assert full == {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a", "u2/0@n2b"}
+    left = [e for e in met.history if isinstance(e, Closed) and e.consumer in full]
+    assert left == []
+
+
+# --- replicas that stand still ---
+
+
+def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> None:
+    """It freezes in UP_FAILURE; when it wakes everybody has what it lacks, and its own consumers have left it."""
+    frozen: list[str] = []
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(2)
+        cluster.cut("source:b", "*")
+        await trio.sleep_until(4)
+        (one,) = cluster.clients["c"].inputs
+        assert one.main is not None
+        frozen.append(one.main.producer)
+        cluster.freeze(frozen[0])
+        await trio.sleep_until(4.5)
+        cluster.heal()
+        await trio.sleep_until(9)
+        replica = cluster.replicas()[f"u2/0@{frozen[0]}"]
+        assert replica.state is NodeState.UP_FAILURE
+        assert not replica.logs[0].suffix.untouched
+        assert replica.logs[0].last_id < one.port.position  # what it would undo to is long behind
+        cluster.thaw(frozen[0])
+
+    met = play(longer(make_plan(2, rate=50.0), 12), script)
+    (froze,) = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "freeze"]
+    (woke,) = [e.at_us for e in met.history if isinstance(e, FaultEnded) and e.at_us > 8_000_000]
+    given = met.deliveries("c")
+    assert sum(isinstance(e.element, Undo) for e in given) == 1
+    assert all(froze < e.at_us < woke for e in given if isinstance(e.element, Undo))
+    (own,) = [s for s in met.spans(f"u2/0@{frozen[0]}", NodeState.UP_FAILURE) if s[0] < froze]
+    assert own[1] >= woke
+
+
+# --- a long failure ---
+
+
+def finite_windows() -> Plan:
+    """A window and a join within a time, on one node; everything is slow, so that an hour costs little."""
+    generator = {"name": "orders", "rate": 1, "keys": 3, "duration": "3700s"}
+    data: dict[str, Any] = {
+        "cluster": "hour",
+        "bucket": "2s",
+        "defaults": {"x": "20s", "alpha": 0.8, "reconcile": "undo"},
+        "sources": {
+            n: {"from": {"generator": {**generator, "seed": at}}, "boundary": "2s"} for at, n in enumerate("ab")
+        },
+        "query": {
+            "pairs": {"join": {"left": "a", "right": "b", "on": "key", "within": ["-5s", "5s"]}},
+            "sums": {
+                "aggregate": {
+                    "from": "pairs",
+                    "window": "10s",
+                    "group_by": "l_key",
+                    "compute": {"n": "count(*)", "total": "sum(l_price)"},
+                }
+            },
+        },
+        "outputs": ["sums"],
+        "fragments": {"f": {"operators": ["pairs", "sums"], "replicas": ["n1"]}},
+        "nodes": ["n1"],
+        "clients": {"c": {"reads": ["sums"]}},
+    }
+    plan = load_plan_data(data)
+    return replace(
+        plan,
+        nodes={n: replace(one, address=f"{n}:1") for n, one in plan.nodes.items()},
+        sources={n: replace(one, address=f"source-{n}:1") for n, one in plan.sources.items()},
+        limits=Limits(output_bytes=20_000, input_bytes=10_000, suffix_bytes=20_000),
+        timing=Timing(tick_us=1_000_000, heartbeat_us=1_000_000, request_us=2_000_000, connect_us=2_000_000),
+    )
+
+
+def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
+    """A9, R9: finite windows need finite state, and what is kept for the redo lies in spill files."""
+    most: list[dict[str, int]] = []
+
+    async def script(cluster: SimCluster) -> None:
+        memory, buffered = Memory(cluster), 0
+        await trio.sleep_until(60)
+        cluster.cut("source:b", "*")
+        while trio.current_time() < 3_660:
+            await trio.sleep(10)
+            memory.look()
+            (replica,) = cluster.replicas().values()
+            live = replica.core._live
+            assert isinstance(live, UndoInstance)
+            buffered = max(buffered, live.buffered_rows)
+            if trio.current_time() in (960, 3_660):
+                most.append({**memory.most, "operators' buffers": buffered})
+        assert memory.spilled() > 0
+        cluster.heal()
+
+    play(finite_windows(), script, grace_s=120)
+    early, late = most
+    assert late["operators' buffers"] > 0
+    assert late.pop("clocks") <= early.pop("clocks") * 4  # B3: two numbers for each bucket that is not stable yet
+    assert late == early
