@@ -58,6 +58,14 @@ class Running:
         self._there.update({at: self.alive[None, o.range] for at, o in enumerate(topology.operators)})
         self.value = float(self._there.value()[0])
 
+    def means(self) -> list[float]:
+        """Per operator, the share of its output that is there."""
+        return [float(self._there.mean[at][0]) for at in range(len(self._topology.operators))]
+
+    def fed(self) -> Bools:
+        """Per task: it lives and gives output."""
+        return np.asarray(np.concatenate([self._there.of(at)[0] > 0 for at in range(len(self._topology.operators))]))
+
     def set(self, tasks: Sequence[int] | Ints, alive: bool = True) -> None:
         """Tasks come or go for good."""
         given = np.asarray(tasks, np.int64)
@@ -112,12 +120,12 @@ class _Outputs:
         self._joins = joins
         self._factor: dict[int, Floats] = {}  # [plans, 1], or [plans, tasks]
         self._alive: dict[int, Bools] = {}  # [plans, tasks]
-        self._mean: dict[int, Floats] = {}  # [plans]: of the operator's whole output
+        self.mean: dict[int, Floats] = {}  # [plans]: of the operator's whole output
 
     def copy(self) -> _Outputs:
         """One that can go on by itself."""
         other = _Outputs(self._topology, joins=self._joins)
-        other._factor, other._alive, other._mean = dict(self._factor), dict(self._alive), dict(self._mean)
+        other._factor, other._alive, other.mean = dict(self._factor), dict(self._alive), dict(self.mean)
         return other
 
     def of(self, operator: int) -> Floats:
@@ -132,44 +140,34 @@ class _Outputs:
             if at in alive or any(s.upstream in changed for s in operator.inputs):
                 changed.add(at)
                 self._factor[at] = self._of_inputs(operator)
-                self._mean[at] = self._mean_of(at)
+                self.mean[at] = self._mean_of(at)
 
     def value(self) -> Floats:
         """OF, [plans], or one."""
-        sinks = self._topology.sinks
-        weights = sum(o.weight for o in sinks if o.rate.sum())
-        parts = [o.weight / weights * self._mean[at] for at, o in self._sinks() if o.rate.sum()]
+        parts = [worth * self.mean[at] for at, worth in self._topology.goal.items()]
         return np.asarray(np.clip(sum(parts), 0.0, 1.0))
-
-    def _sinks(self) -> list[tuple[int, Operator]]:
-        return [(int(self._topology.operator_of[o.first]), o) for o in self._topology.sinks]
 
     def _mean_of(self, at: int) -> Floats:
         operator, factor = self._topology.operators[at], self._factor[at]
-        part = operator.rate / (operator.rate.sum() or 1.0)
         if factor.shape[1] == 1:
-            return np.asarray(factor[:, 0] * (self._alive[at] @ part))
-        return np.asarray(self.of(at) @ part)
+            return np.asarray(factor[:, 0] * (self._alive[at] @ operator.part))
+        return np.asarray(self.of(at) @ operator.part)
 
     def _of_inputs(self, operator: Operator) -> Floats:
         """Rules 2 and 3: of the output of tasks that live, from what is there of what they read."""
         if not operator.inputs:
             return np.ones((1, 1))
         inputs = [self._received(s) for s in operator.inputs]
+        if len(inputs) == 1:
+            return inputs[0]
         if self._joins and operator.correlated:
             return functools.reduce(np.multiply, inputs)
-        if all(s.same for s in operator.inputs):
-            loads = [np.array([s.sent.sum()]) for s in operator.inputs]
-        else:
-            loads = [s.load for s in operator.inputs]
-        total = np.sum(loads, axis=0)
-        mean = sum(i * np.divide(w, total, out=np.zeros_like(w), where=total > 0) for i, w in zip(inputs, loads))
-        return np.asarray(np.where(total > 0, mean, 1.0))
+        return functools.reduce(np.add, [i * part for i, part in zip(inputs, operator.input_parts, strict=True)])
 
     def _received(self, stream: Stream) -> Floats:
         """[plans, tasks], or [plans, 1] where all get the same (rule 1); what has no input loses nothing."""
         if stream.same:
-            return self._mean[stream.upstream][:, None] if stream.sent.sum() > 0 else np.ones((1, 1))
+            return self.mean[stream.upstream][:, None] if stream.sent.sum() > 0 else np.ones((1, 1))
         sent = self.of(stream.upstream)[:, stream.source] * stream.rate
         load = stream.load
         there = np.add.reduceat(sent, stream.starts, axis=1)

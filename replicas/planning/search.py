@@ -63,12 +63,12 @@ class Problem:
         """Tasks that a replica can help."""
         fails = self.topology.fails.copy()
         if self.failures:
-            fails &= self._failed.any(axis=0)
+            fails &= self.failed.any(axis=0)
         return np.flatnonzero(fails)
 
     @cached_property
-    def _failed(self) -> Bools:
-        """[failures, tasks]"""
+    def failed(self) -> Bools:
+        """Who fails, [failures, tasks]."""
         if not self.failures:
             return self.topology.fails[None, :].copy()
         failed = np.zeros((len(self.failures), self.topology.tasks), np.bool_)
@@ -77,17 +77,18 @@ class Problem:
         return failed & self.topology.fails
 
     @cached_property
-    def _weights(self) -> Floats:
+    def weights(self) -> Floats:
+        """Of the failures; 1 together."""
         weights = np.array([f.probability for f in self.failures] or [1.0])
         return np.asarray(weights / weights.sum())
 
     def alive(self, plan: Bools) -> list[Bools]:
         """Per failure, which tasks live while it lasts."""
-        return [plan | ~failed for failed in self._failed]
+        return [plan | ~failed for failed in self.failed]
 
     def values(self, plans: Bools) -> Floats:
         """Expected output fidelity during a failure, a row per plan."""
-        parts = [w * fidelity(self.topology, plans | ~failed) for w, failed in zip(self._weights, self._failed)]
+        parts = [w * fidelity(self.topology, plans | ~failed) for w, failed in zip(self.weights, self.failed)]
         return np.asarray(np.sum(parts, axis=0))
 
     def start(self, plan: Bools | None = None) -> Growing:
@@ -101,23 +102,25 @@ class Growing:
     def __init__(self, problem: Problem, plan: npt.NDArray[np.bool_]) -> None:
         self.problem = problem
         self.plan = plan.copy()
+        #: What of the budget is not spent.
+        self.left = problem.budget - float(problem.cost[plan].sum())
         self._runs = [Running(problem.topology, alive) for alive in problem.alive(plan)]
 
     @property
     def value(self) -> float:
-        return float(sum(w * r.value for w, r in zip(self.problem._weights, self._runs, strict=True)))
-
-    @property
-    def left(self) -> float:
-        """What of the budget is not spent."""
-        return self.problem.budget - float(self.problem.cost[self.plan].sum())
+        return float(sum(w * r.value for w, r in zip(self.problem.weights, self._runs, strict=True)))
 
     def with_each(self, additions: Sequence[Ints]) -> Floats:
         """Value with each of several additions alone."""
-        weights = self.problem._weights
+        weights = self.problem.weights
         return np.asarray(sum(w * r.values(additions) for w, r in zip(weights, self._runs, strict=True)))
 
+    def fed(self) -> list[Bools]:
+        """Per failure, which tasks give output while it lasts."""
+        return [run.fed() for run in self._runs]
+
     def add(self, tasks: Ints) -> None:
+        self.left -= float(self.problem.cost[tasks[~self.plan[tasks]]].sum())
         self.plan[tasks] = True
         for run in self._runs:
             run.set(tasks)

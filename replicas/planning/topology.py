@@ -137,6 +137,22 @@ class Operator:
     def range(self) -> slice:
         return slice(self.first, self.first + self.tasks)
 
+    @cached_property
+    def part(self) -> Floats:
+        """Of each task, in the operator's whole output."""
+        return _parts(self.rate)
+
+    @cached_property
+    def input_parts(self) -> list[Floats]:
+        """Per input, its part of what each task receives; one number where it is the same for all tasks.
+
+        Of a task that receives nothing, inputs have equal parts.
+        """
+        same = all(s.same for s in self.inputs)
+        loads = np.array([s.sent.sum(keepdims=True) if same else s.load for s in self.inputs])
+        total = loads.sum(axis=0)
+        return list(np.divide(loads, total, out=np.full_like(loads, 1 / len(loads)), where=total > 0))
+
 
 class Topology:
     """Operators in topological order.
@@ -193,6 +209,13 @@ class Topology:
         """Operators that nobody reads."""
         read = {s.upstream for o in self.operators for s in o.inputs}
         return [o for at, o in enumerate(self.operators) if at not in read]
+
+    @cached_property
+    def goal(self) -> dict[int, float]:
+        """What OF is the mean of: operators that nobody reads, by index, with their parts; 1 together."""
+        sinks = [o for o in self.sinks if o.rate.sum() > 0]
+        weights = sum(o.weight for o in sinks)
+        return {int(self.operator_of[o.first]): o.weight / weights for o in sinks}
 
     @cached_property
     def operator_of(self) -> Ints:

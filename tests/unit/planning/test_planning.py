@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import time
+from itertools import combinations, product
 from random import Random
 
 import numpy as np
 import pytest
 
 from replicas.planning.dynamic import dynamic
+from replicas.planning.exact import exact
 from replicas.planning.fidelity import Running, as_masks, completeness, fidelity, losses
 from replicas.planning.greedy import greedy
+from replicas.planning.program import Program
 from replicas.planning.search import Failure, Problem
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import OperatorSpec, Partitioning, Topology
@@ -123,7 +126,63 @@ def test_planners_against_all_plans(seed: int) -> None:
             plan = planner(problem)
             assert plan.cost <= budget
             assert plan.value <= optimum + 1e-9
+        proved = exact(problem, now=time.monotonic)
+        assert proved.cost <= budget
+        assert proved.value == pytest.approx(optimum)
+        assert proved.gap is not None
+        assert proved.gap < 1e-5
+        assert structure_aware(problem).value >= optimum * 0.5
     assert structure_aware(Problem(topology, topology.tasks)).value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_exact_plan_where_tasks_cost_and_failures_differ(seed: int) -> None:
+    """Costs that are no whole numbers; two racks and the worst case, each with its probability."""
+    random = Random(seed)
+    topology = random_topology(random)
+    tasks = range(topology.tasks)
+    costs = [random.choice([0.5, 1.0, 1.7]) for _ in tasks]
+    racks = [Failure(frozenset(t for t in tasks if t % 2 == side), 0.4) for side in (0, 1)]
+    plans = np.array(list(product([False, True], repeat=topology.tasks)))
+    for budget in (0.3 * sum(costs), 0.6 * sum(costs)):
+        for failures in ((), (*racks, Failure(frozenset(tasks), 0.2))):
+            problem = Problem(topology, budget, costs=costs, failures=failures)
+            optimum = problem.values(plans[plans @ costs <= budget + 1e-9]).max()
+            proved = exact(problem, now=time.monotonic)
+            assert proved.value == pytest.approx(optimum, abs=1e-6)
+            assert proved.bound == pytest.approx(optimum, abs=2e-5)
+            assert 0 < structure_aware(problem).value <= optimum + 1e-9 or optimum == 0
+
+
+def test_the_exact_planner_says_how_much_better_a_plan_could_be_when_time_is_up() -> None:
+    """A ladder of splits and merges that takes minutes."""
+    specs = [OperatorSpec("s", 12, {}, rates=[1 + t % 5 for t in range(12)])]
+    for at in range(6):
+        kind = FULL if at % 3 == 2 else SPLIT if at % 3 == 0 else MERGE
+        tasks = {SPLIT: 2, MERGE: 0.5, FULL: 1}[kind] * specs[-1].tasks
+        specs.append(
+            OperatorSpec(f"o{at}", int(tasks), {specs[-1].name: kind}, shares=[1 + t % 3 for t in range(int(tasks))])
+        )
+    problem = Problem(Topology(specs), 40)
+    hurried = exact(problem, now=time.monotonic, seconds=0.0)
+    assert hurried.value >= structure_aware(problem).value
+    assert hurried.bound is not None
+    assert hurried.bound > hurried.value
+    assert exact(problem, now=time.monotonic, seconds=20.0).value <= hurried.bound
+
+
+def test_a_product_of_many_outputs_is_bounded_where_there_are_too_many() -> None:
+    topology = Topology(
+        [
+            *(OperatorSpec(name, 3, {}, rates=[1, 2, 3]) for name in "abc"),
+            OperatorSpec("j", 3, dict.fromkeys("abc", ONE), correlated=True),
+        ]
+    )
+    whole = {"given": (), "failed": np.ones((1, 12), np.bool_), "weights": np.ones(1), "cost": np.ones(12)}
+    full = Program(topology, {3: 1.0}, **whole).solve(5, 10)
+    bounded = Program(topology, {3: 1.0}, **whole, most=4).solve(5, 10)
+    assert full.bound == pytest.approx(0.5)
+    assert bounded.bound >= full.bound - 1e-9
 
 
 @pytest.mark.parametrize("seed", range(40))
