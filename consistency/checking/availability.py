@@ -59,6 +59,8 @@ def check_availability(
     paths: dict[World, Paths] = {}
     everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
     tight = not has_room(plan)
+    # What no checkpoint on disk holds is kept by upstream (A8): that alone can fill a small buffer.
+    fills = tight and any(node.checkpoints.disk for node in plan.nodes.values())
     for name, client in plan.clients.items():
         host = f"client:{name}"
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
@@ -77,7 +79,7 @@ def check_availability(
                 if reach is Reach.NONE:
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
                     continue
-                if tight and (interval.world.down or interval.world.cut):
+                if fills or (tight and (interval.world.down or interval.world.cut)):
                     counters.add("p1 little room_us", interval.to_us - interval.from_us)
                     continue
                 claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)

@@ -110,7 +110,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
 def is_quiet(cluster: SimCluster) -> bool:
     """Has every client everything, and does nobody hold anything of the failures any more?"""
     plan, replicas = cluster.plan, cluster.replicas()
-    if not all(c.finished for c in cluster.clients.values()):
+    if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
         return False
     if len(replicas) < sum(len(nodes) for nodes in plan.placement.values()):
         return False
