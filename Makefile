@@ -10,7 +10,7 @@ demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
 
 test: $(READY)
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n 2 --dist loadgroup
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import settings
 
 # No test has a time in it, and what lands is judged by examples that are the same each time.  By hand each run draws
@@ -11,3 +14,24 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+_TESTS: Final = Path(__file__).parent
+#: Where tests run in several processes, these run in one, one after the other: real clusters have real time limits, and
+#: there is one Spark session.
+_IN_TURN: Final = ("processes", "spark")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(_TESTS).parts[0] in _IN_TURN:
+            item.add_marker(pytest.mark.xdist_group("in turn"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have recorded of themselves (``record_property``) stands above the last lines."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, value in report.user_properties:
+                    terminalreporter.section(name)
+                    terminalreporter.write_line(str(value))

@@ -30,7 +30,8 @@ REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
     {(s, e) for s in _STATES for e in ("stable tuples", "stable boundary", "subscribes", "loses a feed", "dies")}
     | {(s, e) for s in _SERVING for e in ("tentative tuples", "tentative boundary", "undo on main", "is subscribed to")}
     | {(s, "rec_done on main") for s in _SERVING}
-    | {("UP_FAILURE", "undo on corrections"), ("UP_FAILURE", "rec_done on corrections"), ("UP_FAILURE", "promotes")}
+    | {(s, e) for s in ("UP_FAILURE", "STABILIZATION") for e in ("rec_done on corrections", "promotes")}
+    | {("UP_FAILURE", "undo on corrections"), ("RECOVERING", "tentative tuples"), ("RECOVERING", "tentative boundary")}
     | {("STABLE", "becomes UP_FAILURE"), ("UP_FAILURE", "becomes STABILIZATION"), ("UP_FAILURE", "becomes STABLE")}
     | {("STABILIZATION", "becomes STABLE"), ("STABILIZATION", "becomes UP_FAILURE")}
     | {("RECOVERING", "becomes STABLE"), ("RECOVERING", "becomes UP_FAILURE")}
@@ -38,7 +39,7 @@ REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
 )
 
 #: Faults that befall nodes; each should find them in each state in which they can be for long.
-NODE_FAULTS: Final = ("kill", "power", "freeze", "cut")
+NODE_FAULTS: Final = ("kill", "power", "freeze", "cut", "half-open")
 REACHABLE_FAULTS: Final[frozenset[Cell]] = frozenset((kind, s) for kind in NODE_FAULTS for s in _SERVING)
 
 

@@ -22,8 +22,8 @@ from spe.states import NodeState
 
 #: How often it is looked whether all is over.
 _LOOK_S: Final = 0.25
-#: Real seconds that one run may take.
-WALL_S: Final = 120.0
+#: Seconds of computing that one run may take.
+CPU_S: Final = 120.0
 
 
 @dataclass
@@ -50,14 +50,12 @@ class Outcome:
         return not self.findings
 
 
-def simulate(
-    scenario: Scenario, *, watch: Callable[[SimCluster], None] | None = None, wall_s: float = WALL_S
-) -> Outcome:
+def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None = None, cpu_s: float = CPU_S) -> Outcome:
     """Runs a scenario; the same one gives the same history, byte for byte.
 
     Args:
       watch: called a few times per virtual second, for progress.
-      wall_s: real seconds after which the run is broken off.
+      cpu_s: seconds of computing after which the run is broken off.
 
     Raises:
       ConfigError: the scenario is none.
@@ -65,7 +63,7 @@ def simulate(
     """
     with seeded_scheduling(scenario.seed):
         try:
-            return trio.run(_main, scenario, watch, clock=JumpClock(wall_s))
+            return trio.run(_main, scenario, watch, clock=JumpClock(cpu_s))
         except trio.TrioInternalError as error:  # what trio makes of a clock that gives up
             if isinstance(error.__cause__, Stuck):
                 raise error.__cause__ from None

@@ -134,7 +134,7 @@ class Talk:
 
     def run(self, steps: list[Step], heal_at: float) -> None:
         with seeded_scheduling(1):
-            trio.run(self._main, steps, heal_at, clock=JumpClock(wall_s=60))
+            trio.run(self._main, steps, heal_at, clock=JumpClock(cpu_s=60))
 
     async def _main(self, steps: list[Step], heal_at: float) -> None:
         async with trio.open_nursery() as nursery:

@@ -1,5 +1,7 @@
 """Random configurations under random faults: seeds that never change, and a new range of seeds in each run.
 
+With what chance seldom brings (``seldom.py``) every cell of the coverage tables is met.
+
 SWARM=1000:2000 pytest tests/simulation/test_swarm.py      these, instead of a new range
 """
 
@@ -7,13 +9,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
-import pytest
-
+from consistency.checking.counters import Counters, empty_cells
+from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS
+from replicas.simulation.simulate import simulate
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Sums, play_all
 from spe.cli.simulate import failure_text, read_seeds
 from spe.cli.sums import sums_text
+from tests.simulation.seldom import seldom
 
 CANARIES = range(8)
 FRESH = 100
@@ -31,14 +36,23 @@ def fresh_seeds() -> range:
     return range(first, first + FRESH)
 
 
-def test_whatever_happens_every_promise_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    seeds = fresh_seeds()
-    with capsys.disabled():
-        print(f"\nSWARM={seeds.start}:{seeds.stop}")
-    sums = Sums()
-    for result in play_all(random_scenario, [*CANARIES, *seeds]):
+def counters_of_seldom() -> Counters:
+    """Those of the scenarios made by hand, which hold as well."""
+    met = Counters()
+    for name, scenario in seldom().items():
+        outcome = simulate(scenario)
+        assert outcome.findings == [], name
+        assert outcome.skipped == [], name
+        met.merge(outcome.counters)
+    return met
+
+
+def test_whatever_happens_every_promise_is_kept(record_property: Callable[[str, object], None]) -> None:
+    seeds, sums = fresh_seeds(), Sums()
+    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # then others have the other cores
+    for result in play_all(random_scenario, [*CANARIES, *seeds], processes=processes):
         sums.add(result)
-    print(sums_text(sums))
+    record_property(f"SWARM={seeds.start}:{seeds.stop}", sums_text(sums))
     again = "\nagain, shrunk and written: spe simulate --seeds {0}:{1}"
     assert not sums.failed, "\n".join(failure_text(r) + again.format(r.seed, r.seed + 1) for r in sums.failed)
     amounts = sums.counters.amounts
@@ -47,3 +61,7 @@ def test_whatever_happens_every_promise_is_kept(capsys: pytest.CaptureFixture[st
     assert amounts["undos"] > 0
     assert amounts["switches"] > 0
     assert amounts["reconciliations"] > 0
+    met = counters_of_seldom()
+    met.merge(sums.counters)
+    assert empty_cells(met.events, REACHABLE_EVENTS) == []
+    assert empty_cells(met.faults, REACHABLE_FAULTS) == []

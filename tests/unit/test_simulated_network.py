@@ -23,7 +23,7 @@ CUT = LinkState(cut=True)
 
 @pytest.fixture
 def clock() -> JumpClock:
-    return JumpClock(wall_s=20)
+    return JumpClock(cpu_s=20)
 
 
 def connect(network: SimNetwork, address: str = "b:1") -> Awaitable[trio.abc.Stream]:

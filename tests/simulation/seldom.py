@@ -1,0 +1,90 @@
+"""Scenarios for what random ones seldom meet: faults that befall a replica while it corrects, or begins anew."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from replicas.simulation.scenario import Scenario
+
+_CONFIG: Final[dict[str, Any]] = {
+    "cluster": "seldom",
+    "bucket": "40ms",
+    "defaults": {"x": "1s", "alpha": 0.6, "policy": "process"},
+    "nodes": ["n1a", "n1b", "n2a", "n2b"],
+    "sources": {
+        name: {
+            "boundary": "40ms",
+            "from": {"generator": {"name": "orders", "rate": 50, "keys": 5, "seed": seed, "duration": "24s"}},
+        }
+        for seed, name in enumerate("ab")
+    },
+    "query": {
+        "all": {"union": {"from": ["a", "b"]}},
+        "sums": {
+            "aggregate": {
+                "from": "all",
+                "window": {"tumbling": "200ms"},
+                "group_by": "key",
+                "compute": {"n": "sum(qty)"},
+            }
+        },
+    },
+    "outputs": ["sums"],
+    "fragments": {
+        "f1": {"operators": ["all"], "replicas": ["n1a", "n1b"]},
+        "f2": {"operators": ["sums"], "replicas": ["n2a", "n2b"]},
+    },
+    "clients": {"client": {"reads": ["sums"]}},
+}
+#: Corrections last a while.
+_SLOW: Final = {"limits": {"slice_rows": 10}, "turn_us": 20_000}
+
+
+def _cut(at: float, seconds: float = 2.5, source: str = "source:b") -> dict[str, Any]:
+    return {"at": f"{at}s", "kind": "cut", "target": source, "for": f"{seconds}s"}
+
+
+def _befalls(at: float, kind: str, seconds: float = 0.0) -> dict[str, Any]:
+    """Whoever corrects first from then on."""
+    lasts = {"for": f"{seconds}s"} if seconds else {}
+    return {"at": f"{at}s", "kind": kind, "target": "state:STABILIZATION", **lasts}
+
+
+_FAULTS: Final[dict[str, list[dict[str, Any]]]] = {
+    "killed, cut off and cut off again while it corrects": [
+        _cut(3),
+        _befalls(5.4, "kill", 1),
+        _cut(9),
+        _befalls(11.4, "cut", 1),
+        _cut(15),
+        _cut(17.8, 2),
+    ],
+    "frozen, without power and half open while it corrects": [
+        _cut(3),
+        _befalls(5.4, "freeze", 1),
+        _cut(9),
+        _befalls(11.4, "power", 1),
+        _cut(15),
+        _befalls(17.4, "half-open"),
+    ],
+    "dies again, and loses its input, while it begins anew": [
+        {"at": "3s", "kind": "cut", "from": "source:b", "to": "all", "for": "8s"},
+        {"at": "5s", "kind": "kill", "target": "n1a", "for": "1s"},
+        {"at": "6020ms", "kind": "kill", "target": "n1a", "for": "1s"},
+        {"at": "7500ms", "kind": "reset", "from": "source:a", "to": "n1a"},
+        {"at": "8s", "kind": "kill", "target": "n2a", "for": "1s"},
+        {"at": "9040ms", "kind": "power", "target": "n2a", "for": "1s"},
+        _cut(14, 4),
+        {"at": "15500ms", "kind": "freeze", "target": "state:UP_FAILURE", "for": "500ms"},
+        {"at": "16500ms", "kind": "power", "target": "state:UP_FAILURE", "for": "1s"},
+    ],
+}
+
+
+def seldom() -> dict[str, Scenario]:
+    """All of them, by name."""
+    shared = {"config": _CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
+    return {
+        name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
+        for seed, (name, faults) in enumerate(_FAULTS.items())
+    }
