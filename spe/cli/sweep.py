@@ -16,7 +16,7 @@ from consistency.checking.measures import Cost, cost
 from replicas.faults import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Panel, bars, svg
+from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_plan_data
 from spe.delays import delay_bound_us
@@ -142,8 +142,12 @@ def panels(points: Sequence[Point]) -> list[Panel]:
     xs = [p.x_us / SECOND for p in points]
     longest = [p.cost.quantile_us(1) / SECOND for p in points]
     return [
-        Panel("longest delay of new results, seconds", xs, longest, [p.bound_us / SECOND for p in points]),
-        Panel("tentative tuples", xs, [float(p.cost.tentative) for p in points]),
+        Panel(
+            "longest delay of new results, seconds",
+            xs,
+            [Line(longest), Line([p.bound_us / SECOND for p in points], "kX", dashed=True)],
+        ),
+        Panel("tentative tuples", xs, [Line([float(p.cost.tentative) for p in points])]),
     ]
 
 

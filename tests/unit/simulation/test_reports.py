@@ -14,7 +14,7 @@ from consistency.checking.measures import Cost
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Result, Sums
 from spe.cli.cases import read_case, write_case
-from spe.cli.plot import Panel, bars, svg
+from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulate import read_seeds
 from spe.cli.simulated import configuration_to_simulate
 from spe.cli.sums import empty_text, sums_data, sums_text
@@ -87,12 +87,17 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_a_plot_is_well_formed_and_has_every_point() -> None:
-    panels = [Panel("a < b", [1, 2, 4], [0.5, 1, 2], [1, 2, 4]), Panel("nothing", [1], [0])]
+    panels = [
+        Panel("a < b", [1, 2, 4], [Line([0.5, None, 2], "<it>"), Line([1, 2, 4], "kX", dashed=True)]),
+        Panel("nothing", [1], [Line([0])]),
+    ]
     root = ElementTree.fromstring(svg(panels))
     names = Counter(element.tag.rpartition("}")[2] for element in root.iter())
-    assert names["circle"] == 4
+    assert names["circle"] == 3  # one point was not measured, and limits have no marks
     assert names["polyline"] == 3
-    assert "a < b" in [element.text for element in root.iter()]
+    texts = [element.text for element in root.iter()]
+    assert "a < b" in texts
+    assert {"<it>  ", "kX (dashed)  "} <= set(texts)
 
 
 def test_a_sweep_is_told_as_a_table() -> None:

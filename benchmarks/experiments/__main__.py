@@ -1,0 +1,42 @@
+"""``python -m benchmarks.experiments NAME [--quick] --out FOLDER``; docs/results.md tells what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from benchmarks.experiments import chains, delaying, policies, reconciling, serialisation, switching
+from benchmarks.experiments.results import print_table, write
+
+EXPERIMENTS = {
+    "delaying": delaying,
+    "policies": policies,
+    "chains": chains,
+    "serialisation": serialisation,
+    "switching": switching,
+    "reconciling": reconciling,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments", description=__doc__)
+    parser.add_argument("name", metavar="NAME", choices=EXPERIMENTS, help=f"one of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results are written")
+    parser.add_argument("--quick", action="store_true", help="a few small runs, to see that it works")
+    chosen = parser.parse_args(arguments)
+    experiment = EXPERIMENTS[chosen.name]
+    rows = []
+    for row in experiment.measure(chosen.quick):
+        rows.append(row)
+        print(", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, "")), flush=True)
+    print(f"\n$ python -m benchmarks.experiments {shlex.join(arguments if arguments is not None else sys.argv[1:])}")
+    print_table(experiment.TITLE, rows)
+    for path in write(chosen.name, rows, experiment.panels(rows), chosen.out):
+        print(path)
+    return 1 if any(row["findings"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

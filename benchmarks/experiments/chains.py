@@ -1,0 +1,81 @@
+"""Chains of 1 to 4 nodes, a source at their head fails for 15 s: process & process, delay & delay, process & suspend.
+
+X = 3 s per node, and the paper's rates divided by ten: 100 tuples/s, 1,250 reprocessed; all times depend on their
+ratio only.  Nodes are pairs of replicas, as in the paper.  For process & suspend they are alone: of a pair one goes
+on while the other corrects, whatever the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.experiments.model import expected
+from benchmarks.experiments.results import Row, lines, places, play
+from benchmarks.experiments.setup import Setup
+from spe.cli.plot import Panel
+from spe.times import MILLISECOND, SECOND
+
+TITLE = "Chains of nodes"
+#: Policies, and replicas of each node.
+COMBINATIONS: Final = (("process", "process", 2), ("delay", "delay", 2), ("process", "suspend", 1))
+RATE: Final = 99
+SPEED: Final = 1250
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    for depth in (1, 2) if quick else (1, 2, 3, 4):
+        for failure, stabilization, replicas in COMBINATIONS[: 1 if quick else 3]:
+            setup = Setup(
+                rate=30 if quick else RATE,
+                x_us=(1 if quick else 3) * SECOND,
+                failure=failure,
+                stabilization=stabilization,
+                depth=depth,
+                replicas=replicas,
+                state=10,
+                failure_us=(2 if quick else 15) * SECOND,
+                burst_us=100 * MILLISECOND,
+                speed=SPEED,
+            )
+            ours = play(setup)
+            yield {
+                "nodes": depth,
+                "policies": f"{failure} & {stabilization}",
+                "replicas": replicas,
+                "delay_s": ours.delay_us / SECOND,
+                "model_delay_s": expected_delay_us(setup) / SECOND,
+                "bound_s": setup.depth * setup.x_us / SECOND,
+                "tentative": ours.tentative,
+                "model_least": least(setup),
+                "first_undo_s": None if ours.first_undo_us is None else ours.first_undo_us / SECOND,
+                "rec_done_s": None if ours.rec_done_us is None else ours.rec_done_us / SECOND,
+                "findings": "; ".join(ours.findings),
+            }
+
+
+def least(setup: Setup) -> int:
+    """Tentative tuples of the failure alone, without those that come while nodes correct."""
+    return expected(replace(setup, speed=None)).tentative
+
+
+def expected_delay_us(setup: Setup) -> int:
+    """αX once for Process & Process, αX per node for Delay & Delay; each node's own correction where it suspends."""
+    ordinary_us = setup.depth * setup.bucket_us
+    if setup.stabilization == "suspend":
+        assert setup.speed is not None
+        each_us = setup.failure_us * setup.rate // setup.speed
+        return max(setup.alpha_x_us, setup.depth * each_us) + ordinary_us
+    return setup.alpha_x_us * (setup.depth if setup.failure == "delay" else 1) + ordinary_us
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    xs = places(rows, "nodes")
+    return [
+        Panel(title, xs, lines(rows, "policies", "nodes", value, model), "nodes in sequence; dashed: model")
+        for title, value, model in (
+            ("Delay_new, seconds", "delay_s", "model_delay_s"),
+            ("N_tentative", "tentative", "model_least"),
+        )
+    ]

@@ -1,0 +1,202 @@
+"""Checkpoint/redo against undo/redo: CPU time of one replica's operators, by size of the state and of the failure.
+
+Real time, not virtual: this thread's CPU seconds, medians of several rounds in turns.  Both kinds of instances are
+driven as a replica drives them: buckets of 100 ms until the state is full, a mark, tentative buckets of two streams,
+then back to the mark and all three streams again, in slices of 20,000 rows per stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.experiments.results import Row, lines, places
+from benchmarks.experiments.setup import FAILED, STREAMS, Setup, configuration
+from benchmarks.tables import demand
+from consistency.instance import Instance
+from consistency.undo_redo import UndoInstance
+from operators.sunion import Slice
+from spe.batch import Batch, Column, Element, Rows
+from spe.cli.plot import Panel
+from spe.config import load_plan_data
+from spe.plan import Limits, Unit
+from spe.states import Kind
+from spe.times import MILLISECOND, SECOND
+
+TITLE = "Checkpoint/redo against undo/redo"
+WAYS: Final = {"checkpoint": Instance, "undo": UndoInstance}
+BOXES: Final = (1, 2)
+BUCKET_US: Final = 100 * MILLISECOND
+#: Buckets between two marks in the stable state: the paper's checkpoint interval of 200 ms.
+MARK_EVERY: Final = 2
+#: The paper's sweeps: states in tuples at 1,000 tuples/s, tuples to reprocess at a state of 20; a failure of 5 s.
+STATES: Final = (20, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
+RATES: Final = (1000, 3000, 6000, 9000)
+#: Beyond the paper, at 100,000 tuples/s.
+LARGE_STATES: Final = (10_000, 100_000, 1_000_000)
+FAILURE_S: Final = 5
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    rounds = 1 if quick else 5
+    for boxes in BOXES[: 1 if quick else 2]:
+        for state in STATES[:2] if quick else STATES:
+            yield from _correction("state", Setup(rate=999, depth=boxes, state=state), rounds)
+        for rate in RATES[:2] if quick else RATES:
+            yield from _correction("failure", Setup(rate=rate, depth=boxes, state=20), rounds)
+    if not quick:
+        for state in LARGE_STATES:
+            yield from _correction("large state", Setup(rate=99_999, state=state), 3)
+    for state in (2, 100) if quick else (2, 500, 1000, 1500, 2000, 2500):
+        yield from _stable("stable", Setup(rate=999, state=state), 50 if quick else 400)
+
+
+def _correction(sweep: str, setup: Setup, rounds: int) -> Iterator[Row]:
+    """Both ways in turns; what they make must be the same."""
+    unit = unit_of(setup)
+    took: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+    rows: dict[str, int] = {}
+    for _ in range(rounds):
+        made = {}
+        for way, kind in WAYS.items():
+            times, rows[way], made[way] = _correct(kind(unit), setup)
+            took[way].append(times)
+        demand(made["checkpoint"] == made["undo"], f"{setup}: the two ways differ")
+    redone = setup.rate * FAILURE_S
+    for way, rounds_of in took.items():
+        mark, back, redo = (median(values) for values in zip(*rounds_of, strict=True))
+        yield {
+            "sweep": sweep,
+            "curve": _curve(way, setup.depth),
+            "boxes": setup.depth,
+            "way": way,
+            "state": setup.state,
+            "redone": redone,
+            "mark_us": 1e6 * mark,
+            "back_ms": 1e3 * back,
+            "redo_ms": 1e3 * redo,
+            "correction_ms": 1e3 * (back + redo),
+            "tuples_per_s": redone / (back + redo),
+            "buffered_rows": rows[way],
+            "bucket_us": None,
+            "findings": "",
+        }
+
+
+def _curve(way: str, boxes: int) -> str:
+    return way if boxes == 1 else f"{way} ({boxes} boxes)"
+
+
+def unit_of(setup: Setup) -> Unit:
+    """All joins of the chain in one unit on one node."""
+    data = configuration(setup)
+    data["nodes"] = ["n1a"]
+    data["fragments"] = {"all": {"operators": list(data["query"]), "replicas": ["n1a"]}}
+    return load_plan_data(data).units[0]
+
+
+def _correct(instance: Instance, setup: Setup) -> tuple[list[float], int, tuple[int, int]]:
+    """([mark, back, redo] in seconds, rows in input buffers, (last id, digest of the results))."""
+    full = max(2, -(-setup.state * SECOND // (setup.rate * BUCKET_US)) + 1)
+    for at in range(full):
+        instance.stable(piece(setup.rate, at, at + 1, Kind.STABLE))
+    buffered = instance.buffered_rows if isinstance(instance, UndoInstance) else 0
+    marked, mark = clocked(lambda: instance.mark(full * BUCKET_US))
+    end = full + FAILURE_S * SECOND // BUCKET_US
+    for at in range(full, end):
+        instance.tentative(piece(setup.rate, at, at + 1, Kind.TENTATIVE))
+    back, redo = clocked(lambda: _brought_back(instance, mark))
+    step = max(1, Limits().slice_rows * len(STREAMS) * SECOND // (setup.rate * BUCKET_US))
+    slices = [piece(setup.rate, at, min(at + step, end), Kind.STABLE) for at in range(full, end, step)]
+    again, elements = clocked(lambda: [e for one in slices for e in redo.stable(one)[0]])
+    return [marked, back, again], buffered, summary(elements)
+
+
+def _brought_back(instance: Instance, mark: Any) -> Instance:
+    redo = instance.back(mark)
+    while redo.rebuild(Limits().slice_rows):
+        pass
+    return redo
+
+
+def summary(elements: Sequence[Element]) -> tuple[int, int]:
+    """Last id, and a sum in which every number and its place count."""
+    last, total = 0, 0
+    for element in elements:
+        if isinstance(element, Batch):
+            last = element.upto_id
+            numbers = element.rows.columns[1].values
+            total += int((numbers * np.arange(element.from_id + 1, last + 1)).sum())
+    return last, total
+
+
+def piece(rate: int, first: int, last: int, kind: Kind) -> Slice:
+    """Buckets ``first`` to ``last`` - 1 of all streams, or without the one that fails."""
+    each = rate * BUCKET_US // (SECOND * len(STREAMS))
+    index = np.arange(first * each, last * each)
+    stamps = index * BUCKET_US // each
+    rows = Rows(stamps, stamps, (Column(stamps), Column(index), Column(index / 2)))
+    streams = [None if name == FAILED and kind is Kind.TENTATIVE else rows for name in STREAMS]
+    return Slice(streams, last * BUCKET_US, kind)
+
+
+def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of this thread, and the result."""
+    begun = time.thread_time()
+    result = work()
+    return time.thread_time() - begun, result
+
+
+def _stable(sweep: str, setup: Setup, buckets: int) -> Iterator[Row]:
+    """CPU of a stable bucket, with a mark every 200 ms: neither, then each way; in turns, bucket by bucket."""
+    unit = unit_of(setup)
+    instances: dict[str, Instance] = {"none": Instance(unit)} | {way: kind(unit) for way, kind in WAYS.items()}
+    took: dict[str, list[float]] = {way: [] for way in instances}
+    full = -(-setup.state * SECOND // (setup.rate * BUCKET_US)) + 1
+    for at in range(full + buckets):
+        one = piece(setup.rate, at, at + 1, Kind.STABLE)
+        for way, instance in instances.items():
+            seconds, _ = clocked(partial(instance.stable, one))
+            if way != "none" and at % MARK_EVERY == 0:
+                more, _ = clocked(partial(instance.mark, one.end))
+                seconds += more
+            if at >= full:
+                took[way].append(seconds)
+    plain = median(took["none"])
+    for way in WAYS:
+        instance = instances[way]
+        yield {
+            "sweep": sweep,
+            "curve": way,
+            "boxes": setup.depth,
+            "way": way,
+            "state": setup.state,
+            "redone": 0,
+            "mark_us": None,
+            "back_ms": None,
+            "redo_ms": None,
+            "correction_ms": None,
+            "tuples_per_s": None,
+            "buffered_rows": instance.buffered_rows if isinstance(instance, UndoInstance) else 0,
+            "bucket_us": 1e6 * (float(np.mean(took[way])) - plain),
+            "findings": "",
+        }
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    found = []
+    for sweep, across, title, value, label in (
+        ("state", "state", "correction, CPU ms, by state", "correction_ms", "state, tuples"),
+        ("failure", "redone", "correction, CPU ms, by failure", "correction_ms", "tuples to reprocess"),
+        ("large state", "state", "correction, CPU ms, 100,000 tuples/s", "correction_ms", "state, tuples"),
+        ("stable", "state", "CPU beside a bucket of 100 tuples, µs", "bucket_us", "state, tuples"),
+    ):
+        some = [row for row in rows if row["sweep"] == sweep]
+        if some:
+            found.append(Panel(title, places(some, across), lines(some, "curve", across, value), label))
+    return found
