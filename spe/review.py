@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -97,38 +98,46 @@ def stall_us(plan: Plan, channel: Channel) -> int:
 
 
 def _waiting(plan: Plan) -> Iterator[Finding]:
+    """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
+    short: dict[tuple[int, int, bool], list[tuple[int, str, str, Finding]]] = defaultdict(list)
     for unit in plan.units:
         bare, normal = needed_wait_us(plan, unit)
         reaction = 2 * (max(stall_us(plan, c) for c in unit.channels_in()) + plan.timing.connect_us)
         hosts = {n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]}
         for node in (n for n in plan.nodes.values() if n.id in hosts):
-            path: Path = ("nodes", str(node.id), "x")
             share = plan.share(unit.id, node.id)
-            alpha_x = share.alpha_x_us
-            waits = f"αX = {_show(alpha_x)} of {node.id!r}"
-            if share is not node:
-                waits = f"αX = {_show(alpha_x)}, the share of one unit on {node.id!r},"
-            if alpha_x <= bare:
-                yield Finding(
-                    Severity.ERROR,
-                    path,
-                    f"{waits} is too short for unit {unit.id!r}: a healthy system would be tentative; expected more "
-                    f"than bucket + boundary + disorder = {_show(bare)} of wall time",
+            for number, (severity, needed, message) in enumerate(
+                (
+                    (
+                        Severity.ERROR,
+                        bare,
+                        f"is too short for unit {unit.id!r}: a healthy system would be tentative; expected more than "
+                        f"bucket + boundary + disorder = {_show(bare)} of wall time",
+                    ),
+                    (
+                        Severity.WARNING,
+                        normal,
+                        f"is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
+                        f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
+                    ),
+                    (
+                        Severity.WARNING,
+                        reaction - 1,
+                        f"is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
+                        "upstream dies, results may be tentative before the other one is found",
+                    ),
                 )
-            elif alpha_x <= normal:
-                yield Finding(
-                    Severity.WARNING,
-                    path,
-                    f"{waits} is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
-                    f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
-                )
-            if alpha_x < reaction:
-                yield Finding(
-                    Severity.WARNING,
-                    path,
-                    f"{waits} is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
-                    "upstream dies, results may be tentative before the other one is found",
-                )
+            ):
+                if share.alpha_x_us <= needed and not (number == 1 and share.alpha_x_us <= bare):
+                    found = Finding(severity, ("nodes", str(node.id), "x"), message)
+                    short[number, share.alpha_x_us, share is not node].append((needed, unit.id, node.id, found))
+    for (_, alpha_x, divided), group in short.items():
+        worst = max(group, key=lambda one: one[0])
+        names = list(dict.fromkeys(repr(node) for _, _, node, _ in group))
+        units = len({unit for _, unit, _, _ in group}) - 1
+        waits = f"αX = {_show(alpha_x)}{', the share of one unit on' if divided else ' of'} {', '.join(names)}"
+        more = f" (and {units} more unit{'s' if units > 1 else ''})" if units else ""
+        yield worst[3]._replace(path=group[0][3].path, message=f"{waits}{',' * divided} {worst[3].message}{more}")
 
 
 def _doors(plan: Plan) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from spe.config.values import duration_of
 from spe.deploy import Deployment, check_cover, place, try_plan
 from spe.errors import ConfigError
 from spe.plan import Plan, Source
-from spe.problems import Problems, did_you_mean, one_of
+from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query import Query
 from spe.review import Severity, review
 from spe.schema import Schema
@@ -88,10 +88,21 @@ def _plan_or_raise(document: Document, folder: FilePath, home: FilePath, problem
     if plan is not None and not problems:
         for finding in review(plan):
             if finding.severity is Severity.ERROR:
-                problems.add(finding.path, finding.message)
+                problems.add(_where_written(finding.path, document.data), finding.message)
     if plan is None or problems:
         raise ConfigError(document.in_order(problems))
     return plan
+
+
+def _where_written(path: Path, data: Any) -> Path:
+    """What a node does not say of itself is said in ``defaults``, if anywhere."""
+    match path:
+        case ("nodes", str(name), str(key)):
+            nodes, defaults = data.get("nodes"), data.get("defaults")
+            said = isinstance(nodes, Mapping) and isinstance(nodes.get(name), Mapping) and key in nodes[name]
+            if not said and isinstance(defaults, Mapping) and key in defaults:
+                return ("defaults", key)
+    return path
 
 
 def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Plan | None:

@@ -651,6 +651,29 @@ def test_x_that_makes_a_healthy_system_tentative_is_refused_where_it_is_written(
     assert "bucket + boundary + disorder = 2s of wall time" in problem
 
 
+def test_an_x_that_all_nodes_share_is_refused_once_where_it_is_written() -> None:
+    text = f"""{SOURCE}    disorder: 1800ms
+    boundary: 100ms
+bucket: 100ms
+query:
+  q: {{filter: {{from: orders, where: price > 1}}}}
+  r: {{filter: {{from: q, where: price > 2}}}}
+outputs: [q, r]
+fragments:
+  f: {{operators: [q]}}
+  g: {{operators: [r]}}
+defaults: {{alpha: 1.0, x: 2s}}
+nodes: [n1, n2, n3, n4]
+"""
+
+    (problem,) = problems_of(text)
+
+    assert problem.startswith("test.yaml:"), problem
+    assert ": defaults.x: αX = " in problem, problem
+    assert "'n1', 'n2'" in problem, problem
+    assert problem.endswith("(and 1 more unit)"), problem
+
+
 def test_x_counts_wall_time_so_a_faster_replay_needs_less() -> None:
     plan = plan_of(timed(x="2s", disorder="1m", replay="{speed: 60}"))
 
