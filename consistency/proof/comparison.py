@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 #: Two floats are equal when they differ by at most this share of the larger one: Spark adds up in another order than
 #: the engine does.  All else is exact.
 FLOAT_TOLERANCE: Final = 1e-9
-#: Digits after the first by which floats are paired where tuples are not at their places.
+#: Floats are paired by their value in single precision where tuples are not at their places; beyond these magnitudes,
+#: which single precision does not have, by so many digits after the first (twenty times slower).
+_SINGLE: Final = (1e-30, 1e30)
 _DIGITS: Final = 7
 
 _PLACE: Final = ("partition", "place")
@@ -64,7 +66,9 @@ def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> 
     for name in schema.names if names is None else names:
         value: Column = F.col(f"{column}.`{name}`")
         if schema[name].type is AttributeType.FLOAT64:
-            value = F.format_string(f"%.{_DIGITS}e", value)
+            single = (value == 0) | F.abs(value).between(*_SINGLE)
+            digits = F.format_string(f"%.{_DIGITS}e", value)
+            value = F.when(single, (value + F.lit(0.0)).cast("float").cast("string")).otherwise(digits)
         text = value.cast("string")
         counted = F.concat(F.length(text).cast("string"), F.lit(":"), text)
         parts.append(F.when(F.col(f"{column}.`{name}`").isNull(), F.lit("~")).otherwise(counted))

@@ -37,6 +37,7 @@ def elements(received: DataFrame) -> DataFrame:
     ``seen_us`` (below it every time was received, in one kind or the other), ``passed_id`` (largest stable id),
     ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
     """
+    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     tuples = F.col("kind").isin(STABLE, TENTATIVE)
@@ -54,6 +55,7 @@ def elements(received: DataFrame) -> DataFrame:
             F.count("*").alias("count"),
         )
         .withColumn("count", F.when(tuples, F.col("count")).otherwise(F.lit(0)))
+        .persist(StorageLevel.DISK_ONLY)  # it is read twice, and small beside what it is made of
     )
     kind = F.col("kind")
     return before(

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from consistency.proof.comparison import tolerance_text
@@ -43,18 +43,19 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
     """
     from consistency.proof.recording import changes
     from consistency.proof.source import last_state
-    from consistency.proof.truth import frontier, truth
+    from consistency.proof.truth import Network, truth
 
-    folder = run.path / REPORT_FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove_earlier(spark, run)
+    tables = f"{run.where}/{REPORT_FOLDER}/tables"
     plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
+    network = Network(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
     scene = Scene(
         plan=plan,
         begun_us=begun_us,
         duration_us=_ended_us(run) - begun_us,
         faults=fault_spans(run.events, begun_us),
-        known_us={o: frontier(spark, run, o) for o in plan.query.outputs},
+        known_us={o: network.frontier[o] for o in plan.query.outputs},
         failed=something_failed(run.events),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
@@ -64,21 +65,22 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
     outputs: list[Output] = []
     for client, one in plan.clients.items():
         for output in one.reads:
-            keep = _keeper(spark, folder / "tables" / client / str(output))
+            keep = _keeper(spark, f"{tables}/{client}/{output}")
             if output not in truths:
                 tell(f"{output}: the truth, from the sources' logs")
                 began = time.monotonic()
-                truths[output] = _keeper(spark, folder / "tables" / "truth")(str(output), truth(spark, run, output))
+                truths[output] = _keeper(spark, f"{tables}/truth")(str(output), truth(network, output))
                 timings[f"truth of {output}"] = time.monotonic() - began
             tell(f"{client} · {output}: what was received, against it")
             began = time.monotonic()
             received = keep("received", changes(spark, run, client, output))
             outputs.append(judge_output(scene, client, output, truths[output], received, keep))
             timings[f"{client} · {output}"] = time.monotonic() - began
+    spark.catalog.clearCache()
     verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
     return Report(
         name=run.path.resolve().name,
-        folder=str(run.path),
+        folder=run.where,
         cluster=plan.cluster,
         fingerprint=plan.fingerprint,
         begun=f"{datetime.fromtimestamp(begun_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
@@ -105,19 +107,32 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
     )
 
 
-def write_report(found: Report, folder: Path) -> tuple[Path, Path]:
-    """``report.json`` and ``report.html`` below the directory of a run; gives their paths.
+def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str]:
+    """``report.json`` and ``report.html`` below the directory of a run; gives where they are.
 
     Raises SpeError where they cannot be written.
     """
-    data, shown = folder / REPORT_FOLDER / "report.json", folder / REPORT_FOLDER / "report.html"
+    data, shown = run.path / REPORT_FOLDER / "report.json", run.path / REPORT_FOLDER / "report.html"
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
         data.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
         shown.write_text(page(found), encoding="utf-8")
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
-    return data, shown
+    if run.origin:
+        from consistency.proof.remote import HadoopFolder
+
+        for file in (data, shown):
+            HadoopFolder(spark, run.origin).put(file, run.relative(file))
+    return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
+
+
+def _remove_earlier(spark: SparkSession, run: Run) -> None:
+    if run.origin:
+        from consistency.proof.remote import HadoopFolder
+
+        HadoopFolder(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
+    shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)
 
 
 def _suit(spark: SparkSession, run: Run) -> None:
@@ -125,8 +140,8 @@ def _suit(spark: SparkSession, run: Run) -> None:
     size = sum(file.stat().st_size for folder in ("sources", "clients") for file in (run.path / folder).rglob("*.seg"))
     little = size < _LITTLE_BYTES
     spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
-    if little:
-        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    parts = "spark.sql.shuffle.partitions"
+    spark.conf.set(parts, "2" if little else str(spark.sparkContext.getConf().get(parts)))
 
 
 def settings(plan: Plan) -> Settings:
@@ -153,11 +168,11 @@ def settings(plan: Plan) -> Settings:
     )
 
 
-def _keeper(spark: SparkSession, folder: Path) -> Callable[[str, DataFrame], DataFrame]:
+def _keeper(spark: SparkSession, folder: str) -> Callable[[str, DataFrame], DataFrame]:
     """Writes frames as Parquet below a folder; what is read back does not compute anything again."""
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
-        path = str(folder / f"{name}.parquet")
+        path = f"{folder}/{name}.parquet"
         frame.write.mode("overwrite").parquet(path)
         return spark.read.schema(frame.schema).parquet(path)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from consistency.proof.records import CHANGES, Table, read_stretch
+from consistency.proof.records import CHANGES, Stretch, Table, read_stretch
 from consistency.proof.run import Run
 from consistency.proof.source import recording_table, source_table, spark_schema, stretches
 from spe.states import StreamId
@@ -28,7 +29,7 @@ def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> Dat
     """
     table = recording_table(run, client, output, CHANGES)
     names = [name for name, _ in table.added]
-    flat = load(spark, table)
+    flat = load(spark, run, table)
     carries = F.col("_kind").isin("stable", "tentative")
     return flat.select(
         *[F.col(name).alias(name.removeprefix("_")) for name in names],
@@ -38,16 +39,18 @@ def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> Dat
 
 def source_log(spark: SparkSession, run: Run, stream: StreamId) -> DataFrame:
     """The log of a source: ``_id, _time_us`` and its attributes.  Raises as :func:`changes`."""
-    return load(spark, source_table(run, stream))
+    return load(spark, run, source_table(run, stream))
 
 
-def load(spark: SparkSession, table: Table) -> DataFrame:
+def load(spark: SparkSession, run: Run, table: Table) -> DataFrame:
     """As ``format("spe")``, without the processes that Spark starts to plan a data source: a task per segment.
 
     Raises:
       LogCorrupt: segments are missing.
     """
     pieces = [s for p in range(len(table.folders)) for s in stretches(table, p)]
+    if run.origin:
+        return _load_remote(spark, run, table, pieces)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -55,6 +58,24 @@ def load(spark: SparkSession, table: Table) -> DataFrame:
                 yield from read_stretch(table, pieces[number])
 
     return spark.range(0, len(pieces), 1, max(1, len(pieces))).mapInArrow(read, spark_schema(table.arrow_schema))
+
+
+def _load_remote(spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch]) -> DataFrame:
+    """The same of segments that lie on another file system: executors get their bytes from Spark."""
+    folders = [run.relative(Path(folder)) for folder in table.folders]
+    names = {f"{folders[s.partition]}/{s.segment.name}": s for s in pieces}
+    schema = spark_schema(table.arrow_schema)
+    if not names:
+        return spark.createDataFrame([], schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column(0).to_pylist(), batch.column(1)):
+                stretch = next(s for name, s in names.items() if path.endswith(f"/{name}"))
+                yield from read_stretch(table, stretch, memoryview(content.as_buffer()))
+
+    files = spark.read.format("binaryFile").load([f"{run.origin}/{name}" for name in names])
+    return files.select("path", "content").mapInArrow(read, schema)
 
 
 def as_tuple(table: Table) -> Column:

@@ -103,15 +103,18 @@ def whole(segment: Segment) -> tuple[int, int]:
     return segment.first, HEADER_BYTES
 
 
-def read_stretch(table: Table, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+def read_stretch(table: Table, stretch: Stretch, content: memoryview | None = None) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a stretch.
+
+    Args:
+      content: of the segment, where it lies on no disk of this machine.
 
     Raises:
       LogCorrupt: damage inside it, or a gap behind it; names file and offset.
     """
     folder = Path(table.folders[stretch.partition])
     pool, to_arrow = StringPool(), ToArrow()
-    elements = _elements(table, scan_stretch(folder, stretch), pool, PurePosixPath(folder))
+    elements = _elements(table, scan_stretch(folder, stretch, content), pool, PurePosixPath(folder))
     if table.mode == CHANGES:
         parts = (_change(table, stretch.partition, *one) for one in elements)
     else:
@@ -122,14 +125,19 @@ def read_stretch(table: Table, stretch: Stretch) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema)
 
 
-def scan_stretch(folder: Path, stretch: Stretch) -> Iterator[Record]:
-    """The records of a stretch.  Raises LogCorrupt as :func:`read_stretch`."""
+def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = None) -> Iterator[Record]:
+    """The records of a stretch.  Takes and raises as :func:`read_stretch`."""
     file = folder / stretch.segment.name
-    with file.open("rb") as opened:
-        head = opened.read(HEADER_BYTES)
-        opened.seek(stretch.offset)
-        data = b"" if header_fault(head, stretch.segment) else opened.read()
-    scan = RecordScan(memoryview(data), Position(stretch.first, stretch.segment.first, stretch.offset))
+    if content is None:
+        with file.open("rb") as opened:
+            head = opened.read(HEADER_BYTES)
+            opened.seek(stretch.offset)
+            data = memoryview(opened.read())
+    else:
+        head, data = bytes(content[:HEADER_BYTES]), content[stretch.offset :]
+    if header_fault(head, stretch.segment):
+        data = memoryview(b"")
+    scan = RecordScan(data, Position(stretch.first, stretch.segment.first, stretch.offset))
     for record in scan:
         if stretch.last is not None and record.position.sequence > stretch.last:
             return

@@ -39,6 +39,7 @@ class Run:
       facts: what the supervisor wrote at the start: versions, command line, seed.
       events: states, faults and processes with their times, in order; ``t`` is wall time in microseconds.
       summary: what the supervisor saw in the end; empty for a run that was broken off.
+      origin: URI of the directory on another file system, of which ``path`` holds what is small; "" where it holds all.
     """
 
     path: Path
@@ -46,9 +47,10 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
 
     @classmethod
-    def open(cls, path: Path) -> Run:
+    def open(cls, path: Path, origin: str = "") -> Run:
         """Opens the directory of a run.
 
         Raises:
@@ -70,7 +72,7 @@ class Run:
                 "the copy was changed, or this is another release"
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
-        run = cls(path, plan, facts, tuple(_read_events(path / _EVENTS)), summary)
+        run = cls(path, plan, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
         run.check()
         return run
 
@@ -112,6 +114,11 @@ class Run:
     def recording_path(self, client: str, channel: Channel) -> Path:
         """Folder of what a client received of one channel."""
         return self.path / channel_folder(client_folder(client), channel)
+
+    @property
+    def where(self) -> str:
+        """The directory, as Spark and the user name it."""
+        return self.origin or str(self.path)
 
     @property
     def storage(self) -> DiskStorage:

@@ -29,6 +29,10 @@ _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Whole segments go through Arrow where they lie on another file system.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # Each call on a column would note where it was made, which takes ten times longer than the call.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Of what can be inferred from a network of many operators there is no end: the planner ran out of memory.
     "spark.sql.constraintPropagation.enabled": "false",
 }

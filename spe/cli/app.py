@@ -273,7 +273,9 @@ def sweep(
 
 @app.command(sort_key=11)
 def report(
-    run_dirs: Annotated[list[Path], Parameter(help="The directory of a run; of several runs, to compare them.")],
+    run_dirs: Annotated[
+        list[str], Parameter(help="The directory of a run, or its URI; of several runs, to compare them.")
+    ],
     /,
     *,
     master: Annotated[str | None, Parameter(help="Spark's master; all processors of this machine by default.")] = None,

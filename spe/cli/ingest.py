@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spe.cli.report import parse_conf
 from spe.cli.run_dir import CONFIG, RunDirectory, pick
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError, SpeError
@@ -31,16 +32,19 @@ def ingest(
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     if made is not None and len(wanted) != 1:
         raise SpeError("--make fills one source; say which with --source")
-    settings = _settings(conf)
+    settings = parse_conf(conf)
     print("starting Spark …", file=sys.stderr, flush=True)
-    from consistency.proof.spark import session
+    from consistency.proof.trouble import explained
 
-    spark = session("spe ingest", master=master, conf=settings)
-    try:
-        _prepare(config, data, plan, out)
-        lost = [_one(spark, plan, name, out, made, rows, seed) for name in wanted]
-    finally:
-        spark.stop()
+    with explained():
+        from consistency.proof.spark import session
+
+        spark = session("spe ingest", master=master, conf=settings)
+        try:
+            _prepare(config, data, plan, out)
+            lost = [_one(spark, plan, name, out, made, rows, seed) for name in wanted]
+        finally:
+            spark.stop()
     return 1 if any(lost) else 0
 
 
@@ -61,14 +65,6 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
         raise SpeError(f"source {name!r} is ({source.schema}); the workload {made} is ({WORKLOADS[made]})")
     print(f"{name}: {write_log(frame, source, out):,} tuples")
     return 0
-
-
-def _settings(conf: Sequence[str]) -> dict[str, str]:
-    pairs = [one.partition("=") for one in conf]
-    for name, sign, _ in pairs:
-        if not sign:
-            raise SpeError(f"--conf: expected NAME=VALUE, got {name!r}")
-    return {name: value for name, _, value in pairs}
 
 
 def _prepare(config: Path, data: Path | None, plan: Plan, out: Path) -> None:

@@ -30,7 +30,7 @@ _NICENESS: Final = 19
 
 
 def report(
-    folders: Sequence[Path],
+    folders: Sequence[str | Path],
     *,
     master: str | None,
     conf: Mapping[str, str],
@@ -40,6 +40,7 @@ def report(
     """Judges runs; of several, also how they compare.
 
     Args:
+      folders: paths, or URIs of what Spark can read.
       out: where the comparison goes; beside the first run where not given.
       wait: start Spark in silence, then wait for GO on standard input: the run is still going on.
 
@@ -67,7 +68,7 @@ def report(
         finally:
             spark.stop()
     if len(reports) > 1:
-        _compared(reports, out or folders[0].resolve().parent / "comparison.html")
+        _compared(reports, out or _beside(folders[0]) / "comparison.html")
     worst = {str(r.verdict) for r in reports}
     return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
 
@@ -126,16 +127,24 @@ def _java_noise_aside() -> Iterator[IO[str]]:
             os.close(ours)
 
 
-def _one(spark: SparkSession, folder: Path, tell: _Progress, started_s: float) -> Report:
+def _beside(folder: str | Path) -> Path:
+    """Where the comparison goes: here, where the runs lie on another file system."""
+    from consistency.proof.remote import is_remote, local_path
+
+    return Path.cwd() if is_remote(str(folder)) else local_path(str(folder)).resolve().parent
+
+
+def _one(spark: SparkSession, folder: str | Path, tell: _Progress, started_s: float) -> Report:
     from consistency.proof.judge import judge_run, write_report
+    from consistency.proof.remote import opened
     from consistency.proof.report.summary import text
-    from consistency.proof.run import Run
 
     tell(f"reading {folder}")
-    found = judge_run(spark, Run.open(folder), tell, {"start-up of Spark": started_s})
-    data, shown = write_report(found, folder)
+    with opened(spark, folder) as run:
+        found = judge_run(spark, run, tell, {"start-up of Spark": started_s})
+        data, shown = write_report(spark, found, run)
     print("\n" + "\n".join(text(found)))
-    print(f"\npage    {shown}\ndata    {data}, {data.with_name('tables')}", flush=True)
+    print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)
     return found
 
 

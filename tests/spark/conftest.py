@@ -11,12 +11,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.fixture
+def compiling(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which compiles expressions and stages as it does for users."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    yield spark
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from consistency.proof.spark import session
 
-    # Compiling each stage takes longer than interpreting it on a few rows.
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.sql.codegen.wholeStage": "false"}
+    # On a few rows interpreting is faster than compiling, and one plan faster than one after each stage.
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     found = session("tests", master="local[2]", conf=conf)
     yield found
     found.stop()

@@ -79,6 +79,7 @@ def bits(item: Any) -> Any:
     return item
 
 
+@pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("part", range(EXPRESSIONS // PER_QUERY))
 def test_random_expressions_mean_the_same_in_spark(frame: DataFrame, part: int) -> None:
     texts = accepted(Random(f"expressions {part}"), PER_QUERY)

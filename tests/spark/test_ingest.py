@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import trio
+import yaml
 
 from consistency.proof.ingest import Ingested, ingest
-from consistency.proof.workloads import PAGES, SEGMENTS, workload
+from consistency.proof.workloads import PAGES, SEGMENTS, WORKLOADS, workload
 from consistency.proof.writing import RECORD_ROWS, write_log
 from spe.batch import Batch, Boundary
+from spe.cli.app import execute
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.log.segmented import SegmentedLog
@@ -169,3 +172,64 @@ def test_users_crawl_where_an_accident_is(spark: SparkSession) -> None:
 def test_an_unknown_workload_is_named(spark: SparkSession) -> None:
     with pytest.raises(SpeError, match=r"no workload 'request' \(did you mean 'requests'"):
         workload(spark, "request", 1, seed=1)
+
+
+@pytest.fixture
+def of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command takes the session of the tests, and leaves it running."""
+    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+
+
+def made_config(path: Path, workload_: str) -> Path:
+    """A configuration whose source ``a`` has the schema of a workload."""
+    schema = {one.name: f"{one.type}!" for one in WORKLOADS[workload_]}
+    data = {
+        "sources": {
+            "a": {"schema": schema, "time": "ts", "from": {"jsonl": "none.jsonl"}, "replay": {"max": True}},
+            "b": {"from": {"generator": {"name": "orders", "rate": 1, "count": 1}}},
+        },
+        "query": {"out": {"filter": {"from": "a", "where": "ts is not null"}}},
+        "outputs": ["out"],
+    }
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    return path
+
+
+@pytest.mark.usefixtures("of_tests")
+@pytest.mark.parametrize("name", ["requests", "locations"])
+def test_the_command_makes_a_workload(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``spe ingest CONFIG OUT --make NAME``: a directory that is read as that of a run, whose log holds the rows."""
+    config = made_config(tmp_path / "config.yaml", name)
+    out = tmp_path / "out"
+    command = ["ingest", str(config), str(out), "--source", "a", "--make", name, "--rows", "500", "--seed", "9"]
+    assert execute(command) == 0
+    assert capsys.readouterr().out == "a: 500 tuples\n"
+    plan = load_plan_data(yaml.safe_load((out / "config.yaml").read_text()))
+    rows = logged(out, plan.sources[A])
+    assert [r[0] for r in rows] == list(range(1, 501))
+    times = [r[1] for r in rows]
+    assert times == sorted(times)
+    assert json.loads((out / "cluster.json").read_text())["fingerprint"] == plan.fingerprint
+    assert execute(command) == 2  # what is there stays
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("of_tests")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--make", "requests"], "--make fills one source"),
+        (["--make", "request", "--source", "a"], "did you mean 'requests'"),
+        (["--make", "locations", "--source", "a"], "the workload locations is (ts timestamp"),
+        (["--source", "c"], "no source 'c'"),
+        (["--source", "a"], "none.jsonl: there is no such file"),
+        (["--make", "requests", "--source", "a", "--conf", "memory"], "expected NAME=VALUE"),
+    ],
+)
+def test_the_command_says_what_it_expected(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = made_config(tmp_path / "config.yaml", "requests")
+    assert execute(["ingest", str(config), str(tmp_path / "out"), *options]) == 2
+    assert said in capsys.readouterr().err

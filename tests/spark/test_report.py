@@ -12,6 +12,7 @@ import pytest
 
 from consistency.checking.history import Delivered
 from consistency.proof.judge import REPORT_FOLDER, judge_run, write_report
+from consistency.proof.remote import opened
 from consistency.proof.report.model import Flaw, Output, Report, Verdict
 from consistency.proof.run import Run
 from consistency.proof.trouble import explained
@@ -27,7 +28,7 @@ from spe.plan import Channel
 from spe.problems import Problems
 from spe.source_log import read_source_log
 from spe.states import Kind, StreamId
-from tests.support.runs import make_run
+from tests.support.runs import make_run, mounted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,13 +131,15 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession, run_dir: Path) -> Report:
-    """The one report that the tests look at."""
+    """The one report that the tests look at, made as if the run lay on a file system that only Spark can read."""
     (run_dir / REPORT_FOLDER).mkdir()
     (run_dir / REPORT_FOLDER / "stale").touch()
     told: list[str] = []
-    made = judge_run(spark, Run.open(run_dir), told.append, {"start-up of Spark": 1.0})
+    with opened(spark, f"{mounted(spark, run_dir.parent, 'report')}/{run_dir.name}") as run:
+        made = judge_run(spark, run, told.append, {"start-up of Spark": 1.0})
+        assert write_report(spark, made, run)[0] == f"{run.origin}/report/report.json"
+    assert (made.name, made.folder) == ("simulated", run.origin)
     assert told[:2] == ["sums: the truth, from the sources' logs", "honest · sums: what was received, against it"]
-    write_report(made, run_dir)
     return made
 
 

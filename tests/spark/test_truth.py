@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from consistency.proof.run import Run
-from consistency.proof.truth import frontier
+from consistency.proof.truth import Network
 from operators.custom import Aggregator, CustomOperator
 from replicas.simulation.topologies import random_configuration
 from replicas.source import Intake, reference_elements
@@ -198,7 +198,8 @@ def test_a_run_that_was_broken_off_is_decided_up_to_its_frontier(spark: SparkSes
     compared, found = differences(spark, run, inputs)
     assert not found, "\n".join(found)
     assert compared > 100
-    assert frontier(spark, run, StreamId("left")) < frontier(spark, run, StreamId("tumbling_on")) < END_OF_TIME
+    frontier = Network(spark, run).frontier
+    assert frontier[StreamId("left")] < frontier[StreamId("tumbling_on")] < END_OF_TIME
 
 
 def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tmp_path: Path) -> None:
@@ -217,6 +218,18 @@ def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tm
 
 #: Networks of one to three sources, up to nine operators, fragments of several partitions.
 SEEDS = (2, 3, 5, 6, 8, 11)
+
+
+@pytest.mark.usefixtures("compiling")
+def test_what_is_compiled_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """Stages as users' runs have them; the other tests here interpret, which is faster on a few rows."""
+    outputs = ["tumbling", "of_sums", "top_window", "full", "own"]
+    query = {n: QUERY[n] for n in ("both", "sums", *outputs)}
+    inputs = {A: list(logged(6, 80)), B: list(logged(7, 60))}
+    make_run(tmp_path / "run", CONFIG | {"query": query, "outputs": outputs}, inputs)
+    compared, found = differences(spark, Run.open(tmp_path / "run"), inputs)
+    assert not found, "\n".join(found)
+    assert compared > 200
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from consistency.proof.run import Run
-from consistency.proof.truth import truth
+from consistency.proof.truth import Network, truth
 from replicas.reference import reference_rows
 from spe.batch import Element
 from spe.plan import Channel
@@ -26,10 +26,11 @@ def differences(
 ) -> tuple[int, list[str]]:
     """(tuples compared, what differs) over all outputs of a run."""
     expected = reference_rows(run.plan, inputs)
+    network = Network(spark, run)
     compared, found = 0, []
     for output in run.plan.query.outputs:
         schema = run.plan.query.schema_of(output)
-        ours = truth_rows(spark, run, output)
+        ours = truth_rows(network, output)
         for partition in range(run.plan.partitions_of(output)):
             ids, rows = expected[Channel(output, partition)]
             theirs = list(zip(ids.tolist(), rows.time.tolist(), rows.to_tuples()))
@@ -43,16 +44,17 @@ def differences(
             if len(theirs) != len(mine):
                 wrong.append(f"{output}/{partition}: engine has {len(theirs)} tuples, Spark {len(mine)}")
             found += wrong[:limit]
+    spark.catalog.clearCache()
     return compared, found
 
 
-def truth_rows(spark: SparkSession, run: Run, output: StreamId) -> dict[int, list[tuple[int, int, tuple[Any, ...]]]]:
+def truth_rows(network: Network, output: StreamId) -> dict[int, list[tuple[int, int, tuple[Any, ...]]]]:
     """(id, time, attributes) by partition, in order; timestamps in microseconds."""
-    schema = run.plan.query.schema_of(output)
+    schema = network.plan.query.schema_of(output)
     names = [
         f"unix_micros(tuple.`{a.name}`)" if a.type is AttributeType.TIMESTAMP else f"tuple.`{a.name}`" for a in schema
     ]
-    frame = truth(spark, run, output).selectExpr("partition", "place", "time_us", *names)
+    frame = truth(network, output).selectExpr("partition", "place", "time_us", *names)
     table = frame.toArrow()
     found: dict[int, list[tuple[int, int, tuple[Any, ...]]]] = {}
     for partition, place, time_us, *values in sorted(

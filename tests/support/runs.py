@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 import yaml
@@ -22,6 +22,9 @@ from spe.schema import Schema
 from spe.source_log import SourceState, encode_source_record, source_folder
 from spe.states import StreamId
 from spe.storage import DiskStorage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def make_run(
@@ -74,3 +77,10 @@ def write_source_log(
         log.close()
 
     trio.run(write)
+
+
+def mounted(spark: SparkSession, folder: Path, name: str) -> str:
+    """URI of a folder on a file system of its own: Hadoop's ViewFs, with the folder mounted as /runs."""
+    settings = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    settings.set(f"fs.viewfs.mounttable.{name}.link./runs", folder.as_uri())
+    return f"viewfs://{name}/runs"

@@ -12,40 +12,33 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from consistency.proof.run import Run
 from consistency.proof.truth.network import Network
 from consistency.proof.truth.stream import PARTITION, TIME, Stream
 from spe.states import StreamId
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["frontier", "truth"]
+__all__ = ["Network", "truth"]
 
 _ROW: Final = "__row"
 _PIECE: Final = "__piece"
 
 
-def truth(spark: SparkSession, run: Run, output: StreamId) -> DataFrame:
+def truth(network: Network, output: StreamId) -> DataFrame:
     """The stable stream of an output, as far as the sources' logs decide it.
 
     Returns:
       Columns ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
-      1, 2, 3, … in each partition.  It is kept on disk while the session lasts (``unpersist`` frees it).
+      1, 2, 3, … in each partition.  It is kept on disk until the session's cache is cleared.
 
     Raises:
       SpeError: a log is missing or damaged; damage inside a log is an error of Spark when the frame is computed.
     """
-    network = Network(spark, run)
     stream = network.stream(output)
-    if output in run.plan.sources:  # a source's ids are those of its log, in order of arrival
+    if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
         return stream.frame.select(*_named(stream, F.col(stream.order[0])))
     return _numbered(stream)
-
-
-def frontier(spark: SparkSession, run: Run, output: StreamId) -> int:
-    """How far an output is decided, microseconds: END_OF_TIME when all its sources have ended."""
-    return Network(spark, run).frontier[output]
 
 
 def _named(stream: Stream, place: Column) -> list[Column]:

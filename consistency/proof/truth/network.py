@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from consistency.proof.recording import source_log
@@ -50,32 +52,35 @@ class Network:
     """Streams of a run, made when they are asked for.
 
     Attributes:
+      plan: what was run.
       frontier: how far each stream is known: what lies before it is stable.  END_OF_TIME for streams that ended.
     """
 
     def __init__(self, spark: SparkSession, run: Run) -> None:
         self._spark = spark
         self._run = run
-        self._plan: Plan = run.plan
+        self.plan: Plan = run.plan
         self._made: dict[StreamId, Stream] = {}
-        _check_java(spark, self._plan)
-        self._read = {s for o in self._plan.query.operators for s in inputs_of(o.spec)}
-        self.frontier: dict[StreamId, int] = {s: last_state(run, s).bound_us for s in self._plan.sources}
-        for unit in self._plan.units:
-            end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self._plan.bucket_us)
+        _check_java(spark, self.plan)
+        reads = [s for o in self.plan.query.operators for s in inputs_of(o.spec)]
+        self._read = set(reads)
+        self._readers = Counter([*reads, *self.plan.query.outputs])
+        self.frontier: dict[StreamId, int] = {s: last_state(run, s).bound_us for s in self.plan.sources}
+        for unit in self.plan.units:
+            end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.plan.bucket_us)
             self.frontier |= dict.fromkeys(unit.outputs, end)
 
     def stream(self, name: StreamId) -> Stream:
         """A source, or what a unit releases."""
         if name not in self._made:
-            if name in self._plan.sources:
+            if name in self.plan.sources:
                 self._made[name] = self._source(name)
             else:
-                self._run_unit(self._plan.producer[name])
+                self._run_unit(self.plan.producer[name])
         return self._made[name]
 
     def _source(self, name: StreamId) -> Stream:
-        schema = self._plan.query.schema_of(name)
+        schema = self.plan.query.schema_of(name)
         log = source_log(self._spark, self._run, name)
         frame = log.select(
             F.lit(0).alias(PARTITION),
@@ -83,13 +88,21 @@ class Network:
             *ordered([F.col("_id")]),
             *[f"`{n}`" for n in schema.names],
         )
-        return Stream(frame, schema, 1)
+        return self._kept(name, Stream(frame, schema, 1))
+
+    def _kept(self, name: StreamId, stream: Stream) -> Stream:
+        """A stream with several readers, kept on disk so that it is computed once; freed with the session's cache."""
+        if self._readers[name] < 2:
+            return stream
+        return Stream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.schema, stream.width)
 
     def _run_unit(self, unit: Unit) -> None:
         end = self.frontier[unit.outputs[0]]
         streams = {i.stream: self._entering(unit, i).before(end) for i in unit.inputs}
         for operator in unit.operators:
-            streams[operator.name] = self._operator(operator, streams, end).before(end)
+            made = self._operator(operator, streams, end).before(end)
+            cheap = isinstance(operator.spec, FilterSpec | MapSpec | UnionSpec)  # cheaper to repeat than to keep
+            streams[operator.name] = made if cheap else self._kept(operator.name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
 
     def _entering(self, unit: Unit, one: InputStream) -> Stream:

@@ -1,0 +1,229 @@
+"""A run of any size, made at once and without an engine: two sources, failures, and what a client received of it.
+
+The stable stream is computed here with NumPy: a verdict of CONSISTENT says that Spark and NumPy agree on every tuple.
+Source b is cut off for FAILED_WINDOWS of every PERIOD windows: what comes then is tentative, made of source a alone;
+behind them an undo, the corrections, and rec_done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import trio
+import yaml
+
+from replicas.client_view import Change
+from replicas.recorder import Recorder
+from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.config import load_plan_data
+from spe.deploy import ONLY_CLIENT, with_default_client
+from spe.log.segmented import SegmentedLog
+from spe.plan import Channel, Plan
+from spe.recording import client_folder
+from spe.source_log import SourceState, encode_source_record, source_folder
+from spe.states import Kind, NodeState, StreamId
+from spe.storage import DiskStorage
+from spe.times import END_OF_TIME
+
+KEYS: Final = 1_000
+SOURCES: Final = ("a", "b")
+#: Tuples per second of tuple time, of each source.
+RATE: Final = 10_000
+LARGE: Final = StreamId("large")
+SUMS: Final = StreamId("per_second")
+#: A failure begins with each PERIOD-th window, from the FIRST_FAILED on.
+PERIOD: Final = 10
+FAILED_WINDOWS: Final = range(4, 6)
+_WINDOW_US: Final = 10_000_000
+_STEP_US: Final = 100_000
+#: Tuples of a source in a window, and in a record of its log.
+_SHARE: Final = RATE * (_WINDOW_US // 1_000_000)
+_RECORD: Final = 10_000
+_SEGMENT_BYTES: Final = 32 << 20
+#: From the end of a step to the receipt of what is stable, and of what had to wait for b.
+_ORDINARY_US: Final = 50_000
+_WAITING_US: Final = 900_000
+_SOURCE: Final[dict[str, Any]] = {
+    "schema": {"ts": "timestamp!", "key": "int64!", "price": "float64!", "qty": "int64!"},
+    "time": "ts",
+    "from": {"jsonl": "none.jsonl"},
+    "replay": {"speed": 1, "origin": "1970-01-01T00:00:00"},
+}
+CONFIG: Final[dict[str, Any]] = {
+    "bucket": "100ms",
+    "defaults": {"x": "1s", "alpha": 0.9, "policy": "process"},
+    "sources": dict.fromkeys(SOURCES, _SOURCE),
+    "query": {
+        "all": {"union": list(SOURCES)},
+        "large": {"filter": {"from": "all", "where": "price * qty >= 10"}},
+        "per_second": {
+            "aggregate": {
+                "from": "large",
+                "window": {"tumbling": "10s"},
+                "group_by": "key",
+                "compute": {"orders": "count(*)", "revenue": "sum(price * qty)", "most": "max(qty)"},
+            }
+        },
+    },
+    "nodes": ["n1", "n2"],
+}
+
+
+@dataclass
+class Made:
+    """What a report on the run must find, by output.
+
+    Attributes:
+      stable: tuples of the true stream.
+      tentative: tuples received as tentative.
+      right: of them, those that are in the true stream as they were.
+    """
+
+    stable: int = 0
+    tentative: int = 0
+    right: int = 0
+
+
+def make_run(path: Path, tuples: int, output: StreamId) -> Made:
+    """Writes the directory of a run that sent ``tuples`` and gave ``output``: whole windows of tuple time."""
+    path.mkdir()
+    query = {name: what for name, what in CONFIG["query"].items() if name != SUMS or output == SUMS}
+    config = {**CONFIG, "query": query, "outputs": [str(output)]}
+    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    plan = with_default_client(load_plan_data(config))
+    (path / "cluster.json").write_text(json.dumps({"data": str(path), "fingerprint": plan.fingerprint}))
+    windows = max(1, tuples // (_SHARE * len(SOURCES)))
+    (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in _events(windows)))
+    trio.run(_write_logs, path, plan, windows)
+    made, channel = Made(), Channel(output, 0)
+    recorder = Recorder(
+        DiskStorage(path), client_folder(ONLY_CLIENT), {channel: plan.query.schema_of(output)}, segment_bytes=16 << 20
+    )
+    arrived_us = 0
+    for at_us, element in _received(output, windows, made):
+        arrived_us = max(arrived_us + 1, at_us)
+        recorder.write(Change(channel, element, arrived_us))
+    recorder.close()
+    return made
+
+
+def _events(windows: int) -> Iterator[dict[str, Any]]:
+    yield {"t": 0, "event": "begin", "begun_us": 0}
+    cut = {"kind": "cut", "from": ["source:b"], "to": ["all"]}
+    for window in range(windows):
+        if window % PERIOD == FAILED_WINDOWS.start:
+            yield {"t": window * _WINDOW_US, "event": "fault_began", **cut}
+        if window % PERIOD == FAILED_WINDOWS.stop:
+            yield {"t": window * _WINDOW_US, "event": "fault_ended", **cut}
+    if (windows - 1) % PERIOD in FAILED_WINDOWS:
+        yield {"t": windows * _WINDOW_US, "event": "fault_ended", **cut}
+    yield {"t": windows * _WINDOW_US + 5_000_000, "event": "process_ended", "process": "n1", "status": 0}
+
+
+def _drawn(source: int, first: int, count: int) -> tuple[Int64Array, Rows]:
+    """Keys and rows of a source from its ``first`` tuple on, which follow from their numbers (splitmix64)."""
+    ids = np.arange(first, first + count, dtype=np.int64)
+    x = (ids * len(SOURCES) + source).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    number = ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+    time = ids * (1_000_000 // RATE) + source
+    key = number % KEYS
+    price = ((number >> 16) % 4_000) / 4  # quarters: sums are exact in any order
+    return key, Rows(time, time, (Column(time), Column(key), Column(price), Column((number >> 40) % 9 + 1)))
+
+
+async def _write_logs(path: Path, plan: Plan, windows: int) -> None:
+    for source, name in enumerate(SOURCES):
+        schema = plan.sources[StreamId(name)].schema
+        log = await SegmentedLog.open(DiskStorage(path), source_folder(StreamId(name)), segment_bytes=_SEGMENT_BYTES)
+        for first in range(0, windows * _SHARE, _RECORD):
+            _, rows = _drawn(source, first, _RECORD)
+            upto, latest = first + _RECORD, int(rows.time[-1])
+            state = SourceState(upto, latest, bound_us=latest, consumed=upto, origin_us=0, begun_us=0)
+            log.append(encode_source_record(state, Batch(Kind.STABLE, first, upto, None, rows), schema))
+            if (first // _RECORD) % 64 == 0:
+                await log.sync()
+        log.append(encode_source_record(state._replace(bound_us=END_OF_TIME), None, schema))
+        await log.sync()
+        log.close()
+
+
+def _received(output: StreamId, windows: int, made: Made) -> Iterator[tuple[int, Element]]:
+    """(wall time, element), in order."""
+    results = _filtered if output == LARGE else _summed
+    held: list[int] = []  # windows of which tentative tuples are with the client
+    for window in range(windows):
+        end = (window + 1) * _WINDOW_US
+        if window % PERIOD in FAILED_WINDOWS:
+            alone, whole = results(window, SOURCES[:1]), results(window, SOURCES)
+            made.right += _common(alone, whole)
+            position = made.stable + made.tentative
+            yield from _elements(alone, position, window, Kind.TENTATIVE, _WAITING_US)
+            made.tentative += len(alone)
+            held.append(window)
+            if window + 1 < windows and (window + 1) % PERIOD in FAILED_WINDOWS:
+                continue
+            yield end, Undo(made.stable)
+            for corrected in held:
+                yield from _stable(results(corrected, SOURCES), corrected, made)
+            yield end, RecDone(NodeState.STABLE)
+            held = []
+        else:
+            yield from _stable(results(window, SOURCES), window, made)
+    yield windows * _WINDOW_US, Boundary(Kind.STABLE, END_OF_TIME, made.stable)
+
+
+def _stable(rows: Rows, window: int, made: Made) -> Iterator[tuple[int, Element]]:
+    yield from _elements(rows, made.stable, window, Kind.STABLE, _ORDINARY_US)
+    made.stable += len(rows)
+
+
+def _elements(rows: Rows, before: int, window: int, kind: Kind, late_us: int) -> Iterator[tuple[int, Element]]:
+    """A batch and a boundary for each step of a window."""
+    steps = np.arange(window * _WINDOW_US, (window + 1) * _WINDOW_US + 1, _STEP_US)
+    edges = rows.time.searchsorted(steps).tolist()
+    for end, (low, high) in zip(steps[1:].tolist(), pairwise(edges)):
+        if high > low:
+            yield end + late_us, Batch(kind, before + low, before + high, None, rows.slice(low, high))
+        yield end + late_us, Boundary(kind, end, before + high if kind is Kind.STABLE else 0)
+
+
+def _filtered(window: int, sources: tuple[str, ...]) -> Rows:
+    """The output ``large`` in a window, from these sources."""
+    rows = [_drawn(SOURCES.index(name), window * _SHARE, _SHARE)[1] for name in sources]
+    time = np.concatenate([r.time for r in rows])
+    order = time.argsort(kind="stable")
+    columns = [np.concatenate([r.columns[i].values for r in rows])[order] for i in range(4)]
+    return Rows(time[order], time[order], tuple(map(Column, columns))).select(columns[2] * columns[3] >= 10)
+
+
+def _summed(window: int, sources: tuple[str, ...]) -> Rows:
+    """The output ``per_second``: groups in the order of their first tuple."""
+    large = _filtered(window, sources)
+    _, key, price, qty = (c.values for c in large.columns)
+    keys, first, group = np.unique(key, return_index=True, return_inverse=True)
+    most = np.zeros(len(keys), np.int64)
+    np.maximum.at(most, group, qty)
+    orders = np.bincount(group).astype(np.int64)
+    revenue = np.bincount(group, price * qty)
+    order = first.argsort()
+    start = np.full(len(keys), window * _WINDOW_US, np.int64)
+    values = (keys, start, start + _WINDOW_US, orders, revenue, most)
+    time = start + (_WINDOW_US - 1)
+    return Rows(time, time, tuple(Column(v[order]) for v in values))
+
+
+def _common(some: Rows, all_: Rows) -> int:
+    """How many of some rows are among all; rows of one time are told apart by their other attributes."""
+
+    def table(rows: Rows) -> Any:
+        return np.rec.fromarrays([rows.time, *[c.values for c in rows.columns]])
+
+    return int(np.isin(table(some), table(all_)).sum())

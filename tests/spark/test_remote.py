@@ -1,0 +1,88 @@
+"""Runs on another file system: what is fetched of them, and what is said where they are not as they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consistency.proof.remote import HadoopFolder, is_remote, local_path, opened
+from replicas.client_view import Change
+from spe.batch import Batch, Boundary, Element, Rows
+from spe.cli.report import report
+from spe.errors import SpeError
+from spe.plan import Channel
+from spe.schema import Schema
+from spe.states import Kind, StreamId
+from spe.times import END_OF_TIME
+from tests.support.runs import make_run, mounted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+A = StreamId("a")
+SCHEMA = Schema.of(ts="timestamp", n="int64")
+CONFIG: dict[str, Any] = {
+    "bucket": "10us",
+    "sources": {"a": {"schema": {one.name: str(one.type) for one in SCHEMA}, "time": "ts",
+                      "from": {"jsonl": "none.jsonl"}, "replay": {"max": True}}},
+    "query": {"out": {"filter": {"from": "a", "where": "n >= 0"}}},
+    "outputs": ["out"],
+}  # fmt: skip
+
+
+def batch(kind: Kind, first: int, count: int) -> Batch:
+    tuples = [(n * 10, n) for n in range(first, first + count)]
+    return Batch(kind, first - 1, first + count - 1, None, Rows.from_tuples(SCHEMA, [t[0] for t in tuples], tuples))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with a run of several segments."""
+    sent: list[Element] = [batch(Kind.STABLE, n, 2) for n in range(1, 200, 2)]
+    end = Boundary(Kind.STABLE, END_OF_TIME, 200)
+    received = {"client": [Change(Channel(StreamId("out"), 0), end, 1000)]}
+    make_run(tmp_path / "runs" / "mine", CONFIG, {A: [*sent, end]}, received, segment_bytes=2000)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+
+
+@pytest.mark.usefixtures("of_tests")
+def test_what_is_not_there_or_damaged_is_named_by_its_uri(spark: SparkSession, runs: Path) -> None:
+    uri = mounted(spark, runs, "spoiled")
+    with pytest.raises(SpeError, match=rf"^{uri}/yours: there is no such directory"):
+        report([f"{uri}/yours"], master=None, conf={}, out=None)
+    with pytest.raises(SpeError, match="No FileSystem for scheme"):
+        report(["nosuch://host/runs/mine"], master=None, conf={}, out=None)
+    segment = sorted((runs / "mine" / "sources" / "a").glob("*.seg"))[0]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(SpeError, match=rf"{segment.name} at offset \d+: the checksum does not match"):
+        report([f"{uri}/mine"], master=None, conf={}, out=None)
+    assert not list((runs / "mine").glob("report/report.*"))
+
+
+def test_segments_are_not_fetched_but_the_last_of_each_source(spark: SparkSession, runs: Path) -> None:
+    with opened(spark, mounted(spark, runs, "fetched") + "/mine") as run:
+        assert len(list((runs / "mine" / "sources" / "a").glob("*.seg"))) > 2
+        here, there = (sorted((p / "sources" / "a").glob("*.seg")) for p in (run.path, runs / "mine"))
+        assert [(p.name, p.stat().st_size) for p in here] == [(p.name, p.stat().st_size) for p in there]
+        assert [a.read_bytes() == b.read_bytes() for a, b in zip(here, there)] == [False] * (len(here) - 1) + [True]
+        folder = HadoopFolder(spark, run.origin)
+        assert {name for name, _ in folder.files()} > {PurePosixPath("cluster.json"), PurePosixPath("config.yaml")}
+
+
+def test_a_file_uri_is_a_path(spark: SparkSession, runs: Path) -> None:
+    assert local_path("file:///a%20b/c") == local_path("file:/a%20b/c") == Path("/a b/c")
+    assert [is_remote(p) for p in ("/a", "a/b", "file:///a", "hdfs://h/a", "s3a://b/a")] == [False] * 3 + [True] * 2
+    with opened(spark, (runs / "mine").as_uri()) as run:
+        assert (run.path, run.origin) == (runs / "mine", "")
+    with pytest.raises(SpeError, match="no such directory"), opened(spark, (runs / "none").as_uri()):
+        pass
