@@ -77,6 +77,8 @@ class FaultRunner:
         self._in_state = in_state
         self._once = once
         self._nursery: trio.Nursery | None = None
+        #: Set when the last thing that was decided of a process has been done to it.
+        self._turns: dict[str, trio.Event] = {}
         self.happenings: list[Happening] = []
 
     async def run(
@@ -179,22 +181,30 @@ class FaultRunner:
                 self._told("ended", one)
 
     async def _do(self, happening: Happening, actions: Sequence[Action]) -> None:
-        """In order for one process, at the same time for several: a link is cut at both ends."""
+        """In order for one process, also when faults meet; at the same time for several: a link is cut at both ends."""
         by_process: dict[str, list[Action]] = {}
         for action in actions:
             by_process.setdefault(action.process, []).append(action)
         before = len(happening.errors)
         async with trio.open_nursery() as nursery:
-            for each in by_process.values():
-                nursery.start_soon(self._do_in_order, happening, each)
+            for process, each in by_process.items():
+                last, self._turns[process] = self._turns.get(process), trio.Event()
+                nursery.start_soon(self._do_in_order, happening, each, last, self._turns[process])
         if len(happening.errors) > before:
             self._told("failed", happening)
 
-    async def _do_in_order(self, happening: Happening, actions: Sequence[Action]) -> None:
-        for action in actions:
-            error = await self._perform(action)
-            if error:
-                happening.errors.append(f"{action.do} {action.process}: {error}")
+    async def _do_in_order(
+        self, happening: Happening, actions: Sequence[Action], last: trio.Event | None, done: trio.Event
+    ) -> None:
+        try:
+            if last is not None:
+                await last.wait()
+            for action in actions:
+                error = await self._perform(action)
+                if error:
+                    happening.errors.append(f"{action.do} {action.process}: {error}")
+        finally:
+            done.set()
 
     async def _sleep_until(self, wall_us: int) -> None:
         await trio.sleep(max(0, wall_us - self._clock.wall_us()) / 1e6)

@@ -412,6 +412,32 @@ async def test_a_heal_closes_what_it_ended(autojump_clock: MockClock) -> None:
     assert not any(done.startswith("6 ") for done in hands.done)
 
 
+async def test_what_meets_at_one_time_is_done_in_the_order_in_which_it_began(autojump_clock: MockClock) -> None:
+    """A heal that ends a freeze must not resume the process before it is frozen: nobody would do it again."""
+    clock = SimClock()
+    hands = Hands(clock)
+    told: list[str] = []
+    runner = FaultRunner(
+        clock, FaultState(NAMES), hands.perform, told=lambda event, h: told.append(f"{event} {h.fault.kind}")
+    )
+    times = range(1, 41)
+    schedule = read("".join(f"- {{at: {t}s, kind: freeze, target: n1a}}\n- {{at: {t}s, kind: heal}}\n" for t in times))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(runner.run, schedule, clock.wall_us())
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    wanted, frozen = [], False
+    for event in told:
+        if event == "began freeze":
+            wanted.append("freeze n1a")
+            frozen = True
+        elif event == "began heal" and frozen:
+            wanted.append("resume n1a")
+            frozen = False
+    assert [done.split(" ", 1)[1] for done in hands.done] == wanted
+    assert len(wanted) > 20
+
+
 def test_a_happening_is_pending_until_its_length_is_over() -> None:
     cut = Fault(FaultKind.CUT, ("n1a",), ("n1b",))
     assert Happening(cut, planned_us=5).pending
