@@ -117,6 +117,8 @@ class UnitReplica:
         #: Rows of stable slices that redo took in, and rows that operators were given once more before that (undo).
         self.redone_rows = 0
         self.rebuilt_rows = 0
+        #: Rows of the largest slice that one step took in.
+        self.largest_slice = 0
 
     # --- events ---
 
@@ -185,9 +187,9 @@ class UnitReplica:
                 self._move(Event.CAUGHT_UP)  # only who is served acknowledges, and makes room
             return False
         if self.state is NodeState.RECOVERING:
-            self._leave_recovering(now)
-        elif self.state is NodeState.STABLE and self._must_go_on(now):
-            self._go_tentative(now, Event.TENTATIVE)
+            return self._leave_recovering(now)
+        if self.state is NodeState.STABLE and self._must_go_on(now):
+            return self._go_tentative(now, Event.TENTATIVE)
         return False
 
     def checkpoint_due(self, now: int) -> bool:
@@ -206,13 +208,14 @@ class UnitReplica:
             self._marked_at = now
             self.sunion.keep_from(self.sunion.next)
 
-    def _leave_recovering(self, now: int) -> None:
+    def _leave_recovering(self, now: int) -> bool:
         if not self._inputs.started(now):
-            return
+            return False
         if self._must_go_on(now):
-            self._go_tentative(now, Event.TENTATIVE)
-        elif self._inputs.caught_up():
+            return self._go_tentative(now, Event.TENTATIVE)
+        if self._inputs.caught_up():
             self._move(Event.CAUGHT_UP)
+        return False
 
     def _must_go_on(self, now: int) -> bool:
         """T3: the next bucket has waited as long as it may."""
@@ -225,8 +228,12 @@ class UnitReplica:
 
     # --- tentative ---
 
-    def _go_tentative(self, now: int, event: Event) -> None:
-        """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6)."""
+    def _go_tentative(self, now: int, event: Event) -> bool:
+        """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6).
+
+        Returns:
+          Is more due at once, beyond what one step may take (B8)?
+        """
         policy = self._node.during_failure
         if policy is not Policy.SUSPEND:
             if self._mark is None:
@@ -234,27 +241,33 @@ class UnitReplica:
             self._stable_counters = self._live.fragment.counters()
             self.sunion.taint()
         self._move(event)
-        self._release_tentative(now, policy)
+        return self._release_tentative(now, policy)
 
     def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
-        self._release_tentative(now, self._node.during_failure)
+        more = self._release_tentative(now, self._node.during_failure)
         if not self._correctable(now):
             if self.partners.pending:
                 self.partners.withdraw()
-            return False, None
+            return more, None
         self.partners.want(now)
         step = self.partners.poll(now, self._inputs.partner_states(now))
         if isinstance(step, Alone):
             self._start_redo(None)
             return True, None
-        return False, step
+        return more, step
 
-    def _release_tentative(self, now: int, policy: Policy) -> None:
+    def _release_tentative(self, now: int, policy: Policy) -> bool:
+        """One slice of what is due; returns whether there is more."""
         if policy is Policy.SUSPEND:
-            return
+            return False
         wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
-        if (end := self._due(now, wait_us)) is not None:
-            self._emit_tentative(end)
+        if (end := self._due(now, wait_us)) is None:
+            return False
+        piece = self.sunion.release_tentative(end, self._slice_rows)
+        self.largest_slice = max(self.largest_slice, len(piece))
+        for at, elements in enumerate(self._live.tentative(piece)):
+            self._outputs.tentative(at, elements)
+        return piece.end < end
 
     def _correctable(self, now: int) -> bool:
         """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
@@ -287,8 +300,7 @@ class UnitReplica:
                 self.sunion.resume_live()
                 self.live_runs = True
                 self._outputs.announce(self.state, True)
-        if self.live_runs:
-            self._release_tentative(now, self._node.during_stabilization)
+        more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
         if self._redo.rebuild(self._slice_rows):
             return True
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
@@ -298,16 +310,14 @@ class UnitReplica:
                 self._outputs.announce(self.state, False)
             elif self._partner is not None:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
-                self._finish_redo(now)
+                return self._finish_redo(now)
             return False
         released = self.sunion.release_redo(self._slice_rows)
         if released is not None:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)
             return True
-        if not self._stays(now):
-            self._finish_redo(now)
-        return False
+        return more if self._stays(now) else self._finish_redo(now)
 
     def _stays(self, now: int) -> bool:
         """R2: while a failure goes on, forced rec_dones come X apart; in between redo goes on as far as input does.
@@ -321,8 +331,12 @@ class UnitReplica:
             and not self.sunion.oldest_unstable_is_young(now, self._node.alpha_x_us)
         )
 
-    def _finish_redo(self, now: int) -> None:
-        """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE."""
+    def _finish_redo(self, now: int) -> bool:
+        """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE.
+
+        Returns:
+          Is more of it due at once (B8)?
+        """
         assert self._redo is not None
         self.sunion.finish_redo()
         self.rebuilt_rows += self._redo.rebuilt
@@ -334,20 +348,17 @@ class UnitReplica:
         held_back = self.sunion.stable_end > self.sunion.next  # by a full buffer: stable, only not yet released
         if not held_back and self._must_go_on(now):
             self._forced_at = now
-            self._go_tentative(now, Event.CAUGHT_UP_DUE)
-        else:
-            self._move(Event.CAUGHT_UP)
+            return self._go_tentative(now, Event.CAUGHT_UP_DUE)
+        self._move(Event.CAUGHT_UP)
+        return False
 
     # --- emitting ---
 
     def _emit_stable(self, instance: Instance, piece: Slice) -> None:
         assert piece.kind is Kind.STABLE
+        self.largest_slice = max(self.largest_slice, len(piece))
         for at, elements in enumerate(instance.stable(piece)):
             self._outputs.stable(at, elements)
-
-    def _emit_tentative(self, end: int) -> None:
-        for at, elements in enumerate(self._live.tentative(self.sunion.release_tentative(end))):
-            self._outputs.tentative(at, elements)
 
     def _move(self, event: Event) -> None:
         self.state = after(self.state, event)

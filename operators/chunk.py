@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from spe.batch import Int64Array, Rows
-from spe.times import END_OF_TIME
+from spe.batch import Int64Array, Rows, concat_rows
 
 
 class Chunk:
     """Rows as they arrived, with what is needed to place them without looking inside.
 
     ``floor`` is the input's stable frontier on arrival: no later chunk holds a smaller time, so a scan over chunks
-    can stop at the first whose floor is past its end.
+    can stop at the first whose floor is past its end.  ``first_id`` is no larger than any row's id; ``ids`` are in the
+    order of the rows, None where they count up from ``first_id``.
     """
 
     __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted", "width")
@@ -26,6 +28,15 @@ class Chunk:
         self.width = width
         self.nbytes = len(rows.time) * width
 
+    @classmethod
+    def merged(cls, chunks: Sequence[Chunk]) -> Chunk:
+        """Chunks that follow each other as one, in order of (time, id)."""
+        rows = concat_rows([c.rows for c in chunks])
+        order = rows.time.argsort(kind="stable")
+        ids = np.concatenate([c.row_ids() for c in chunks]).take(order)
+        first = chunks[0]
+        return cls(rows.take(order), min(c.first_id for c in chunks), ids, first.floor, first.width)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -38,6 +49,8 @@ class Chunk:
         """Rows with low ≤ time < high."""
         if self.min >= low and self.max < high:
             return self.rows
+        if self.min >= high:
+            return None
         time = self.rows.time
         if self.sorted:
             start, stop = time.searchsorted(low), time.searchsorted(high)
@@ -46,31 +59,38 @@ class Chunk:
         return self.rows.select(mask) if mask.any() else None
 
     def from_time(self, low: int) -> Chunk | None:
-        """What has time ≥ low, or None."""
+        """What has time ≥ low, or None.  What is cut once is in order of time from then on: the next cut is a view."""
         if self.min >= low:
             return self
         if self.max < low:
             return None
-        if self.sorted:
-            start = int(self.rows.time.searchsorted(low))
-            ids = None if self.ids is None else self.ids[start:]
-            return Chunk(self.rows.slice(start, len(self.rows)), self.first_id + start, ids, self.floor, self.width)
-        index = np.flatnonzero(self.rows.time >= low)
-        ids = index + self.first_id if self.ids is None else self.ids.take(index)
-        return Chunk(self.rows.take(index), self.first_id, ids, self.floor, self.width)
-
-    def time_after(self, low: int, rows: int) -> int:
-        """A time such that at most ``rows`` rows lie in [low, time); END_OF_TIME if there are no more of them."""
         time = self.rows.time
         if self.sorted:
-            at = int(time.searchsorted(low)) + rows
-            return int(time[at]) if at < len(time) else END_OF_TIME
-        later = time[time >= low] if self.min < low else time
-        return int(np.partition(later, rows)[rows]) if rows < len(later) else END_OF_TIME
+            start = int(time.searchsorted(low))
+            rows = self.rows.slice(start, len(time))
+            if self.ids is None:
+                return Chunk(rows, self.first_id + start, None, self.floor, self.width)
+            ids = self.ids[start:]
+        else:
+            index = np.flatnonzero(time >= low)
+            index = index[time.take(index).argsort(kind="stable")]
+            rows = self.rows.take(index)
+            ids = index + self.first_id if self.ids is None else self.ids.take(index)
+        return Chunk(rows, int(ids.min()), ids, self.floor, self.width)
+
+    def times(self, low: int, high: int) -> Int64Array:
+        """Of the rows with low ≤ time < high, in any order."""
+        time = self.rows.time
+        if self.min >= low and self.max < high:
+            return time
+        if self.sorted:
+            return time[time.searchsorted(low) : time.searchsorted(high)]
+        return time[(time >= low) & (time < high)]
 
     def smallest_id(self, low: int) -> int | None:
-        """Smallest id among the rows with time ≥ low (ids ascend within a chunk)."""
+        """Smallest id among the rows with time ≥ low."""
         if self.max < low:
             return None
-        at = 0 if self.min >= low else int(np.argmax(self.rows.time >= low))
-        return self.first_id + at if self.ids is None else int(self.ids[at])
+        if self.ids is None:
+            return self.first_id + (0 if self.min >= low else int(np.argmax(self.rows.time >= low)))
+        return int((self.ids if self.min >= low else self.ids[self.rows.time >= low]).min())

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from operators.chunk import Chunk
-from spe.batch import Batch, Rows, concat_rows
+from spe.batch import Batch, Int64Array, Rows, concat_rows
 from spe.spill import Handle, Spill
 from spe.states import Kind
 
@@ -56,9 +56,10 @@ class SpilledChunk:
         self.forget()
         return rest
 
-    def time_after(self, low: int, rows: int) -> int:
-        """Where it begins: a piece is no larger than a slice or two."""
-        return self.min
+    def times(self, low: int, high: int) -> Int64Array:
+        """Of the rows with low ≤ time < high, or smaller ones: only a piece that ``low`` divides is read for it.
+        Raises SpillDamaged."""
+        return np.full(self._count, self.min) if self.min >= low else self.loaded().times(low, high)
 
     def smallest_id(self, low: int) -> int | None:
         """Smallest id among the rows with time ≥ low, or one below it: an acknowledgement may be too small."""
@@ -93,6 +94,10 @@ def spill_oldest(chunks: list[Chunk | SpilledChunk], spill: Spill, released: int
 
 def _batch(chunks: list[Chunk]) -> Batch:
     ids = np.concatenate([c.row_ids() for c in chunks])
+    rows = concat_rows([c.rows for c in chunks])
+    if (ids[1:] < ids[:-1]).any():  # one that was cut is in order of time
+        order = ids.argsort()
+        ids, rows = ids.take(order), rows.take(order)
     first, last = int(ids[0]), int(ids[-1])
     gapless = last - first + 1 == len(ids)
-    return Batch(Kind.STABLE, first - 1, last, None if gapless else ids, concat_rows([c.rows for c in chunks]))
+    return Batch(Kind.STABLE, first - 1, last, None if gapless else ids, rows)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.chunk import Chunk
+from operators.slice_end import merge_divided, slice_end
 from operators.spilled_chunk import SpilledChunk, spill_oldest
 from spe.batch import Batch, Boundary, RecDone, Rows, merge_rows
 from spe.spill import Spill, piece_bytes
@@ -25,9 +26,6 @@ from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 Int64Array = npt.NDArray[np.int64]
-
-#: Rows per input in one tentative slice when they come from spill files: memory stays bounded.
-SPILLED_ROWS = 20_000
 
 
 @dataclass(slots=True, eq=False)
@@ -317,6 +315,7 @@ class SUnion:
             self.restart is not None
         ):  # released, but unstable: R1 asks for their age, and they are released once more (R7)
             low = min(low, self.stable_end)
+        low = floor_to(low, self._bucket_us)  # the rest of a bucket is as old as the bucket
         if self._clock_buckets[0] < low:
             at = bisect_left(self._clock_buckets, low)
             del self._clock_buckets[:at]
@@ -353,12 +352,12 @@ class SUnion:
     # --- releases ---
 
     def release_stable(self, max_rows: int) -> Slice | None:
-        """Everything stable since the last release, at most about ``max_rows``; None when there is nothing (B1)."""
+        """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1)."""
         assert self.restart is None, "stable release while tainted"
         end = self.stable_end
         if end <= self.next:
             return None
-        end = self._bounded(end, self.next, max_rows)
+        end = self._bounded(self.next, end, max_rows)
         if self.kept_from is None:
             released = self._take(end)
         else:
@@ -384,18 +383,17 @@ class SUnion:
         assert not self.tainted
         self.restart = self.next
 
-    def release_tentative(self, end: int) -> Slice:
+    def release_tentative(self, end: int, max_rows: int) -> Slice:
         """What is here of [next, end), stable or not; the stable part stays for redo (B6).
 
-        After a forced rec_done so much of it may be spilled that it goes out in bounded slices, which say their end.
+        With more than ``max_rows`` of an input it ends sooner, and says where.
 
         Raises:
           SpillDamaged: a piece that must be released once more is lost; nothing has changed.
         """
         assert self.tainted, "tentative release before the checkpoint"
         low = self.next
-        if any(isinstance(c, SpilledChunk) and c.max >= low for i in self.inputs for c in i.stable):
-            end = self._bounded(end, low, SPILLED_ROWS)
+        end = self._bounded(low, end, max_rows, tentative=True)
         parts = self._gather(low, end, tentative=True)
         for one in self.inputs:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
@@ -426,7 +424,7 @@ class SUnion:
         end = self.stable_end
         if end <= self.redo_next:
             return None
-        end = self._bounded(end, self.redo_next, max_rows)
+        end = self._bounded(self.redo_next, end, max_rows)
         released = self._take(end)
         self.redo_next = end
         return released
@@ -470,26 +468,19 @@ class SUnion:
         restart = self.restart_point()
         return [i.acknowledged(restart) for i in self.inputs]
 
-    def _bounded(self, end: int, low: int, max_rows: int) -> int:
-        """``end``, or an earlier bucket end so that a slice holds about ``max_rows`` per input."""
-        if self.stable_bytes <= 8 * max_rows:  # a row has a time, so it has eight bytes at least
+    def _bounded(self, low: int, end: int, max_rows: int, *, tentative: bool = False) -> int:
+        """``end``, or an earlier time so that a slice holds at most ``max_rows`` rows per input (B8)."""
+        held = self.stable_bytes + (sum(i.tentative_bytes for i in self.inputs) if tentative else 0)
+        if held <= 8 * max_rows and not self._spilled:  # a row has a time, so it has eight bytes at least
             return end
-        for one in self.inputs:
-            count = 0
-            for chunk in one.stable:
-                if chunk.floor >= end:
-                    break
-                if chunk.max < low:
-                    continue  # released, and kept
-                if count + len(chunk) > max_rows:
-                    first = min(c.min for c in one.stable)
-                    at_least = saturating_add(floor_to(max(first, low), self._bucket_us), self._bucket_us)
-                    cut = chunk.time_after(low, max(0, max_rows - count))
-                    end = min(end, max(floor_to(cut, self._bucket_us), at_least))
-                    if cut < END_OF_TIME:
-                        break
-                count += len(chunk)
-        return end
+        held_of = [(i.stable, i.tentative) if tentative else (i.stable,) for i in self.inputs]
+        cut = slice_end(held_of, low, end, max_rows=max_rows, bucket_us=self._bucket_us)
+        if cut < end:
+            for one in self.inputs:
+                merge_divided(one.stable, low, cut)
+                if tentative:
+                    merge_divided(one.tentative, low, cut)
+        return cut
 
     def _gather(self, low: int, end: int, *, tentative: bool) -> list[list[Rows]]:
         """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
@@ -524,8 +515,11 @@ class SUnion:
             for chunk in chunks:
                 if chunk.floor >= end:
                     break
-                assert isinstance(chunk, Chunk)
                 seen += 1
+                if chunk.min >= end:
+                    kept.append(chunk)
+                    continue
+                assert isinstance(chunk, Chunk)
                 if chunk.max < end:
                     into.append(chunk.rows)
                     self.stable_bytes -= chunk.nbytes
@@ -548,7 +542,7 @@ class SUnion:
             for at, chunk in enumerate(one.stable):
                 if chunk.floor >= end:
                     break
-                if isinstance(chunk, SpilledChunk):
+                if isinstance(chunk, SpilledChunk) and chunk.min < end:
                     one.stable[at] = loaded = chunk.loaded()
                     self.stable_bytes += loaded.nbytes
                     chunk.forget()

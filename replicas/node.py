@@ -60,6 +60,8 @@ class Hosted:
         self.work = Signal()
         self.outputs = dict(zip((log.channel for log in replica.logs), signals, strict=True))
         self.error: str | None = None
+        #: It was said that steps are larger than they should be.
+        self.large_told = False
         self._room = Signal()
         self._heard_at: dict[str, int] = {}
 
@@ -263,12 +265,20 @@ class NodeProcess:
                     continue
                 else:
                     hosted.advanced()
+                    self._tell_of_large_steps(hosted)
                     if ask is not None:
                         await self._ask_partner(hosted, ask)
             if more:
                 await self._env.compute.turn()
             else:
                 await token.wait()
+
+    def _tell_of_large_steps(self, hosted: Hosted) -> None:
+        """Said once: rows of one time go in one step, and heartbeats wait for it (B8)."""
+        if not hosted.large_told and hosted.replica.step_too_large():
+            hosted.large_told = True
+            rows, limit = hosted.replica.core.largest_slice, self._plan.limits.slice_rows
+            self._env.trace.event("large_step", replica=hosted.name, rows=rows, slice_rows=limit)
 
     def _read_again(self, hosted: Hosted, why: str) -> None:
         """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts

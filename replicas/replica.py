@@ -193,6 +193,10 @@ class Replica:
         """See :meth:`UnitReplica.advance`."""
         return self.core.advance(now)
 
+    def step_too_large(self) -> bool:
+        """Has a step taken in more than it should, for so many rows have one time (B8)?"""
+        return self.core.largest_slice > self.plan.limits.slice_rows * len(self.inputs)
+
     def time_matters(self, now: int) -> bool:
         """Can the mere passing of time change something now?  Keeps an idle replica from being woken at every tick."""
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
@@ -375,6 +379,7 @@ class Replica:
             "reconciliations": self.core.reconciliations,
             "redone_rows": self.core.redone_rows,
             "rebuilt_rows": self.core.rebuilt_rows,
+            "largest_slice": self.core.largest_slice,
             "inputs": [
                 {
                     "channel": str(i.channel),

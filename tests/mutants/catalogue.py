@@ -247,10 +247,11 @@ def acknowledged_on_arrival(original: Any, self: Any, restart: int) -> Any:
 
 
 @mutant(UnitReplica, "_go_tentative", "the checkpoint is taken after the first tentative slice (C1)")
-def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> None:
-    original(self, now, event)
+def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> Any:
+    more = original(self, now, event)
     if isinstance(self._mark, Checkpoint):
         self._mark = Checkpoint(self._mark.restart, self._live.fragment.snapshot(), self._mark.outputs)
+    return more
 
 
 @mutant(SUnion, "begin_redo", "redo leaves out the first bucket (R6)")

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicas.replica import Replica
 from replicas.serving import PULL_BYTES
 from replicas.simulation.cluster import SimCluster
 from spe.plan import Limits, Plan
@@ -151,3 +152,16 @@ async def test_damaged_redo_data_are_read_from_upstream_again(autojump_clock: Mo
             outcome = await run(cluster, 40)
             assert any("spill_damaged" in line for line in cluster.log)
             outcome.assert_complete()
+
+
+async def test_steps_that_cannot_be_cut_are_told_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: rows of one time are one step, however many."""
+    monkeypatch.setattr(Replica, "step_too_large", lambda self: self.core.largest_slice > 0)
+    async with SimCluster(make_plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            for node in ("n1a", "n1b"):
+                assert sum("large_step" in line and node in line for line in cluster.log) == 1

@@ -125,7 +125,7 @@ class TestOrder:
         B(sunion, 0, 0, 1000, 99)
         pieces = []
         while (piece := sunion.release_stable(10)) is not None:
-            assert len(piece) <= 14
+            assert len(piece) <= 10
             pieces.append(piece)
         times = [t for p in pieces if p.streams[0] is not None for t in p.streams[0].time.tolist()]
         assert len(times) == 99
@@ -187,16 +187,16 @@ class TestWaiting:
         sunion = self.start()
         assert due(sunion, 130, True, False) == 20
         sunion.taint()
-        assert show(sunion.release_tentative(20)) == "15x | 20"
+        assert show(sunion.release_tentative(20, 100)) == "15x | 20"
         assert due(sunion, 139, True, False) is None
         assert due(sunion, 140, True, False) == 30
-        assert show(sunion.release_tentative(30)) == "24y | 30"
+        assert show(sunion.release_tentative(30, 100)) == "24y | 30"
 
     def test_process_releases_all_that_live_inputs_have_delivered(self) -> None:
         sunion = self.start()
         sunion.taint()
         assert due(sunion, 130, True, False, wait=0) == 30
-        assert show(sunion.release_tentative(30)) == "15x 24y | 30"
+        assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
 
     def test_a_live_input_is_waited_for_up_to_the_hard_limit(self) -> None:
         """T3: in1 is alive, so nothing goes at αX, but everything of that age goes at (1+α)/2·X."""
@@ -229,7 +229,7 @@ class TestWaiting:
         assert due(sunion, 36, True, False) == 20
         sunion.taint()
         assert sunion.restart == BEFORE_TIME
-        assert show(sunion.release_tentative(20)) == "12a | 20"
+        assert show(sunion.release_tentative(20, 100)) == "12a | 20"
 
     def test_the_end_of_one_input_does_not_start_the_clocks_of_later_buckets(self) -> None:
         """Otherwise every bucket after it would be as old as the end, and a healthy unit tentative αX later."""
@@ -271,7 +271,7 @@ class TestCorrecting:
     def tentative(self) -> SUnion:
         sunion = TestWaiting().start()
         sunion.taint()
-        assert show(sunion.release_tentative(30)) == "15x 24y | 30"
+        assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
         return sunion
 
     def test_redo_gives_the_stable_versions_from_the_checkpoint_on(self) -> None:
@@ -291,7 +291,7 @@ class TestCorrecting:
         """Trace 7: in0 ran ahead to 60 and [50, 60) went out tentatively; it is younger than αX: redo may begin."""
         sunion = self.tentative()
         B(sunion, 0, 140, 60, 5)
-        sunion.release_tentative(60)
+        sunion.release_tentative(60, 100)
         B(sunion, 1, 150, 50, 4)
         assert sunion.stable_end == 50
         assert sunion.oldest_unstable_is_young(150, WAIT)
@@ -313,7 +313,7 @@ class TestCorrecting:
         sunion = self.tentative()
         for time in (40, 50):
             B(sunion, 0, 100 + time, time)
-            sunion.release_tentative(time)
+            sunion.release_tentative(time, 100)
         B(sunion, 1, 151, 30)
         assert sunion.clock(30) == 120
         assert not sunion.oldest_unstable_is_young(151, WAIT)
@@ -337,7 +337,7 @@ class TestCorrecting:
         T(sunion, 0, 0, (41, "a"))
         assert [c.rows.time.tolist() for c in one.tentative] == [[44, 47]]
         assert one.t_star() == 49
-        assert show(sunion.release_tentative(50)) == "41a 44b 47c | 50"
+        assert show(sunion.release_tentative(50, 100)) == "41a 44b 47c | 50"
 
     def test_an_undo_from_main_drops_everything_tentative(self) -> None:
         sunion = make(1)
@@ -349,15 +349,15 @@ class TestCorrecting:
         assert not one.held
         assert one.tentative_frontier == one.frontier
         sunion.taint()
-        assert show(sunion.release_tentative(10)) == "| 10"
+        assert show(sunion.release_tentative(10, 100)) == "| 10"
 
     def test_late_tentative_tuples_of_a_released_bucket_are_dropped_and_counted(self) -> None:
         sunion = make(1)
         sunion.taint()
-        sunion.release_tentative(10)
+        sunion.release_tentative(10, 100)
         T(sunion, 0, 0, (4, "a"), (12, "b"))
         assert sunion.tentative_dropped == 1
-        assert show(sunion.release_tentative(20)) == "12b | 20"
+        assert show(sunion.release_tentative(20, 100)) == "12b | 20"
 
     def test_released_tentative_tuples_are_released_again_after_a_forced_rec_done(self) -> None:
         sunion = make(2)
@@ -367,14 +367,14 @@ class TestCorrecting:
         sunion.taint()
         T(sunion, 0, 0, (14, "t"), (24, "u"))
         b(sunion, 0, 0, 30)
-        assert show(sunion.release_tentative(30)) == "14t 24u | 30"
+        assert show(sunion.release_tentative(30, 100)) == "14t 24u | 30"
         sunion.begin_redo()
         B(sunion, 1, 0, 40)
         B(sunion, 0, 0, 20)
         assert show(sunion.release_redo(9)) == "| 20"
         sunion.finish_redo()
         sunion.taint()
-        assert show(sunion.release_tentative(30)) == "24u | 30"
+        assert show(sunion.release_tentative(30, 100)) == "24u | 30"
 
 
 class TestAcknowledging:
@@ -399,7 +399,7 @@ class TestAcknowledging:
     def test_while_tainted_everything_from_the_checkpoint_on_is_needed(self) -> None:
         sunion = TestWaiting().start()
         sunion.taint()
-        sunion.release_tentative(30)
+        sunion.release_tentative(30, 100)
         assert sunion.acknowledged() == [3, 0]
 
     def test_an_installed_state_already_holds_what_lies_below_its_restart_point(self) -> None:

@@ -12,7 +12,7 @@ from consistency.partners import Ask, Partners
 from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
 from spe.batch import Batch, Boundary, Element, Rows
-from spe.plan import Checkpoints, InputStream, Node, Policy, Reconcile, Unit
+from spe.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
 from spe.query import Operator, UnionSpec
 from spe.schema import Schema
 from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
@@ -42,6 +42,8 @@ class World:
 
     #: How its replica gets back.
     reconcile = Reconcile.CHECKPOINT
+    #: Rows per input in one step.
+    slice_rows = Limits().slice_rows
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class World:
             inputs=self,
             partners=Partners("n1", partners, request_us=500, random=Random(0)),
             redo_bytes=redo_bytes,
+            slice_rows=self.slice_rows,
         )
 
     # Outputs
