@@ -43,7 +43,7 @@ FAILURE_S: Final = 5
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    rounds = 1 if quick else 5
+    rounds = 1 if quick else 3
     for boxes in BOXES[: 1 if quick else 2]:
         for state in STATES[:2] if quick else STATES:
             yield from _correction("state", Setup(rate=999, depth=boxes, state=state), rounds)

@@ -15,7 +15,7 @@ from spe.cli.plot import Panel
 from spe.times import MILLISECOND, SECOND
 
 TITLE = "Latency overhead of serialisation"
-WIDTHS_MS = (10, 50, 100, 150, 200, 250, 300)
+WIDTHS_MS = (50, 100, 200, 300)
 #: The one that is held while the other is varied.
 HELD_MS = 100
 BOTH, BUCKET, BOUNDARY = "bucket = boundary", f"bucket, boundary {HELD_MS}", f"boundary, bucket {HELD_MS}"

@@ -26,7 +26,7 @@ from spe.times import MILLISECOND, SECOND
 TITLE = "Switching between replicas"
 KINDS: Final = (FaultKind.KILL, FaultKind.POWER, FaultKind.CUT, FaultKind.FREEZE)
 #: Moments of failing, over one period of heartbeats.
-MOMENTS: Final = 5
+MOMENTS: Final = 4
 
 
 def measure(quick: bool) -> Iterator[Row]:

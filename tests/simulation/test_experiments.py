@@ -36,3 +36,41 @@ def test_the_model_of_one_node() -> None:
     assert expected(suspended).tentative == 2000 * 7.3
     assert expected(suspended).delay_us == round((0.1 + 2.7 + 2.5) * SECOND)
     assert expected(Setup(failure_us=2 * SECOND)).tentative == 0
+
+
+def test_who_works_on_while_it_corrects_keeps_x_and_who_waits_does_not(tmp_path: Path) -> None:
+    works_on, waits = results("policies", tmp_path)
+    assert (works_on["keeps_x"], waits["keeps_x"]) == (True, False)
+    assert works_on["tentative"] > waits["tentative"]
+    assert works_on["correcting_s"] == pytest.approx(4.55 / (12_500 / 4500 - 1), abs=0.1)  # R_c of what was missing
+
+
+def test_a_chain_waits_alpha_x_once(tmp_path: Path) -> None:
+    one, two = results("chains", tmp_path)
+    assert one["delay_s"] == two["delay_s"] == 0.9
+    assert min(one["tentative"], two["tentative"]) >= one["model_least"]
+
+
+def test_the_delay_of_serialisation_is_half_a_bucket(tmp_path: Path) -> None:
+    for row in results("serialisation", tmp_path):
+        assert row["longest_ms"] == row["bucket_ms"]
+        assert row["mean_ms"] == pytest.approx(row["bucket_ms"] / 2, abs=10)
+
+
+def test_a_broken_connection_is_no_gap_and_silence_is_one_of_four_heartbeats(tmp_path: Path) -> None:
+    killed, cut = results("switching", tmp_path)
+    assert killed["gap_ms"] == killed["ordinary_ms"] == 20
+    assert 300 <= cut["gap_ms"] <= 500
+    assert killed["tentative"] == cut["tentative"] == 0
+
+
+def test_both_ways_of_correcting_are_measured_on_the_same_work(tmp_path: Path) -> None:
+    """Times are the machine's; what each way keeps is not."""
+    rows = [row for row in results("reconciling", tmp_path) if row["sweep"] == "state"]
+    assert [(row["way"], row["state"]) for row in rows] == [
+        (way, state) for state in (20, 500) for way in ("checkpoint", "undo")
+    ]
+    assert all(row["correction_ms"] > 0 and row["redone"] == 4995 for row in rows)
+    kept = {row["state"]: row["buffered_rows"] for row in rows if row["way"] == "undo"}
+    assert 20 <= kept[20] < kept[500]
+    assert all(row["buffered_rows"] == 0 for row in rows if row["way"] == "checkpoint")
