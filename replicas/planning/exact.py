@@ -16,7 +16,7 @@ import numpy as np
 
 from replicas.planning.fidelity import Running
 from replicas.planning.modules import Module, modules_of
-from replicas.planning.program import Program
+from replicas.planning.program import Program, solver
 from replicas.planning.search import Plan, Problem
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import Topology
@@ -56,6 +56,7 @@ def exact(problem: Problem, *, now: Callable[[], float], seconds: float = 10.0) 
     Raises:
       ConfigError: SciPy is not installed.
     """
+    solver()
     end = now() + seconds
     guess = structure_aware(problem)
     found, bound = _by_modules(problem, now, end) if not problem.failures else _whole(problem, end - now())

@@ -67,7 +67,9 @@ class Extensions:
         return (not self.fed[task], float(self._up[task]), -float(self._rate[task]), task)
 
     def _receiver(self, task: int) -> int | None:
-        """Who to feed next on the way down."""
+        """Who to feed next on the way down; None: this is a sink."""
+        if int(self._topology.operator_of[task]) in self._topology.goal:
+            return None
         near: list[int] = list(self._receivers[task])
         for operator in self._full_readers[int(self._topology.operator_of[task])]:
             order = self._down_order[operator]
@@ -100,10 +102,9 @@ class Extensions:
     def _down(self) -> Floats:
         """Per task, cost of a way down to a sink, itself with its branches included."""
         found = np.full(self._topology.tasks, _NEVER)
-        sinks = {sink.first for sink in self._topology.sinks}
         for at in reversed(range(len(self._topology.operators))):
             operator = self._topology.operators[at]
-            beyond = np.full(operator.tasks, 0.0 if operator.first in sinks else _NEVER)
+            beyond = np.full(operator.tasks, 0.0 if at in self._topology.goal else _NEVER)
             for reader in self._topology.operators[at + 1 :]:
                 for stream in reader.inputs:
                     if stream.upstream != at:

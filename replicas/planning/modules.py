@@ -72,7 +72,8 @@ def _gates(topology: Topology) -> set[int]:
     found = set()
     for at, operator in enumerate(topology.operators):
         cone = _cone(topology, at)
-        closed = all(reader in cone for one in cone - {at} for reader, _ in readers[one])
+        closed = not cone & topology.goal.keys()
+        closed &= all(reader in cone for one in cone - {at} for reader, _ in readers[one])
         if closed and [same for _, same in readers[at]] == [True] and operator.rate.sum() > 0:
             found.add(at)
     return found

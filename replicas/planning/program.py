@@ -29,6 +29,15 @@ _SCALE: Final = 1000.0
 Product = tuple[int, ...]
 
 
+def solver() -> Any:
+    """SciPy's; to import it takes longer than many a program.  Raises ConfigError where it is not installed."""
+    try:
+        from scipy import optimize
+    except ImportError as error:
+        raise ConfigError(["the exact planner needs SciPy: pip install 'tentative-spe[plan]'"]) from error
+    return optimize
+
+
 @dataclass(frozen=True)
 class Solution:
     """The best that was found, and what nothing can exceed.  ``tasks`` is None where time was up before any plan."""
@@ -75,22 +84,19 @@ class Program:
                 self._add(self._worth, (topology.tasks + operator,), float(weight) * worth)
 
     def solve(self, budget: float, seconds: float) -> Solution:
-        """Raises ConfigError where SciPy is missing."""
-        try:
-            from scipy.optimize import Bounds, LinearConstraint, milp
-        except ImportError as error:
-            raise ConfigError(["the exact planner needs SciPy: pip install 'tentative-spe[plan]'"]) from error
+        """The best plan within a budget that is found in time."""
+        optimize = solver()
         if not self._variables:
             return Solution(np.zeros(self._topology.tasks, np.bool_), self._constant)
         worth, whole = np.zeros(self._variables), np.zeros(self._variables)
         worth[list(self._worth)] = list(self._worth.values())
         whole[list(self._task_variable.values())] = 1
         limits = np.array([*(constant for *_, constant in self._rows), budget])
-        result: Any = milp(
+        result = optimize.milp(
             -worth * _SCALE,
             integrality=whole,
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(self._matrix, ub=limits),
+            bounds=optimize.Bounds(0, 1),
+            constraints=optimize.LinearConstraint(self._matrix, ub=limits),
             options={"time_limit": max(seconds, 0.01), "mip_rel_gap": 0.0},
         )
         dual = getattr(result, "mip_dual_bound", None)

@@ -21,6 +21,18 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+class TopologyError(ConfigError):
+    """What does not fit in a topology.
+
+    Args:
+      found: (operator, what is wrong with it); "" for the whole.
+    """
+
+    def __init__(self, found: Sequence[tuple[str, str]]) -> None:
+        super().__init__([f"{operator}: {message}" if operator else message for operator, message in found])
+        self.found = tuple(found)
+
+
 class Partitioning(enum.StrEnum):
     """How the tasks of an operator feed those of the next one (PPA section II)."""
 
@@ -43,6 +55,7 @@ class OperatorSpec:
       shares: what part of a stream that is divided over the tasks each of them gets; even if not given.
       weight: of a sink, against other sinks.
       fails: False for what never fails and needs no replica (a source proxy with its durable log).
+      output: its results are final ones; what nobody reads always is.
     """
 
     name: str
@@ -54,6 +67,7 @@ class OperatorSpec:
     shares: Sequence[float] | None = None
     weight: float = 1.0
     fails: bool = True
+    output: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +142,7 @@ class Operator:
     tasks: int
     correlated: bool
     fails: bool
+    output: bool
     weight: float
     inputs: tuple[Stream, ...]
     #: Output of each task while nothing has failed, tuples per second.
@@ -161,7 +176,7 @@ class Topology:
       specs: in any order.
 
     Raises:
-      ConfigError: says of each operator what does not fit: unknown inputs, a cycle, a partitioning that does not fit
+      TopologyError: says of each operator what does not fit: unknown inputs, a cycle, a partitioning that does not fit
         the parallelism, rates that are missing or nowhere above zero.
     """
 
@@ -169,7 +184,7 @@ class Topology:
         ordered = _in_order(specs)
         index = {spec.name: at for at, spec in enumerate(ordered)}
         self.operators: list[Operator] = []
-        problems: list[str] = []
+        problems: list[tuple[str, str]] = []
         first = 0
         for spec in ordered:
             problems += _misfits(spec, ordered, index)
@@ -187,16 +202,17 @@ class Topology:
                     spec.tasks,
                     spec.correlated,
                     spec.fails,
+                    spec.output,
                     spec.weight,
                     streams,
                     _output(spec, streams),
                 )
             )
             first += spec.tasks
-        if not problems and not sum(float(o.rate.sum()) for o in self.sinks):
-            problems.append("no sink has any output: all rates are zero")
+        if not problems and not sum(float(o.rate.sum()) * o.weight for o in self.sinks):
+            problems.append(("", "no sink has any output: all rates (or weights) are zero"))
         if problems:
-            raise ConfigError(problems)
+            raise TopologyError(problems)
 
     @property
     def tasks(self) -> int:
@@ -206,14 +222,14 @@ class Topology:
 
     @cached_property
     def sinks(self) -> list[Operator]:
-        """Operators that nobody reads."""
+        """Operators that give final results."""
         read = {s.upstream for o in self.operators for s in o.inputs}
-        return [o for at, o in enumerate(self.operators) if at not in read]
+        return [o for at, o in enumerate(self.operators) if o.output or at not in read]
 
     @cached_property
     def goal(self) -> dict[int, float]:
-        """What OF is the mean of: operators that nobody reads, by index, with their parts; 1 together."""
-        sinks = [o for o in self.sinks if o.rate.sum() > 0]
+        """What OF is the mean of: the sinks, by index, with their parts; 1 together."""
+        sinks = [o for o in self.sinks if o.rate.sum() * o.weight > 0]
         weights = sum(o.weight for o in sinks)
         return {int(self.operator_of[o.first]): o.weight / weights for o in sinks}
 
@@ -237,32 +253,36 @@ def _in_order(specs: Sequence[OperatorSpec]) -> list[OperatorSpec]:
     by_name = {spec.name: spec for spec in specs}
     if len(by_name) < len(specs):
         names = [s.name for s in specs]
-        raise ConfigError([f"two operators are called {n!r}" for n in sorted({n for n in names if names.count(n) > 1})])
-    unknown = [f"{s.name} reads {i!r}, which is no operator" for s in specs for i in s.inputs if i not in by_name]
+        raise TopologyError(
+            [(n, "there are two of this name") for n in sorted({n for n in names if names.count(n) > 1})]
+        )
+    unknown = [(s.name, f"reads {i!r}, which is no operator") for s in specs for i in s.inputs if i not in by_name]
     if unknown or not specs:
-        raise ConfigError(unknown or ["a topology has at least one operator"])
+        raise TopologyError(unknown or [("", "a topology has at least one operator")])
     ordered: list[OperatorSpec] = []
     done: set[str] = set()
     while len(ordered) < len(specs):
         ready = [s for s in specs if s.name not in done and done >= s.inputs.keys()]
         if not ready:
-            circle = ", ".join(s.name for s in specs if s.name not in done)
-            raise ConfigError([f"the topology has a cycle among {circle}"])
+            circle = [s.name for s in specs if s.name not in done]
+            raise TopologyError([(circle[0], f"the topology has a cycle among {', '.join(circle)}")])
         ordered += ready
         done |= {s.name for s in ready}
     return ordered
 
 
-def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping[str, int]) -> list[str]:
+def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping[str, int]) -> list[tuple[str, str]]:
     found = []
     if spec.tasks < 1:
-        found.append(f"{spec.name}: at least one task is needed, got {spec.tasks}")
+        found.append(f"at least one task is needed, got {spec.tasks}")
     if not spec.inputs and spec.rates is None:
-        found.append(f"{spec.name} reads nothing, so the rates of its tasks must be given")
+        found.append("reads nothing, so the rates of its tasks must be given")
     for what, given in (("rates", spec.rates), ("shares", spec.shares)):
         if given is not None and (len(given) != spec.tasks or min(given) < 0):
-            found.append(f"{spec.name}: {what} must be {spec.tasks} numbers of at least 0, got {list(given)}")
-    for name, kind in spec.inputs.items():
+            found.append(f"{what} must be {spec.tasks} numbers of at least 0, got {list(given)}")
+    if spec.weight < 0 or spec.selectivity < 0:
+        found.append(f"weight and selectivity are at least 0, got {spec.weight:g} and {spec.selectivity:g}")
+    for name, kind in spec.inputs.items() if not found else ():
         before = ordered[index[name]].tasks
         fits = {
             Partitioning.ONE_TO_ONE: before == spec.tasks,
@@ -271,8 +291,8 @@ def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping
             Partitioning.FULL: True,
         }
         if not fits[kind]:
-            found.append(f"{name} -> {spec.name}: {kind} does not fit {before} and {spec.tasks} tasks")
-    return found
+            found.append(f"{kind} does not fit {before} tasks of {name} and {spec.tasks} here")
+    return [(spec.name, message) for message in found]
 
 
 def _parts(of: Floats) -> Floats:

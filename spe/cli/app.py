@@ -271,6 +271,29 @@ def sweep(
     )
 
 
+@app.command(sort_key=9)
+def plan(
+    target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/planning.md.")],
+    /,
+    *,
+    budget: Annotated[float, Parameter(help="What active replicas may cost together; each 1 where nothing is said.")],
+    algorithm: Annotated[
+        Literal["structure-aware", "exact", "dynamic", "greedy"], Parameter(help="How to choose.")
+    ] = "structure-aware",
+    domains: Annotated[
+        Path | None, Parameter(help="Nodes with capacities and domains, and what is likely to fail; a YAML file.")
+    ] = None,
+    rates: Annotated[Path | None, Parameter(help="Measured tuples per second, by source or unit; a YAML file.")] = None,
+    seconds: Annotated[float, Parameter(help="Time for the exact planner; then it tells the gap.")] = 10.0,
+    plot: Annotated[Path | None, Parameter(help="Also draw OF over all budgets into this SVG file.")] = None,
+    data: Data = None,
+) -> int:
+    """Say which partitions to replicate within a budget, and how good results are then while all others are down."""
+    from spe.cli.plan import plan
+
+    return plan(target, budget, algorithm, domains, rates, seconds, plot, data)
+
+
 @app.command(sort_key=11)
 def report(
     run_dirs: Annotated[

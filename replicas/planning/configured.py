@@ -1,0 +1,76 @@
+"""The topology of a configured cluster: units are operators, their partitions are tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from replicas.planning.layout import ALL, Layout, Place
+from replicas.planning.topology import OperatorSpec, Partitioning, Topology
+from spe.errors import ConfigError
+from spe.plan import PartitionId, Plan
+from spe.problems import did_you_mean, one_of
+from spe.query import JoinSpec
+
+#: Tuples per second of a source of which nobody has said anything else.
+UNKNOWN_RATE: Final = 1.0
+
+
+def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
+    """Sources never fail: what they have logged they can send again.  Streams are divided by a hash: fully.
+
+    Args:
+      rates: by source or unit, tuples per second of each partition, as measured; else what a generator makes counts,
+        and what a unit makes follows from what it reads.
+
+    Raises:
+      ConfigError: rates of what there is not, or too many or few of them.
+    """
+    known = [*map(str, plan.sources), *(str(u.id) for u in plan.units)]
+    problems = [
+        f"rates: there is no source or unit {n!r}{did_you_mean(n, known)}; expected {one_of(known)}"
+        for n in rates
+        if n not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+    specs = [
+        OperatorSpec(str(name), 1, {}, rates=rates.get(str(name), [_rate(source.reader)]), fails=False)
+        for name, source in plan.sources.items()
+    ]
+    read_by_clients = {s for client in plan.clients.values() for s in client.reads}
+    for unit in plan.units:
+        makers = [str(plan.producer[i.stream].id) if i.stream in plan.producer else str(i.stream) for i in unit.inputs]
+        specs.append(
+            OperatorSpec(
+                str(unit.id),
+                unit.partitions,
+                dict.fromkeys(makers, Partitioning.FULL),
+                correlated=len(set(makers)) > 1 and any(isinstance(o.spec, JoinSpec) for o in unit.operators),
+                rates=rates.get(str(unit.id)),
+                output=any(s in read_by_clients for s in unit.outputs),
+            )
+        )
+    return Topology(specs)
+
+
+def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]:
+    """Sources of which nobody has said how much they send."""
+    return [str(n) for n, s in plan.sources.items() if str(n) not in rates and "rate" not in s.reader]
+
+
+def layout_of(plan: Plan, topology: Topology) -> Layout:
+    """The first node of each partition is its home.  The worst case only."""
+    homes: list[str | None] = []
+    for operator in topology.operators:
+        unit = next((u for u in plan.units if str(u.id) == operator.name), None)
+        if unit is None:
+            homes += [None] * operator.tasks
+        else:
+            homes += [str(plan.placement[PartitionId(unit.id, p)][0]) for p in range(unit.partitions)]
+    return Layout({str(n): Place() for n in plan.nodes}, homes, {ALL: 1.0})
+
+
+def _rate(reader: Mapping[str, object]) -> float:
+    rate = reader.get("rate", UNKNOWN_RATE)
+    return float(rate) if isinstance(rate, int | float) else UNKNOWN_RATE

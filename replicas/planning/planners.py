@@ -1,0 +1,40 @@
+"""The planners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from replicas.planning.dynamic import dynamic
+from replicas.planning.exact import exact
+from replicas.planning.greedy import greedy
+from replicas.planning.search import Plan, Problem
+from replicas.planning.structure import structure_aware
+
+
+class Algorithm(StrEnum):
+    """Ways to choose."""
+
+    STRUCTURE_AWARE = "structure-aware"
+    EXACT = "exact"
+    DYNAMIC = "dynamic"
+    GREEDY = "greedy"
+
+
+def make_plan(problem: Problem, algorithm: Algorithm, *, now: Callable[[], float], seconds: float = 10.0) -> Plan:
+    """A plan within the budget.
+
+    Args:
+      now, seconds: a clock, and after what time the exact planner gives what it has.
+
+    Raises:
+      ConfigError: the algorithm cannot do it; it says why.
+    """
+    if algorithm is Algorithm.EXACT:
+        return exact(problem, now=now, seconds=seconds)
+    planner = {
+        Algorithm.STRUCTURE_AWARE: structure_aware,
+        Algorithm.DYNAMIC: dynamic,
+        Algorithm.GREEDY: greedy,
+    }[algorithm]
+    return planner(problem)
