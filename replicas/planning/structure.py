@@ -69,6 +69,9 @@ class _Growth:
             if not self._best:
                 return
             kind = max(self._best, key=self._best.__getitem__)
+            if self._cost[self._heaps[kind][0][1]] > self._growing.left + _LITTLE:
+                self._refresh(kind)  # others have used up what this one would have cost
+                continue
             _, want, _ = heapq.heappop(self._heaps[kind])
             for touched in {kind, *self._add(self._extension[want])}:
                 self._refresh(touched)

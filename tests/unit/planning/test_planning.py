@@ -209,6 +209,17 @@ def test_what_grows_is_what_is_computed_anew(seed: int) -> None:
     assert running.value == pytest.approx(values[0])
 
 
+def test_structure_aware_keeps_to_its_budget_where_single_additions_change_little() -> None:
+    """Many kinds of extensions, and growth so slow that their best are seldom compared anew."""
+    rates = [1 / (t + 1) for t in range(20)]
+    specs = [OperatorSpec("o0", 20, {}, rates=rates)]
+    for at, kind in enumerate([ONE, FULL, ONE, FULL], 1):
+        specs.append(OperatorSpec(f"o{at}", 20, {f"o{at - 1}": kind}))
+    topology = Topology(specs)
+    for budget in range(5, 100, 9):
+        assert structure_aware(Problem(topology, budget)).cost <= budget
+
+
 def test_failures_that_are_likely_weigh_more() -> None:
     failures = [Failure(frozenset({0}), 9.0), Failure(frozenset({1}), 1.0)]
     problem = Problem(MERGING, 1, failures=failures)
