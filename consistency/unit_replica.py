@@ -117,6 +117,8 @@ class UnitReplica:
         #: Rows of stable slices that redo took in, and rows that operators were given once more before that (undo).
         self.redone_rows = 0
         self.rebuilt_rows = 0
+        #: Since when a full output holds back what is stable: meanwhile no bucket waits for its inputs (T1).
+        self._held_since: int | None = None
         #: Rows of the largest slice that one step took in.
         self.largest_slice = 0
 
@@ -176,6 +178,9 @@ class UnitReplica:
         sunion = self.sunion
         released = None if self._outputs.full() else sunion.release_stable(self._slice_rows)
         if released is not None:
+            if self._held_since is not None:
+                sunion.shift_clocks(now - self._held_since, now)
+                self._held_since = None
             self._emit_stable(self._live, released)
             if self.state is NodeState.UP_FAILURE:
                 self._move(Event.HEALED)
@@ -183,6 +188,8 @@ class UnitReplica:
         if released is not None and sunion.stable_end > sunion.next:
             return True
         if sunion.stable_end > sunion.next:  # held back by a full buffer: stable, only not yet released
+            if self._held_since is None:
+                self._held_since = now
             if self.state is NodeState.RECOVERING and self._inputs.started(now):
                 self._move(Event.CAUGHT_UP)  # only who is served acknowledges, and makes room
             return False

@@ -10,7 +10,7 @@ Tuples are held per input in chunks, as they came.  A slice is everything of [ne
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -223,6 +223,8 @@ class SUnion:
         release after a forced rec_done (B6); beyond it the oldest go, counted.
       spills: per input, where stable tuples go that only a redo will need (B6); None: they stay in memory.
       redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
+      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
+        as long as it likes.
 
     Attributes:
       next: start of the next bucket of the live instance.
@@ -241,8 +243,10 @@ class SUnion:
         tentative_bytes: int = 64 << 20,
         spills: Sequence[Spill] | None = None,
         redo_bytes: int = 256 << 20,
+        old_us: int = 3_600_000_000,
     ) -> None:
         self._bucket_us = bucket_us
+        self._old_us = old_us
         self.tentative_limit = tentative_bytes
         self._streams = streams
         self.inputs = [
@@ -258,7 +262,7 @@ class SUnion:
         #: Bytes of stable tuples held (for redo, or because an input lags).
         self.stable_bytes = 0
         # B3: the clock of a bucket starts with the first arrival at or past its start.  One entry per advance:
-        # bucket starts ascending, and when that far had been reached.
+        # bucket starts ascending, and when that far had been reached.  The first may stand for many old ones.
         self._clock_buckets: list[int] = []
         self._clock_starts: list[int] = []
         self._highest_end = BEFORE_TIME
@@ -291,8 +295,13 @@ class SUnion:
             return  # an input that has ended says nothing about when later buckets of the others are to be expected
         bucket = floor_to(value, self._bucket_us)
         self._highest_end = bucket + self._bucket_us
+        starts = self._clock_starts
+        if len(starts) > 1 and starts[1] <= now - self._old_us:
+            old = bisect_right(starts, now - self._old_us)
+            self._clock_buckets[:old] = [self._clock_buckets[old - 1]]
+            starts[:old] = [starts[0]]
         self._clock_buckets.append(bucket)
-        self._clock_starts.append(now)
+        starts.append(now)
 
     def clock(self, bucket: int) -> int | None:
         """When the clock of the bucket that starts at ``bucket`` began, or None."""

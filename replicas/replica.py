@@ -78,6 +78,7 @@ class Replica:
             tentative_bytes=plan.limits.suffix_bytes,
             spills=None if shelf is None else [shelf(plan.query.schema_of(c.stream)) for c in channels],
             redo_bytes=plan.limits.input_bytes,
+            old_us=2 * self.node.x_us,
         )
         self.inputs = [
             Input(

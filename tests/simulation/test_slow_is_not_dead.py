@@ -117,6 +117,8 @@ def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> 
     assert full == {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a", "u2/0@n2b"}
     left = [e for e in met.history if isinstance(e, Closed) and e.consumer in full]
     assert left == []
+    for name in full:  # nor once there is room again: what was held back has not waited for anybody (T1)
+        assert met.spans(name, NodeState.UP_FAILURE) == []
 
 
 # --- replicas that stand still ---
@@ -215,5 +217,4 @@ def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
     play(finite_windows(), script, grace_s=120)
     early, late = most
     assert late["operators' buffers"] > 0
-    assert late.pop("clocks") <= early.pop("clocks") * 4  # B3: two numbers for each bucket that is not stable yet
     assert late == early

@@ -448,3 +448,23 @@ class TestBackPressure:
         assert one.tentative[-1].max == 39
         one.undo()
         assert one.tentative_bytes == 0
+
+
+def test_old_buckets_share_a_clock_and_are_judged_as_before() -> None:
+    """B3: a failure may last for days; ages beyond the largest that is asked for are all the same."""
+
+    def make(old_us: int) -> SUnion:
+        return SUnion(inputs=[(0, False), (0, False)], streams=1, bucket_us=D, old_us=old_us)
+
+    exact, few = make(10**12), make(50)
+    for step in range(400):
+        for sunion in (exact, few):
+            B(sunion, 0, 7 * step, step * D)
+        now = 7 * step + 3
+        for age in (1, 20, 49, 50):
+            assert few._end_by_age(age, now) == exact._end_by_age(age, now)
+            assert few.oldest_unstable_is_young(now, age) == exact.oldest_unstable_is_young(now, age)
+            assert (few.waited(now) >= age) == (exact.waited(now) >= age)
+    assert len(exact._clock_starts) > 300
+    assert len(few._clock_starts) < 12
+    assert due(few, now, True, True) == due(exact, now, True, True)
