@@ -23,6 +23,11 @@ _IN_TURN: Final = ("processes", "spark")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        for mark in item.iter_markers("parametrize"):
+            if any(
+                isinstance(a, set | frozenset) for a in mark.args
+            ):  # each process would have another order, and xdist would stop
+                raise pytest.UsageError(f"{item.nodeid}: the cases of a test are a set, which has no order")
         if item.path.relative_to(_TESTS).parts[0] in _IN_TURN:
             item.add_marker(pytest.mark.xdist_group("in turn"))
 

@@ -118,7 +118,8 @@ def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
         (one,) = replica.inputs
         return one.main is not None and one.corr is None and one.producers[one.main.producer].state is STABLE
 
-    met = play(longer(make_plan(2, rate=50.0, limits=LITTLE), 12), script, turn_us=TURN_US)
+    # steps large enough that the correction gains on the input, so that it ends between the failures
+    met = play(longer(make_plan(2, rate=50.0, limits=Limits(slice_rows=8)), 12), script, turn_us=TURN_US)
     again = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut"][1]
     late = [n for n in ("u2/0@n2a", "u2/0@n2b") if any(inside(s, again) for s in met.spans(n, STABILIZATION))]
     done = {

@@ -74,7 +74,7 @@ CATALOGUE: Final[dict[str, OperatorSpec]] = {
 }
 
 #: Those whose state reaches back without bound.
-UNBOUNDED: Final = {"count windows", "custom with state"}
+UNBOUNDED: Final = ("count windows", "custom with state")
 #: The longest time that any other of them remembers a tuple, generously.
 REACH: Final = 80
 

@@ -241,7 +241,7 @@ def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixt
     cluster = json.loads((directory.path / "cluster.json").read_text())
     directory.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
     assert execute(["status", str(directory.path)]) == 1
-    assert "is over; its figures are in" in capsys.readouterr().out
+    assert "is over; its figures are in" in " ".join(capsys.readouterr().out.split())
 
 
 def test_reference_writes_what_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
