@@ -72,7 +72,9 @@ class Setup:
 def scenario(setup: Setup, faults: tuple[Fault, ...] | None = None) -> Scenario:
     """A run: the stream is cut off while its source goes on, and the sources last until all is corrected.
 
-    A node reprocesses one bucket a turn (``slice_rows`` of 1), which takes as long as its tuples take at ``speed``.
+    A node reprocesses one bucket a turn, which takes as long as its tuples take at ``speed``: a slice holds as many
+    rows of an input as a bucket has of a stream.  Nodes further down get all streams in one input, so a chain needs
+    tuples of one instant, which are never divided: one per stream and bucket.
 
     Args:
       faults: what happens instead of the cut.
@@ -81,7 +83,8 @@ def scenario(setup: Setup, faults: tuple[Fault, ...] | None = None) -> Scenario:
     options: dict[str, Any] = {}
     if setup.speed is not None:
         turn_us = round(setup.bucket_us * setup.rate / setup.speed)
-        options = {"limits": {"slice_rows": 1}, "turn_us": turn_us}
+        in_bucket = ceil(setup.rate * setup.bucket_us / (len(STREAMS) * SECOND))
+        options = {"limits": {"slice_rows": in_bucket}, "turn_us": turn_us}
     lasts_us = lasting_us(setup)
     return Scenario(setup.seed, configuration(setup), options, happens, lasts_us, 4 * lasts_us)
 
