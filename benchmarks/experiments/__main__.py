@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.experiments import chains, delaying, policies, reconciling, serialisation, switching
+from benchmarks.experiments import bound, chains, delaying, healing, policies, reconciling, serialisation, switching
 from benchmarks.experiments.results import print_table, write
 
 EXPERIMENTS = {
@@ -17,6 +17,8 @@ EXPERIMENTS = {
     "serialisation": serialisation,
     "switching": switching,
     "reconciling": reconciling,
+    "bound": bound,
+    "healing": healing,
 }
 
 

@@ -20,12 +20,12 @@ from spe.times import SECOND
 #: One point of an experiment: what was set, what was measured, what was expected.  All rows of one have the same keys.
 Row = Mapping[str, Any]
 #: Seconds of computing that one run may take.
-_CPU_S = 600.0
+CPU_S = 600.0
 
 
 def play(setup: Setup) -> Measured:
     """One run, in virtual time."""
-    return measured(setup, simulate(scenario(setup), cpu_s=_CPU_S))
+    return measured(setup, simulate(scenario(setup), cpu_s=CPU_S))
 
 
 def beside(ours: Measured, model: Expected) -> Row:

@@ -48,7 +48,9 @@ def test_who_works_on_while_it_corrects_keeps_x_and_who_waits_does_not(tmp_path:
 def test_a_chain_waits_alpha_x_once(tmp_path: Path) -> None:
     one, two = results("chains", tmp_path)
     assert one["delay_s"] == two["delay_s"] == 0.9
-    assert min(one["tentative"], two["tentative"]) >= one["model_least"]
+    available = 20 * 2  # per second, for two seconds
+    assert min(one["tentative"], two["tentative"]) >= available
+    assert available < one["model_tentative"] < two["model_tentative"]
 
 
 def test_the_delay_of_serialisation_is_half_a_bucket(tmp_path: Path) -> None:
@@ -74,3 +76,20 @@ def test_both_ways_of_correcting_are_measured_on_the_same_work(tmp_path: Path) -
     kept = {row["state"]: row["buffered_rows"] for row in rows if row["way"] == "undo"}
     assert 20 <= kept[20] < kept[500]
     assert all(row["buffered_rows"] == 0 for row in rows if row["way"] == "checkpoint")
+
+
+def test_tentative_tuples_are_as_few_as_a_silent_stream_allows(tmp_path: Path) -> None:
+    delay, process = results("bound", tmp_path)
+    bucket = 300 / 10
+    assert abs(delay["tentative"] - delay["model_tentative"]) <= bucket
+    assert abs(process["tentative"] - process["model_tentative"]) <= bucket
+    assert delay["outage_s"] == process["outage_s"] == delay["failure_s"]
+
+
+@pytest.mark.processes
+def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -> None:
+    """Times are the machine's; what comes is not."""
+    for row in results("healing", tmp_path):
+        assert row["redone"] == 990 * row["failure_s"]
+        assert row["tentative"] >= 660 * row["failure_s"]
+        assert 0 < row["first_s"] <= row["last_s"]

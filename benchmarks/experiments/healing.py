@@ -1,0 +1,202 @@
+"""From the heal to the last correction, for failures of up to ten minutes: a node process, real time.
+
+The basic set-up at 10,000 tuples/s (at 100,000 for one row), one node without a partner, X = 1 s.  Two streams arrive
+for D, the third one's tuples only at the heal.  Tuple times are those of the failure's length; the tuples themselves
+are sent as fast as the node takes them, so a failure of ten minutes takes a few seconds.  From the heal on new tuples
+of all streams come at their rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import trio
+
+from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
+from benchmarks.cpu import cpu_of
+from benchmarks.experiments.results import Row, lines, places
+from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
+from benchmarks.tables import demand
+from replicas.client import open_client
+from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
+from spe.cli.plot import Panel
+from spe.config import load_plan_data
+from spe.plan import Limits, Plan
+from spe.runtime import production_env, tune_malloc
+from spe.states import Kind
+from spe.times import MILLISECOND, SECOND
+from spe.wire.codec import ElementEncoder
+
+TITLE = "From the heal to the last correction"
+#: Tuples per second, and failures in seconds.
+SWEEPS: Final = ((9_999, (5, 10, 30, 60, 120, 300, 600)), (99_999, (10,)))
+BUCKET_US: Final = 100 * MILLISECOND
+#: Before the failure, stable.
+BEFORE_S: Final = 2
+SEND_BYTES: Final = 256 << 10
+#: Seconds that anything may take.
+PATIENCE_S: Final = 300
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    tune_malloc()
+    for rate, failures in ((999, (2,)),) if quick else SWEEPS:
+        for policy in ("process", "suspend"):
+            for failure_s in failures:
+                yield trio.run(_point, rate, failure_s, policy)
+
+
+def real_plan(setup: Setup) -> Plan:
+    """The set-up's plan at addresses of this machine."""
+    plan = load_plan_data(configuration(setup))
+    return replace(
+        plan,
+        nodes={name: replace(node, address=free_address()) for name, node in plan.nodes.items()},
+        sources={name: replace(source, address=free_address()) for name, source in plan.sources.items()},
+        limits=replace(Limits(), input_bytes=2 << 30, output_bytes=2 << 30, suffix_bytes=2 << 30),
+    )
+
+
+def make_segment(plan: Plan, at: int, segment: int, each: int, failure_s: int) -> Segment:
+    """Segment 0: before the failure; 1: the failure, of who has not failed; 2: of who has; from 3 on: new buckets."""
+    stream, buckets = STREAMS[at], SECOND // BUCKET_US
+    if segment in (1, 2) and (stream == FAILED) != (segment == 2):
+        return []
+    fails, heals = BEFORE_S * buckets, (BEFORE_S + failure_s) * buckets
+    new = heals + segment - 3
+    first, last = [(0, fails), (fails, heals), (fails, heals), (new, new + 1)][min(segment, 3)]
+    encoder = _ENCODERS.setdefault(stream, ElementEncoder(plan.sources[stream].schema))
+    pieces: list[bytes] = []
+    waiting: list[bytes] = []
+    per_bucket = each * BUCKET_US // SECOND
+    for bucket in range(first, last):
+        numbers = np.arange(bucket * per_bucket, (bucket + 1) * per_bucket)
+        stamps = SECOND + numbers * BUCKET_US // per_bucket
+        rows = Rows(stamps, stamps, (Column(stamps), Column(numbers), Column(numbers / 2)))
+        upto = int(numbers[-1]) + 1
+        elements: list[Element] = [
+            Batch(Kind.STABLE, int(numbers[0]), upto, None, rows),
+            Boundary(Kind.STABLE, SECOND + (bucket + 1) * BUCKET_US, upto),
+        ]
+        waiting.append(encoder.encode_many(elements))
+        if sum(map(len, waiting)) >= SEND_BYTES:
+            pieces.append(b"".join(waiting))
+            waiting = []
+    return [*pieces, b"".join(waiting)]
+
+
+#: Of this process, which is a feeder: by stream; a codec's tables belong to a connection.
+_ENCODERS: dict[str, ElementEncoder] = {}
+
+
+class _Reader:
+    """What the client has received: numbers of stable tuples by stream, how far, and when the last correction ended."""
+
+    def __init__(self) -> None:
+        self.stable: list[tuple[Int64Array, Int64Array]] = []
+        self.stable_until = self.until = 0
+        self.tentative = 0
+        self.first_correction = self.done = 0.0
+        self._moved = trio.Event()
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._moved.wait()
+
+    def take(self, element: Element) -> None:
+        if isinstance(element, Batch):
+            if element.kind is Kind.TENTATIVE:
+                self.tentative += len(element)
+            else:
+                stream, number = (column.values for column in element.rows.columns[:2])
+                self.stable.append((stream, number))
+                if self.tentative and not self.first_correction:
+                    self.first_correction = time.perf_counter()
+        elif isinstance(element, Boundary):
+            self.until = max(self.until, element.time)
+            if element.kind is Kind.STABLE:
+                self.stable_until = max(self.stable_until, element.time)
+        elif isinstance(element, RecDone):
+            self.done = time.perf_counter()
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def demand_all(self, least: int) -> None:
+        """Raises WrongResult unless stable tuples came once and in order, and ``least`` of each stream or more."""
+        streams, numbers = (np.concatenate(values) for values in zip(*self.stable, strict=True))
+        for at in range(len(STREAMS)):
+            mine = numbers[streams == at]
+            demand(bool(np.array_equal(mine, np.arange(len(mine)))) and len(mine) >= least, f"stream {at} is not whole")
+
+
+async def _new_tuples(feeder: Process) -> None:
+    """A bucket of all streams each 100 ms."""
+    next_at = trio.current_time()
+    for segment in count(3):
+        await trio.to_thread.run_sync(feeder.ask, "load", segment)
+        await trio.to_thread.run_sync(feeder.ask, "go")
+        next_at += BUCKET_US / SECOND
+        await trio.sleep_until(next_at)
+
+
+async def _point(rate: int, failure_s: int, policy: str) -> Row:
+    buckets = SECOND // BUCKET_US
+    each = rate // len(STREAMS) // buckets * buckets
+    setup = Setup(rate=each * len(STREAMS), x_us=SECOND, stabilization=policy, failure_us=failure_s * SECOND)
+    plan = real_plan(setup)
+    reader, end = _Reader(), (1 + BEFORE_S + failure_s) * SECOND
+    feeder = Process(feeder_main, plan, make_segment, (each, failure_s))
+    node = Process(node_main, plan, setup.nodes(1)[0], None)
+    with running(feeder, node):
+        async with open_client(production_env(Path("."), 0), plan, CLIENT) as client, trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                async for change in client.changes():
+                    reader.take(change.element)
+
+            nursery.start_soon(read)
+            with trio.fail_after(PATIENCE_S):
+                for segment in (0, 1):
+                    await trio.to_thread.run_sync(feeder.ask, "load", segment)
+                    await trio.to_thread.run_sync(feeder.ask, "go")
+                    if segment == 0:
+                        await reader.wait(lambda: reader.stable_until >= SECOND + BEFORE_S * SECOND)
+                    else:
+                        await reader.wait(lambda: reader.until >= end)
+                await trio.to_thread.run_sync(feeder.ask, "load", 2)
+                cpu, begun = cpu_of(node.pid), time.perf_counter()
+                await trio.to_thread.run_sync(feeder.ask, "go")
+                nursery.start_soon(_new_tuples, feeder)
+                await reader.wait(lambda: reader.done > 0 and reader.stable_until >= end)
+                cpu = cpu_of(node.pid) - cpu
+            nursery.cancel_scope.cancel()
+    reader.demand_all(each * (BEFORE_S + failure_s))
+    redone = setup.rate * failure_s
+    took = reader.done - begun
+    return {
+        "rate": setup.rate,
+        "failure_s": failure_s,
+        "stabilization": policy,
+        "redone": redone,
+        "first_s": reader.first_correction - begun,
+        "last_s": took,
+        "node_cpu_s": cpu,
+        "tuples_per_s": redone / took,
+        "per_cpu_s": redone / cpu,
+        "tentative": reader.tentative,
+        "findings": "",
+    }
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    some = [row for row in rows if row["rate"] == rows[0]["rate"]]
+    return [
+        Panel(title, places(some, "failure_s"), lines(some, "stabilization", "failure_s", value), "failure, seconds")
+        for title, value in (("last correction after the heal, s", "last_s"), ("reprocessed tuples/s", "tuples_per_s"))
+    ]
