@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from spe.query import AggregateCall, AggregateSpec, CustomSpec, Window, WindowKi
 from spe.schema import Attribute, AttributeType, Schema
 from spe.states import StreamId
 from spe.times import END_OF_TIME
-from tests.support.operators import Run, check_contract, make, run, text, tuples
+from tests.support.operators import Run, check_contract, lines, make, run, text, tuples
 
 READINGS = Schema.of(sensor="string", value="float64")
 IN = StreamId("in")
@@ -99,6 +102,41 @@ def test_an_operator_of_ones_own_keeps_state_like_any_other() -> None:
     rows = tuples(READINGS, "1 a 1 \n 2 a 1.5 \n 3 a 4 \n 4 a 4 \n 5 a 0")
     out = check_contract(lambda: make(spec, READINGS), [READINGS], [rows], [(2, False), (4, True)])
     assert text(out) == "1 a 1\n3 a 4\n5 a 0"
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "operators.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's sessions, in a module that can be imported."""
+    (block,) = [
+        b for b in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "class Sessions" in b
+    ]
+    (tmp_path / "documented_operator.py").write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "documented_operator", raising=False)
+
+
+def test_the_sessions_of_the_page_keep_the_contract(documented: None) -> None:
+    spec = CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 3e-6})
+    rows = tuples(READINGS, "1 a 1 \n 2 b 1 \n 3 a 1 \n 5 b 1 \n 5 c 1 \n 6 a 1 \n 7 - 1 \n 8 a 1 \n 12 b 1")
+    cuts = [(3, False), (4, True), (5, False), (6, True), (8, False), (9, True), (11, False)]
+    out = check_contract(lambda: make(spec, READINGS), [READINGS], [rows], cuts)
+    assert text(out) == lines("""
+        5 b 2 2 1
+        6 a 1 3 2
+        8 b 5 5 1
+        8 c 5 5 1
+        10 - 7 7 1
+        11 a 6 8 2
+        15 b 12 12 1
+    """)
+
+
+def test_the_sessions_of_the_page_refuse_a_gap_that_is_none(documented: None) -> None:
+    with pytest.raises(QueryError, match="gap: expected seconds, above 0"):
+        make(CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 0}), READINGS)
 
 
 def test_an_aggregate_of_ones_own_works_in_sliding_windows() -> None:
