@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spe.errors import ExpressionError, QueryError
 from spe.expressions import compile_expression, compile_predicate
+from spe.problems import did_you_mean
 from spe.query import (
     AggregateCall,
     AggregateSpec,
@@ -99,7 +100,20 @@ def _unique(attributes: Iterable[Attribute], hint: str) -> Schema:
 
 def _attribute(schema: Schema, name: str, field: str) -> Attribute:
     if name not in schema:
-        raise QueryError(field, f"no attribute {name!r}; there are: {', '.join(schema.names) or '(none)'}")
+        known = ", ".join(schema.names) or "(none)"
+        raise QueryError(field, f"no attribute {name!r}{did_you_mean(name, schema.names)}; there are: {known}")
+    return schema[name]
+
+
+def _key_of(schema: Schema, name: str, field: str, side: str) -> Attribute:
+    """An attribute of one side of a join."""
+    if name not in schema:
+        hint = did_you_mean(name, schema.names)
+        raise QueryError(
+            field,
+            f"no attribute {name!r} on the {side}{hint}; there are: {', '.join(schema.names) or '(none)'}; "
+            "expected a name that both sides have, or {LEFT: RIGHT}",
+        )
     return schema[name]
 
 
@@ -218,8 +232,8 @@ def _concrete(found: Any, path: str, field: str) -> None:
 
 def _join(spec: JoinSpec, left: Schema, right: Schema) -> Schema:
     for i, (l_name, r_name) in enumerate(spec.on):
-        l_type = _attribute(left, l_name, f"on.{i}").type
-        r_type = _attribute(right, r_name, f"on.{i}").type
+        l_type = _key_of(left, l_name, f"on.{i}", "left").type
+        r_type = _key_of(right, r_name, f"on.{i}", "right").type
         if l_type is not r_type:
             raise QueryError(f"on.{i}", f"{l_name!r} is {l_type}, but {r_name!r} is {r_type}; expected equal types")
     bounded = spec.lower_us is not None or spec.upper_us is not None

@@ -16,6 +16,7 @@ from spe.expressions.generate import generate
 from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import Like
 from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Node, Special, constant, null
+from spe.problems import did_you_mean
 from spe.schema import AttributeType, Schema
 
 INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
@@ -79,7 +80,7 @@ class _Checker:
             known = ", ".join(self._schema.names) or "(none)"
             self._fail(
                 syntax.position,
-                f"no attribute {syntax.name!r}",
+                f"no attribute {syntax.name!r}{'' if close else did_you_mean(syntax.name, self._schema.names)}",
                 f"did you mean {close[0]}? names are case-sensitive" if close else f"there are: {known}",
             )
         index = self._schema.index(syntax.name)
