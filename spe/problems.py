@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 #: Where in a configuration: keys and list positions from the root.
 Path = tuple[str | int, ...]
@@ -54,6 +54,36 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)``, or "" where nothing is near."""
     near = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+#: What other stream processors call it, and the key that it is here.
+_OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "watermark": ("disorder",),
+    "lateness": ("disorder",),
+    "parallelism": ("partitions",),
+    "key_by": ("key", "group_by", "partition_by"),
+    "keys": ("key",),
+    "limit": ("k",),
+    "select": ("compute",),
+    "predicate": ("where",),
+    "condition": ("where",),
+    "hop": ("sliding",),
+    "tumble": ("tumbling",),
+}
+_INSTEAD: Final[Mapping[str, str]] = {
+    "having": " (put a filter behind the aggregate)",
+    "session": " (there are no session windows; docs/operators.md has an operator of one's own that makes them)",
+    "kafka": " (a program that reads Kafka can write lines to tcp)",
+}
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """What to write instead of a key that is unknown here: a known one that is near, or that other systems call so."""
+    if near := did_you_mean(name, known):
+        return near
+    word = name.lower().replace("keyby", "key_by")
+    here = [k for k in _OTHER_WORDS.get(word, ()) if k in known]
+    return f" (that is {here[0]!r} here)" if here else _INSTEAD.get(word, "")
 
 
 def one_of(names: Sequence[str], limit: int = 12) -> str:

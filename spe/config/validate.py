@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.problems import Path, Problems, instead_of, one_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -16,14 +16,18 @@ M = TypeVar("M", bound=BaseModel)
 def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | None:
     """The model, or None where something in it is wrong.
 
-    Unknown keys are reported and left out, so that they do not hide what else is wrong, here or further on.
+    Unknown keys are reported and left out, so that they do not hide what else is wrong, here or further on.  Where
+    nothing is left, what the rest lacks is not said besides.
     """
     known = without_unknown(model, data, path, problems)
     try:
         return model.model_validate(known)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            problems.add((*path, *_location(detail)), _words(detail))
+            where = (*path, *_location(detail))
+            if detail["type"] == "value_error" and detail["input"] == {} and _inside(where, problems):
+                continue
+            problems.add(where, _words(detail))
         return None
 
 
@@ -35,7 +39,7 @@ def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Pro
     out: dict[str, Any] = {}
     for key, value in data.items():
         if key not in fields:
-            hint = did_you_mean(str(key), fields)
+            hint = instead_of(str(key), fields)
             problems.add((*path, str(key)), f"unknown key{hint}; expected {one_of(list(fields))}")
             continue
         out[key] = _known_inside(fields[key].annotation, value, (*path, key), problems)
@@ -56,6 +60,11 @@ def _known_inside(annotation: Any, value: Any, path: Path, problems: Problems) -
     if origin in (list, tuple) and isinstance(value, list | tuple):
         return [without_unknown(models[0], v, (*path, i), problems) for i, v in enumerate(value)]
     return without_unknown(models[0], value, path, problems)
+
+
+def _inside(path: Path, problems: Problems) -> bool:
+    """Is something in the mapping at ``path`` known to be wrong?"""
+    return any(p.path[:-1] == path for p in problems.found)
 
 
 def _location(detail: ErrorDetails) -> Path:

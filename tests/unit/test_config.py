@@ -542,6 +542,23 @@ query:
         ("{aggregate: {from: orders, window: 1s, compute: {n: median(qty)}}}", "no aggregate 'median'"),
         ("{aggregate: {from: orders, window: -1s, compute: {n: count(*)}}}", "above zero"),
         ("{aggregate: {from: orders, window: 5, compute: {n: count(*)}}}", "expected a mapping, got 5"),
+        (
+            "{aggregate: {from: orders, window: {session: 5s}, compute: {n: count(*)}}}",
+            "(there are no session windows",
+        ),
+        ("{aggregate: {from: orders, window: {hop: 5s}, compute: {n: count(*)}}}", "(that is 'sliding' here)"),
+        (
+            "{aggregate: {from: orders, window: 5s, keyBy: user, compute: {n: count(*)}}}",
+            "aggregate.keyBy: unknown key (that is 'group_by' here); expected one of: from, window",
+        ),
+        ("{aggregate: {from: orders, window: 5s, compute: {n: count(*)}, having: n > 1}}", "(put a filter behind"),
+        ("{filter: {from: orders, where: prise > 1}}", "no attribute 'prise' (did you mean 'price'?); there are: "),
+        (
+            "{aggregate: {from: orders, window: {tumbling: 5s, on: tss}, compute: {n: count(*)}}}",
+            "(did you mean 'ts'?)",
+        ),
+        ("{topk: {from: orders, limit: 2, k: 2, order_by: qty}}", "topk.limit: unknown key (that is 'k' here)"),
+        ("{join: {left: orders, right: orders, on: {left: user}, within: 1s}}", "no attribute 'left' on the left"),
         ("{aggregate: {from: orders, compute: {n: count(*)}}}", "query.q.aggregate.window: is missing"),
         ("{join: {left: orders, right: orders, on: user}}", "either window or within"),
         ("{join: {left: orders, right: orders, on: user, within: [5s, 1s]}}", "the interval is empty"),
@@ -573,6 +590,8 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ("{time: t, from: {csv: a}}", "sources.s.schema: is missing"),
         ("{schema: {}, time: t, from: {csv: a}}", "at least one attribute"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a, jsonl: b}}", "exactly one of csv, jsonl"),
+        ("{schema: {t: timestamp}, time: t, from: {}}", "exactly one of csv, jsonl"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, watermark: 5s}", "(that is 'disorder' here)"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a, columns: {x: y}}}", "no attribute 'x'"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a}, replay: {speed: 1, max: true}}", "one of speed, rate"),
         ("{schema: {t: timestamp}, time: t, from: {stdin: true}, replay: {speed: 2}}", "live and has its own pace"),
@@ -590,6 +609,13 @@ def test_source_mistakes_say_what_was_expected(source: str, message: str) -> Non
     problems = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
 
     assert [p for p in problems if message in p], problems
+
+
+def test_of_a_mapping_with_nothing_but_unknown_keys_no_more_is_said() -> None:
+    source = "{schema: {t: timestamp}, time: t, from: {kafka: orders}}"
+    (problem,) = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
+
+    assert "sources.s.from.kafka: unknown key (a program that reads Kafka can write lines to tcp)" in problem
 
 
 @pytest.mark.parametrize(
