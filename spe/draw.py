@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from spe.describe import describe_operator, describe_pace, describe_reader, operator_kind, show_duration
 from spe.plan import Node, PartitionId, Plan, Unit
@@ -10,6 +11,8 @@ from spe.problems import show_path
 from spe.review import Finding, review
 from spe.schema import Schema
 from spe.states import StreamId
+
+NO_WARNINGS: Final = "No warnings."
 
 
 def check_text(plan: Plan) -> str:
@@ -165,7 +168,7 @@ def _clients(plan: Plan) -> list[str]:
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
     if not findings:
-        return ["No warnings."]
+        return [NO_WARNINGS]
     return [f"{len(findings)} WARNING{'S' if len(findings) > 1 else ''}", *(_finding(f) for f in findings)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from replicas.client_view import Change
 from replicas.faults import configured_faults
+from replicas.readers import Replay, open_reader
 from replicas.reference import run_reference
 from replicas.sinks import STABLE, Cursor, open_sink
 from replicas.source import Intake, reference_elements
@@ -16,7 +17,7 @@ from spe.cli.json_lines import change_lines
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
 from spe.describe import show_duration, show_lateness
-from spe.draw import check_text
+from spe.draw import NO_WARNINGS, check_text
 from spe.errors import ConfigError, SpeError
 from spe.plan import Channel, Plan, Source
 from spe.source_log import read_source_log, source_folder
@@ -27,14 +28,46 @@ from spe.storage import DiskStorage
 def check(config: Path, data: Path | None) -> int:
     plan = load_plan(config, data)
     faults = configured_faults(config, plan)
-    print(check_text(plan), end="")
+    missing, unfit = missing_files(plan), unfit_files(plan)
+    text = check_text(plan)
+    print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
     if faults:
         print("\nFAULTS")
     for fault in faults:
         print(f"  at {show_duration(fault.at_us):<8} {fault}")
-    for missing in missing_files(plan):
-        print(f"  missing: {missing}")
-    return 0
+    if missing or unfit:
+        print("\nFILES")
+    for line in missing:
+        print(f"  missing: {line}")
+    for line in unfit:
+        print(f"  {line}")
+    return 1 if unfit else 0
+
+
+def unfit_files(plan: Plan) -> list[str]:
+    """Files that cannot be read as the configuration says, or whose first rows are all malformed: a line each.
+
+    Only the first chunk of rows is read; of Parquet that is to be sorted nothing, for all of it would have to be.
+    """
+    found = []
+    for name, source in plan.sources.items():
+        path = source.reader.get("path")
+        if path is None or not Path(str(path)).is_file() or source.reader.get("sort") is not None:
+            continue
+        try:
+            reader = open_reader(source)
+            assert isinstance(reader, Replay)  # it has a path
+            chunk = next(reader.chunks(0), None)
+        except SpeError as error:
+            found.append(f"sources.{name}: {error}")
+            continue
+        if chunk is not None and chunk.malformed and not len(chunk):
+            first = chunk.malformed[0]
+            found.append(
+                f"sources.{name}: {path}: none of the first {len(chunk.malformed):,} rows fits the schema "
+                f"(line {first.line}: {first.reason})"
+            )
+    return found
 
 
 def reference(config: Path, data: Path | None, run_dir: Path | None, output: Path | None, format_: str) -> int:

@@ -206,6 +206,8 @@ class Supervisor:
         summary = figures(job.plan, self._history, faults.happenings, begun_us, ended_us)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
+        for source in summary["sources"]:
+            source["first_malformed"] = job.run.first_malformed(source["source"])
         env.trace.event("over", verdict=summary["verdict"])
         return summary
 

@@ -142,6 +142,15 @@ class RunDirectory:
         """Where relative paths of sinks start from."""
         return self.path / "output"
 
+    def first_malformed(self, source: str) -> str:
+        """``line N: reason`` of the first row that a source set aside; "" where it has none."""
+        try:
+            with (self.path / "malformed" / f"{source}.jsonl").open(encoding="utf-8") as file:
+                row = json.loads(file.readline())
+                return f"line {row['line']}: {row['reason']}"
+        except (OSError, ValueError, KeyError):
+            return ""
+
     def write_cluster(self, plan: Plan, **facts: Any) -> None:
         """What :func:`load_target` reads; for our eyes only, because of the token."""
         data = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -141,6 +141,14 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
         for s in summary["sources"]
         if s["late"]
     ]
+    parts += [
+        Text(
+            f"{s['source']}: {s['malformed']:,} malformed (first: {s['first_malformed']})",
+            style="yellow" if s["tuples"] else "bold red",
+        )
+        for s in summary["sources"]
+        if s.get("first_malformed")
+    ]
     parts.append(Text(f"recorded in {summary['run_dir']}", style="dim"))
     return Group(*parts)
 
@@ -183,6 +191,13 @@ def _channels_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+#: P1 was judged, and nothing found: it is about what a path leads from, and leaves room for work and a busy machine.
+_NO_PROMISE_BROKEN: Final = (
+    "  no promise is broken: nothing led from the sources to the client at that time, or the rest was\n"
+    "  work and a busy machine (docs/guarantees.md, P1)\n"
+)
+
+
 def _headline(summary: Mapping[str, Any]) -> Text:
     worst, text = summary["worst"], Text()
     if worst is not None:
@@ -190,6 +205,8 @@ def _headline(summary: Mapping[str, Any]) -> Text:
         text.append(f"largest delay of a new tuple   {seconds(worst['delay_max_us'])} s, allowed {_allowed(worst)}: ")
         text.append("kept" if within else "EXCEEDED", style="green" if within else "bold red")
         text.append("\n")
+        if not within and summary["verdict"].get("late") == []:
+            text.append(_NO_PROMISE_BROKEN, style="yellow")
     text.append(
         f"tentative tuples received      {summary['tentative']:,}, of which {summary['undone']:,} were undone\n"
     )

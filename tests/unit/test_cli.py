@@ -234,6 +234,42 @@ def test_a_source_that_lost_all_its_rows_gives_no_reference(config: Path, capsys
     assert capsys.readouterr().err.startswith("shop: 1 rows, 1 malformed (first: line 2: ts: ")
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("time,key\n2024-01-01T00:00:00,1\n", "shop.csv: no column ts; the header has: time, key"),
+        (
+            "ts,key\nyesterday,1\n",
+            "none of the first 1 rows fits the schema (line 2: ts: expected an ISO",
+        ),
+    ],
+)
+def test_check_looks_into_the_files(config: Path, rows: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text(rows)
+    assert execute(["check", str(config)]) == 1
+    told = capsys.readouterr().out
+    assert said in told
+    assert "No warnings" not in told
+
+
+@pytest.mark.parametrize("rows", ["", "yesterday,1\n2024-01-01T00:00:00,1\n"])
+def test_check_says_nothing_of_single_malformed_rows_nor_of_none_at_all(config: Path, rows: str) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text("ts,key\n" + rows)
+    assert execute(["check", str(config)]) == 0
+
+
+def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(READINGS)
+    assert execute(["check", str(config)]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith(f"FILES\n  missing: sources.shop: {config.parent / 'shop.csv'}\n")
+    assert "No warnings" not in told
+
+
 def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_of()
     directory = RunDirectory.create(config.parent / "run", config)
@@ -666,6 +702,31 @@ def test_late_tuples_are_warned_of_with_the_disorder() -> None:
     summary = a_summary()
     summary["sources"][0] |= {"late_by_us": 1_980_000}
     assert "shop: 3 late by up to 1.98s (disorder 0s)" in shown(summary_text(summary))
+
+
+def test_malformed_rows_are_told_of_with_the_first_one() -> None:
+    summary = a_summary()
+    summary["sources"][0]["first_malformed"] = "line 4: key: expected int64, got 'x'"
+    assert "shop: 3 malformed (first: line 4: key: expected int64, got 'x')" in shown(summary_text(summary))
+
+
+def test_the_first_malformed_row_is_read_from_what_its_source_set_aside(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.first_malformed("shop") == ""
+    (tmp_path / "malformed").mkdir()
+    (tmp_path / "malformed" / "shop.jsonl").write_text('{"line": 4, "reason": "no number", "text": "x"}\n{"line": 5}\n')
+    assert directory.first_malformed("shop") == "line 4: no number"
+    (tmp_path / "malformed" / "shop.jsonl").write_text("torn")
+    assert directory.first_malformed("shop") == ""
+
+
+@pytest.mark.parametrize(("verdict", "said"), [({"late": []}, True), ({"late": ["P1: x"]}, False), ({}, False)])
+def test_a_delay_above_the_bound_that_breaks_no_promise_says_so(verdict: dict[str, Any], said: bool) -> None:
+    summary = a_summary(**verdict)
+    summary["worst"]["delay_max_us"] = 3 * SECOND
+    text = shown(summary_text(summary), 120)
+    assert "3.00 s, allowed X = 2s: EXCEEDED" in text
+    assert ("no promise is broken" in text) == said
 
 
 def test_a_failure_is_told_once() -> None:
