@@ -319,6 +319,8 @@ class UnitReplica:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
                 return self._finish_redo(now)
             return False
+        if self.live_runs and self.sunion.redo_is_ahead and not self._stays(now):
+            return self._finish_redo(now)  # nothing is left to correct, and what is stable from here on is news
         released = self.sunion.release_redo(self._slice_rows)
         if released is not None:
             self.redone_rows += len(released)
@@ -352,12 +354,12 @@ class UnitReplica:
         self._partner = None
         self.reconciliations += 1
         self._outputs.clear_suffix()
-        held_back = self.sunion.stable_end > self.sunion.next  # by a full buffer: stable, only not yet released
-        if not held_back and self._must_go_on(now):
+        follows = self.sunion.stable_end > self.sunion.next  # stable, and news, or held back by a full buffer
+        if not follows and self._must_go_on(now):
             self._forced_at = now
             return self._go_tentative(now, Event.CAUGHT_UP_DUE)
         self._move(Event.CAUGHT_UP)
-        return False
+        return follows
 
     # --- emitting ---
 

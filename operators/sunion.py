@@ -438,6 +438,11 @@ class SUnion:
         self.redo_next = end
         return released
 
+    @property
+    def redo_is_ahead(self) -> bool:
+        """Has redo released all that live did?  What follows was never shown as tentative."""
+        return self.redo_next is not None and self.redo_next >= self.next
+
     def finish_redo(self) -> None:
         """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
         assert self.redo_next is not None

@@ -323,6 +323,23 @@ class TestCorrecting:
         assert out.endswith("S1/12u S2/15x S3/18v S4/24y B50(4) clear")
         assert world.states[-1] == "STABLE"
 
+    def test_a_redo_that_has_passed_live_has_nothing_left_to_correct_and_ends(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R7: live, which holds back what comes, showed nothing of [40, 50): that goes out as news, no correction."""
+        monkeypatch.setattr(World, "slice_rows", 1)  # in one slice it would have passed everything
+        world = World(partners=(), failure=Policy.DELAY, stabilization=Policy.DELAY)
+        failing(world)
+        assert world.run(130) == "T/15x b20"
+        world.live[1] = True
+        world.S(0, 150, (42, "w"))
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"), (18, "v"))
+        world.B(1, 150, 50)
+        redone = "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4)"
+        assert world.run(150) == f"T/24y b40 {redone} clear S5/42w B50(5)"
+        assert world.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
+
     def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
         world = healed(World())
         world.run(150)
