@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def against_truth(
-    truth: DataFrame, received: DataFrame, stretches: DataFrame, schema: Schema, how: Measured
+    truth: DataFrame, received: DataFrame, parts: DataFrame, stretches: DataFrame, schema: Schema, how: Measured
 ) -> DataFrame:
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
@@ -35,32 +35,18 @@ def against_truth(
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    spans = F.broadcast(
-        stretches.where((F.col("tentative") > 0) | F.col("reach_us").isNotNull()).select(
-            F.col("partition").alias("p"),
-            "episode",
-            "tentative_sequence",
-            "undone_sequence",
-            "undone_at_us",
-            "reach_us",
-            F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id"),
-        )
-    )
-    own = F.col("partition") == F.col("p")
-    inside = (F.col("sequence") >= F.col("tentative_sequence")) & (
-        F.col("undone_sequence").isNull() | (F.col("sequence") < F.col("undone_sequence"))
-    )
     window = F.col("time_us") if how.window_us == 0 else F.floor(F.col("time_us") / how.window_us) * how.window_us
+    undone = F.broadcast(stretches.select("partition", "episode", "undone_at_us"))
+    stretch_of = parts.where(F.col("kind") == TENTATIVE).select("partition", "sequence", "episode")
     given = (
         received.where(F.col("kind") == TENTATIVE)
-        .join(spans, own & inside)
+        .join(stretch_of, ["partition", "sequence"])
+        .join(undone, ["partition", "episode"])
         .withColumn("key", content("tuple", schema, how.key))
         .withColumn("window_us", window)
     )
     stood = (
-        truth.join(spans, own & (F.col("place") > F.col("from_id")) & (F.col("time_us") <= F.col("reach_us")))
-        .withColumn("key", content("tuple", schema, how.key))
-        .withColumn("window_us", window)
+        stood_for(truth, stretches).withColumn("key", content("tuple", schema, how.key)).withColumn("window_us", window)
     )
     key = ["partition", "episode", "window_us", "time_us", "key"]
     by = Window.partitionBy(*key)
@@ -73,6 +59,34 @@ def against_truth(
     met = given.join(stood, [*key, "nth"], how="full_outer")
     both = F.col("tentative").isNotNull() & F.col("true").isNotNull()
     return met.withColumn("right", both & all_alike("tentative", "true", schema)).drop("nth")
+
+
+def stood_for(truth: DataFrame, stretches: DataFrame) -> DataFrame:
+    """True tuples with the ``episode`` of each stretch that lasted over them.
+
+    Stretches may overlap, so this is no equality.  Both sides are cut into equal pieces of tuple time, about one to a
+    stretch, so that a tuple is held against the stretches near it only, however many there were.
+    """
+    from pyspark.sql import functions as F
+
+    spans = stretches.where(F.col("reach_us").isNotNull()).select(
+        "partition", "episode", "reach_us", F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id")
+    )
+    places = spans.withColumn("place", F.greatest("from_id", F.lit(1)))
+    began = truth.select("partition", "place", F.col("time_us").alias("from_us")).join(
+        F.broadcast(places), ["partition", "place"]
+    )
+    last = truth.agg(F.max("time_us").alias("last_us")).first()
+    last_us = 0 if last is None else last["last_us"] or 0  # a stretch may reach to the end of time
+    spans = began.withColumn("reach_us", F.least("reach_us", F.lit(last_us))).drop("place")
+    spans = spans.where(F.col("from_us") <= F.col("reach_us")).localCheckpoint()
+    mean = spans.agg(F.avg(F.col("reach_us") - F.col("from_us")).alias("mean_us")).first()
+    width_us = 1 + int(mean["mean_us"] or 0) if mean is not None else 1
+    pieces = F.sequence(F.floor(F.col("from_us") / width_us), F.floor(F.col("reach_us") / width_us))
+    cut = F.broadcast(spans.withColumn("piece", F.explode(pieces)).drop("from_us"))
+    inside = (F.col("place") > F.col("from_id")) & (F.col("time_us") <= F.col("reach_us"))
+    pieced = truth.withColumn("piece", F.floor(F.col("time_us") / width_us))
+    return pieced.join(cut, ["partition", "piece"]).where(inside)
 
 
 def windows(met: DataFrame, how: Measured) -> DataFrame:

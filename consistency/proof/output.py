@@ -138,7 +138,9 @@ def judge_output(
     longest = None if delay is None else delay["most"]
     silence = experience.gaps(parts, SKIP_US).first()
     assert silence is not None
-    tentative, accurate = _tentative(scene, truth, received, stretches, corrections, output, keep, expected.tentative)
+    tentative, accurate = _tentative(
+        scene, truth, received, parts, stretches, corrections, output, keep, expected.tentative
+    )
     return Output(
         client=client,
         output=str(output),
@@ -251,6 +253,7 @@ def _tentative(
     scene: Scene,
     truth: DataFrame,
     received: DataFrame,
+    parts: DataFrame,
     stretches: DataFrame,
     corrections: Row,
     output: StreamId,
@@ -273,7 +276,7 @@ def _tentative(
     if not total:
         return none, None
     schema, how = scene.plan.query.schema_of(output), measured(scene.plan, output)
-    met = keep("tentative", wrongness.against_truth(truth, received, stretches, schema, how))
+    met = keep("tentative", wrongness.against_truth(truth, received, parts, stretches, schema, how))
     by_window = keep("accuracy", wrongness.windows(met, how))
     row = wrongness.overall(met, how).first()
     assert row is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -61,6 +62,7 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
     except ImportError as error:
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
     _prepare_environment()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
     builder = SparkSession.builder.appName(app).master(master or "local[*]")
     for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Final
@@ -15,7 +16,21 @@ _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re
 _LINES: Final = 8
 #: What py4j puts between its own words and the stack.
 _JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
-_MEMORY: Final = ("OutOfMemoryError", "GC overhead limit", "Java heap space", "SparkOutOfMemory")
+#: What py4j says where nothing answers.
+_GONE: Final = "Answer from Java side is empty"
+#: The status with which Spark ends a Java whose heap is full (its SparkExitCode.OOM).
+_OUT_OF_MEMORY: Final = 52
+#: Time for a Java that broke the connection to end.
+_ENDS_S: Final = 5.0
+#: Of the heap, of Netty's and Arrow's buffers beside it, and of a task's share.
+_MEMORY: Final = (
+    "OutOfMemoryError",
+    "GC overhead limit",
+    "Java heap space",
+    "SparkOutOfMemory",
+    "OutOfDirectMemoryError",
+    "OutOfMemoryException",
+)
 
 
 @contextmanager
@@ -33,7 +48,31 @@ def explained(noise: IO[str] | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        raise SpeError("\n".join([said(error), *_end_of(noise)])) from error
+        status = _status_of_java() if _is_gone(error) else None
+        raise SpeError("\n".join([said(error, status), *_end_of(noise)])) from error
+
+
+def _is_gone(error: BaseException) -> bool:
+    return isinstance(error, ConnectionError | EOFError) or _GONE in _text(error)
+
+
+def _text(error: BaseException) -> str:
+    """What it says; an error of Java asks Java for that, which may be gone."""
+    try:
+        return f"{error}\n{getattr(error, 'java_exception', '')}"
+    except Exception:
+        return _GONE
+
+
+def _status_of_java() -> int | None:
+    """How the process of Spark ended, as ``subprocess`` tells it; None where it goes on, or is not ours."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return None if process is None else int(process.wait(_ENDS_S))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _end_of(noise: IO[str] | None) -> list[str]:
@@ -43,16 +82,21 @@ def _end_of(noise: IO[str] | None) -> list[str]:
     return [f"  {line}" for line in noise.read().splitlines()[-_LINES:]]
 
 
-def said(error: BaseException) -> str:
-    """In words; the last line of the text that Spark gives, where nothing better is known."""
-    text = f"{error}\n{getattr(error, 'java_exception', '')}"
-    if any(word in text for word in _MEMORY):
+def said(error: BaseException, status: int | None = None) -> str:
+    """In words; the last line of the text that Spark gives, where nothing better is known.
+
+    Args:
+      status: with which Java ended, where it did.
+    """
+    text = _text(error)
+    if status == _OUT_OF_MEMORY or any(word in text for word in _MEMORY):
         return "Spark ran out of memory: no verdict; give it more, such as --conf spark.driver.memory=8g"
     if ours := _OURS.search(text):
         return ours[2].strip()
-    if isinstance(error, ConnectionError | EOFError) or "Answer from Java side is empty" in text:
+    if _is_gone(error):
+        how = "" if status is None else f" by signal {-status}" if status < 0 else f" with status {status}"
         return (
-            "Spark's Java process died: no verdict; the system may have been out of memory, or somebody ended it "
+            f"Spark's Java process died{how}: no verdict; the system may have been out of memory, or somebody ended it "
             "(less: --conf spark.driver.memory=1g)"
         )
     if "No space left on device" in text:

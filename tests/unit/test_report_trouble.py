@@ -31,6 +31,21 @@ def test_a_java_that_is_gone_is_named(error: Exception) -> None:
     assert "Java process died" in said(error)
 
 
+def test_how_java_ended_says_why() -> None:
+    gone = ConnectionResetError(104, "Connection reset by peer")
+    assert "ran out of memory" in said(gone, 52)
+    assert "died by signal 9: no verdict" in said(gone, -9)
+    assert "died with status 1: no verdict" in said(gone, 1)
+
+
+def test_an_error_of_a_java_that_is_gone_cannot_tell_what_it_was() -> None:
+    class Silent(RuntimeError):
+        def __str__(self) -> str:
+            raise RuntimeError("Error while sending or receiving")
+
+    assert "Java process died" in said(Silent())
+
+
 def test_anything_else_is_its_first_line_and_no_verdict() -> None:
     text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
     assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
