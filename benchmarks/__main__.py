@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from benchmarks import checkpoint, codec, delay, idle, node_cpu, proof, sunion, throughput
+from benchmarks import checkpoint, codec, delay, idle, node_cpu, planning, proof, random_topologies, sunion, throughput
 from benchmarks.tables import WrongResult
 
 BENCHMARKS = {
@@ -22,6 +22,8 @@ BENCHMARKS = {
     "throughput": throughput,
     "idle": idle,
     "proof": proof,
+    "planning": planning,
+    "random-topologies": random_topologies,
 }
 
 

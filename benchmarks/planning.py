@@ -1,0 +1,85 @@
+"""The planner: structure-aware on 1,000 and 10,000 partitions, exact on 40, the fidelity of 10,000."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+
+import numpy as np
+
+from benchmarks.cpu import cpu_for
+from benchmarks.tables import CHECKED, demand, show, verdict
+from replicas.planning.exact import exact
+from replicas.planning.fidelity import fidelity
+from replicas.planning.generator import Shape, random_topology
+from replicas.planning.search import Plan, Problem
+from replicas.planning.structure import structure_aware
+from replicas.planning.topology import OperatorSpec, Partitioning, Topology
+
+#: Five operators in a chain, by what is between them.
+CHAINS = {
+    "full": [Partitioning.FULL] * 4,
+    "one-to-one": [Partitioning.ONE_TO_ONE] * 4,
+    "mixed": [Partitioning.ONE_TO_ONE, Partitioning.FULL] * 2,
+}
+#: Tasks, and CPU seconds that a plan may take.
+LIMITS = {1_000: 1.0, 10_000: 10.0}
+#: Random topologies of about 40 tasks.
+PROVED = 10
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def chain(tasks: int, kinds: list[Partitioning]) -> Topology:
+    each = tasks // (len(kinds) + 1)
+    rates = np.random.default_rng(1).permutation(np.arange(1, each + 1) ** -0.8)
+    specs = [OperatorSpec("o0", each, {}, rates=[float(r) for r in rates])]
+    for at, kind in enumerate(kinds, 1):
+        specs.append(OperatorSpec(f"o{at}", each, {f"o{at - 1}": kind}))
+    return Topology(specs)
+
+
+def run(_: argparse.Namespace) -> None:
+    rows = []
+    for tasks, limit in LIMITS.items():
+        for name, kinds in CHAINS.items():
+            topology = chain(tasks, kinds)
+            found: list[Plan] = []
+            problem = Problem(topology, tasks // 2)
+            seconds = cpu_for(lambda problem=problem, found=found: found.append(structure_aware(problem)))
+            demand(found[0].cost <= problem.budget, "the plan costs more than its budget")
+            what = f"structure-aware, {tasks:,} tasks, {name}, half of them"
+            rows.append([what, f"{seconds:.2f} s", f"OF {found[0].value:.3g}", verdict(seconds / limit, 1.0), CHECKED])
+    for name, kinds in CHAINS.items():
+        topology = chain(10_000, kinds)
+        plans = np.random.default_rng(2).random((1, topology.tasks)) < 0.9
+        fidelity(topology, plans)  # the topology keeps what does not change
+        ms = median(1000 * cpu_for(lambda t=topology, p=plans: fidelity(t, p)) for _ in range(9))
+        rows.append([f"OF of one plan, 10,000 tasks, {name}", f"{ms:.2f} ms", "", verdict(ms / 10, 1.0), ""])
+    rows += _proved()
+    show(
+        "planning",
+        ["what", "CPU", "found", "of the target", "check"],
+        rows,
+        ["One CPU; wall time for the exact planner."],
+    )
+
+
+def _proved() -> list[list[str]]:
+    """Random topologies of 36 to 44 tasks, budgets of half, ten seconds each."""
+    random = np.random.default_rng(3)
+    took, gaps = [], []
+    while len(took) < PROVED:
+        topology = random_topology(Shape(operators=6, parallelism=(4, 8)), random)
+        if not 36 <= topology.tasks <= 44:
+            continue
+        began = time.perf_counter()
+        plan = exact(Problem(topology, topology.tasks // 2), now=time.monotonic, seconds=10.0)
+        took.append(time.perf_counter() - began)
+        gaps.append(plan.gap or 0.0)
+    proved = sum(gap < 1e-5 for gap in gaps)
+    what = f"exact, {PROVED} random topologies of about 40 tasks"
+    return [[what, f"{median(took):.2f} s ({max(took):.2f})", f"{proved} proved, largest gap {max(gaps):.2g}", "", ""]]
