@@ -21,8 +21,9 @@ types: $(READY)
 
 check: lint types test
 
+# A short set of ratios beside those of the last release; all benchmarks: python -m benchmarks.
 bench: $(READY)
-	$(VENV)/bin/python -m benchmarks
+	$(VENV)/bin/python -m benchmarks.ratios
 
 # Fresh seeds in virtual time for HOURS, on all cores; a report with what was tried and held.
 soak: $(READY)

@@ -10,7 +10,19 @@ import sys
 
 import numpy as np
 
-from benchmarks import checkpoint, codec, delay, idle, node_cpu, planning, proof, random_topologies, sunion, throughput
+from benchmarks import (
+    checkpoint,
+    codec,
+    delay,
+    idle,
+    node_cpu,
+    planning,
+    proof,
+    random_topologies,
+    scaling,
+    sunion,
+    throughput,
+)
 from benchmarks.tables import WrongResult
 
 BENCHMARKS = {
@@ -20,6 +32,7 @@ BENCHMARKS = {
     "checkpoint": checkpoint,
     "delay": delay,
     "throughput": throughput,
+    "scaling": scaling,
     "idle": idle,
     "proof": proof,
     "planning": planning,

@@ -7,7 +7,17 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.experiments import bound, chains, delaying, healing, policies, reconciling, serialisation, switching
+from benchmarks.experiments import (
+    bound,
+    chains,
+    delaying,
+    fast,
+    healing,
+    policies,
+    reconciling,
+    serialisation,
+    switching,
+)
 from benchmarks.experiments.results import print_table, write
 
 EXPERIMENTS = {
@@ -18,6 +28,7 @@ EXPERIMENTS = {
     "switching": switching,
     "reconciling": reconciling,
     "bound": bound,
+    "fast": fast,
     "healing": healing,
 }
 

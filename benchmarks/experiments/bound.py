@@ -19,7 +19,7 @@ from spe.cli.plot import Panel
 from spe.times import MILLISECOND, SECOND
 
 TITLE = "N_tentative beside its lower bound"
-FAILURES_S: Final = (4, 6, 10, 15, 30, 60)
+FAILURES_S: Final = (4, 6, 10, 15, 30)
 #: Narrower buckets divide the failure more finely.
 BUCKETS_MS: Final = (100, 20)
 
@@ -39,6 +39,7 @@ def _point(policy: str, failure_s: int, bucket_ms: int, rate: int) -> Row:
         failure_us=failure_s * SECOND,
         bucket_us=bucket_ms * MILLISECOND,
         boundary_us=bucket_ms * MILLISECOND,
+        burst_us=bucket_ms * MILLISECOND,
     )
     silent = Fault(FaultKind.STALL, (f"source:{FAILED}",), for_us=setup.failure_us, at_us=FAILS_US)
     ours = measured(setup, simulate(scenario(setup, (silent,)), cpu_s=CPU_S))

@@ -27,16 +27,24 @@ COMBINATIONS: Final = tuple((f, s) for f in ("process", "delay") for s in ("proc
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    rate = 90 if quick else RATE
-    for failure_s in (4,) if quick else FAILURES_S:
-        for failure, stabilization in COMBINATIONS[:: 5 if quick else 1]:
+    if quick:
+        return points(90, SPEED_UP, (4,), COMBINATIONS[::5])
+    return points(RATE, SPEED_UP, FAILURES_S, COMBINATIONS)
+
+
+def points(
+    rate: int, speed_up: float, failures_s: Sequence[int], combinations: Sequence[tuple[str, str]]
+) -> Iterator[Row]:
+    """For each failure and combination; a node reprocesses ``speed_up`` times the rate."""
+    for failure_s in failures_s:
+        for failure, stabilization in combinations:
             setup = Setup(
                 rate=rate,
                 failure=failure,
                 stabilization=stabilization,
                 failure_us=failure_s * SECOND,
                 burst_us=100 * MILLISECOND,
-                speed=round(SPEED_UP * rate),
+                speed=round(speed_up * rate),
             )
             ours = play(setup)
             yield {
