@@ -106,7 +106,8 @@ def measured() -> Iterator[tuple[str, Ratio]]:
     for keys in (100_000, 1_000_000):
         pause, step, first, _ = checkpoint.measure(keys)
         yield f"snapshot / step of 1,000 rows, {keys:,} keys", Ratio(pause / step, MUCH_NOISE)
-        yield f"first step after a snapshot / step, {keys:,} keys", Ratio(first / step, MUCH_NOISE)
+        if keys < 1_000_000:  # beyond, it is a matter of caches and page faults: from 30 to 140 on one afternoon
+            yield f"first step after a snapshot / step, {keys:,} keys", Ratio(first / step, MUCH_NOISE)
     setups = {"state of 4,000": Setup(rate=999, state=4000), "45,000 tuples": Setup(rate=9000, state=20)}
     for name, setup in setups.items():
         by_way = {row["way"]: row["correction_ms"] for row in reconciling.correction("", setup, 3)}
