@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from operators.build import build_operator
 from replicas.client_view import Change
 from replicas.faults import configured_faults
 from replicas.readers import Replay, open_reader
@@ -18,16 +19,20 @@ from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
 from spe.describe import show_duration, show_lateness
 from spe.draw import NO_WARNINGS, check_text
-from spe.errors import ConfigError, SpeError
+from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
 from spe.plan import Channel, Plan, Source
+from spe.query import CustomSpec
 from spe.source_log import read_source_log, source_folder
 from spe.states import StreamId
 from spe.storage import DiskStorage
+from spe.wire.state import encode_state
 
 
 def check(config: Path, data: Path | None) -> int:
     plan = load_plan(config, data)
     faults = configured_faults(config, plan)
+    if wrong := unfit_operators(plan):
+        raise ConfigError([f"{config}: {text}" for text in wrong])
     missing, unfit = missing_files(plan), unfit_files(plan)
     text = check_text(plan)
     print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
@@ -42,6 +47,36 @@ def check(config: Path, data: Path | None) -> int:
     for line in unfit:
         print(f"  {line}")
     return 1 if unfit else 0
+
+
+def unfit_operators(plan: Plan) -> list[str]:
+    """Operators of one's own that cannot be made, or whose state no partner could take over: a line each.
+
+    A replica asks for a snapshot only when a failure begins or a partner has died, which is late to learn of a mistake.
+    """
+    found = []
+    for operator in plan.query.operators:
+        if not isinstance(operator.spec, CustomSpec):
+            continue
+        where = f"query.{operator.name}.custom"
+        try:
+            made = build_operator(operator, [plan.query.schema_of(s) for s in operator.spec.inputs])
+        except QueryError as error:
+            found.append(f"{where}.{error}")
+            continue
+        try:
+            state = made.snapshot()["operator"]
+        except Exception as error:  # a user's code
+            found.append(f"{where}.class: snapshot of {operator.spec.path}: {type(error).__name__}: {error}")
+            continue
+        try:
+            encode_state(state)
+        except LocalProtocolError as error:
+            found.append(
+                f"{where}.class: snapshot of {operator.spec.path}: {error}; expected dict, list, tuple, int, float, "
+                "str, bool, None, bytes, NumPy arrays, Column or Rows"
+            )
+    return found
 
 
 def unfit_files(plan: Plan) -> list[str]:

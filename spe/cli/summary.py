@@ -143,6 +143,14 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
     ]
     parts += [
         Text(
+            f"{r['replica']} was {r['state']} at the end; what it did: trace/{r['replica'].rpartition('@')[2]}.jsonl",
+            "yellow",
+        )
+        for r in summary["replicas"]
+        if r["state"] not in (None, "STABLE") and not r["error"]
+    ]
+    parts += [
+        Text(
             f"{s['source']}: {s['malformed']:,} malformed (first: {s['first_malformed']})",
             style="yellow" if s["tuples"] else "bold red",
         )

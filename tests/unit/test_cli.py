@@ -260,6 +260,50 @@ def test_check_says_nothing_of_single_malformed_rows_nor_of_none_at_all(config: 
     assert execute(["check", str(config)]) == 0
 
 
+SEEN = """
+from operators.custom import CustomOperator
+
+class Seen(CustomOperator):
+    def __init__(self, inputs, first):
+        super().__init__(inputs, first=first)
+        self._seen, self._fresh = {"set": set(), "list": [], "wrong": None}[first], first != "wrong"
+
+    @classmethod
+    def output_schema(cls, inputs, first):
+        return inputs[0]
+
+    def step(self, ports, boundary):
+        return ports[0]
+
+    def snapshot(self):
+        return {"seen": self._seen, "fresh": 1 / self._fresh}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (
+            "set",
+            "query.q.custom.class: snapshot of seen_before:Seen: state.seen: cannot store a builtins.set; expected",
+        ),
+        ("wrong", "query.q.custom.class: snapshot of seen_before:Seen: ZeroDivisionError: division by zero"),
+        ("none", "query.q.custom.arguments: seen_before:Seen cannot be made: KeyError: 'none'"),
+        ("list", ""),
+    ],
+)
+def test_check_makes_operators_of_ones_own_and_their_snapshots(
+    config: Path, first: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "seen_before.py").write_text(SEEN)
+    monkeypatch.syspath_prepend(str(config.parent))
+    monkeypatch.delitem(sys.modules, "seen_before", raising=False)
+    query = f"query:\n  q: {{custom: {{class: seen_before:Seen, from: shop, arguments: {{first: {first}}}}}}}\n"
+    config.write_text(CONFIG[: CONFIG.index("query:")] + query)
+    assert execute(["check", str(config)]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
 def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -702,6 +746,13 @@ def test_late_tuples_are_warned_of_with_the_disorder() -> None:
     summary = a_summary()
     summary["sources"][0] |= {"late_by_us": 1_980_000}
     assert "shop: 3 late by up to 1.98s (disorder 0s)" in shown(summary_text(summary))
+
+
+def test_who_was_not_stable_at_the_end_is_named() -> None:
+    summary = a_summary()
+    assert "at the end" not in shown(summary_text(summary))
+    summary["replicas"][1]["state"] = "RECOVERING"
+    assert "main/0@n2 was RECOVERING at the end; what it did: trace/n2.jsonl" in shown(summary_text(summary))
 
 
 def test_malformed_rows_are_told_of_with_the_first_one() -> None:
