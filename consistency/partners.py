@@ -49,6 +49,11 @@ class Partners:
         self._asked: dict[int, str] = {}
 
     @property
+    def nobody(self) -> bool:
+        """Is ours the only replica that the partition has?"""
+        return not self._partners
+
+    @property
     def pending(self) -> bool:
         return self._since is not None
 

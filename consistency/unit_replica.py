@@ -319,14 +319,22 @@ class UnitReplica:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
                 return self._finish_redo(now)
             return False
-        if self.live_runs and self.sunion.redo_is_ahead and not self._stays(now):
-            return self._finish_redo(now)  # nothing is left to correct, and what is stable from here on is news
         released = self.sunion.release_redo(self._slice_rows)
         if released is not None:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)
-            return True
+            if more or not self._only_news_is_left(now):
+                return True
+            return self._finish_redo(now)
         return more if self._stays(now) else self._finish_redo(now)
+
+    def _only_news_is_left(self, now: int) -> bool:
+        """R7: has redo, of a replica that is the only one, just passed live, which has released all that was due?
+
+        Where there are others it must not be: STABLE with a flood still to be worked off would be preferred to fresher
+        replicas (F4), and would let them correct, as if it could stand in for them (K2).
+        """
+        return self.live_runs and self.partners.nobody and self.sunion.redo_is_ahead and not self._stays(now)
 
     def _stays(self, now: int) -> bool:
         """R2: while a failure goes on, forced rec_dones come X apart; in between redo goes on as far as input does.

@@ -323,12 +323,11 @@ class TestCorrecting:
         assert out.endswith("S1/12u S2/15x S3/18v S4/24y B50(4) clear")
         assert world.states[-1] == "STABLE"
 
-    def test_a_redo_that_has_passed_live_has_nothing_left_to_correct_and_ends(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """R7: live, which holds back what comes, showed nothing of [40, 50): that goes out as news, no correction."""
-        monkeypatch.setattr(World, "slice_rows", 1)  # in one slice it would have passed everything
-        world = World(partners=(), failure=Policy.DELAY, stabilization=Policy.DELAY)
+    @pytest.fixture
+    def delaying(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
+        """Healed at 150 up to 50, which is more than live has shown: it holds back what comes."""
+        monkeypatch.setattr(World, "slice_rows", 1)  # in one slice redo would have passed everything
+        world = World(partners=request.param, failure=Policy.DELAY, stabilization=Policy.DELAY)
         failing(world)
         assert world.run(130) == "T/15x b20"
         world.live[1] = True
@@ -336,9 +335,23 @@ class TestCorrecting:
         world.B(0, 150, 50)
         world.S(1, 150, (12, "u"), (18, "v"))
         world.B(1, 150, 50)
+        return world
+
+    @pytest.mark.parametrize("delaying", [()], indirect=True)
+    def test_the_redo_of_an_only_replica_ends_where_it_has_passed_live(self, delaying: World) -> None:
+        """R7: live showed nothing of [40, 50), so that goes out as news, not as a correction."""
         redone = "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4)"
-        assert world.run(150) == f"T/24y b40 {redone} clear S5/42w B50(5)"
-        assert world.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
+        assert delaying.run(150) == f"T/24y b40 {redone} clear S5/42w B50(5)"
+        assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
+
+    @pytest.mark.parametrize("delaying", [("n2",)], indirect=True)
+    def test_the_redo_of_one_of_two_goes_on_to_the_end(self, delaying: World) -> None:
+        """R7: as STABLE it would be preferred to the other one, and be behind it."""
+        assert delaying.run(150) == "T/24y b40"
+        delaying.grant(151)
+        delaying.partner["n2"] = None
+        assert delaying.run(151) == "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4) S5/42w B50(5) clear"
+        assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
 
     def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
         world = healed(World())
