@@ -144,10 +144,12 @@ class CustomHost(Operator):
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         rows = self._operator.step(ports, boundary)
-        if rows is None or not len(rows):
-            rows = None
-        else:
-            self._check(rows, boundary)
+        if rows is not None:
+            _check_kind(rows)
+            if len(rows):
+                self._check(rows, boundary)
+            else:
+                rows = None
         self._previous = boundary
         return rows
 
@@ -189,3 +191,17 @@ class CustomHost(Operator):
 
     def recount(self, counters: Mapping[str, int]) -> None:
         self._operator.recount(counters)
+
+
+def _check_kind(rows: Rows) -> None:
+    """Raises TypeError where it is something else, or made of something else; users write this."""
+    if not isinstance(rows, Rows):
+        raise TypeError(f"returned a {type(rows).__name__}; expected Rows or None")
+    times: dict[str, object] = {"time": rows.time, "t_max": rows.t_max}
+    for name, value in times.items():
+        if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.ndim != 1:
+            raise TypeError(f"Rows.{name} is {_shown(value)}; expected a one-dimensional array of int64")
+
+
+def _shown(value: object) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

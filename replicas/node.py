@@ -23,7 +23,7 @@ from replicas.serving import Injector, Opened, Server, fetch_snapshot
 from replicas.signal import Signal
 from replicas.upstream import GONE, Upstream
 from spe.env import Env
-from spe.errors import OperatorFailed, RemoteProtocolError
+from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
 from spe.plan import Channel, PartitionId, Plan, ReplicaId
 from spe.schema import Schema
 from spe.spill import Shelf, Spill, SpillDamaged, SpillFolder
@@ -62,6 +62,8 @@ class Hosted:
         self.error: str | None = None
         #: It was said that steps are larger than they should be.
         self.large_told = False
+        #: It was said that its state cannot be stored.
+        self.state_told = False
         self._room = Signal()
         self._heard_at: dict[str, int] = {}
 
@@ -393,7 +395,7 @@ class NodeProcess:
             last = clock.monotonic_us()
             try:
                 size = await store.write(snapshot)
-            except OSError as error:
+            except (OSError, LocalProtocolError) as error:
                 self._env.trace.event("checkpoint_failed", replica=hosted.name, why=str(error))
                 if str(error) != trouble:
                     trouble = str(error)
@@ -495,7 +497,18 @@ class NodeProcess:
         state = hosted.replica.snapshot()
         if state is None:
             return SnapshotRefused(f"{hosted.name} is recovering itself")
-        return await self._env.compute.run(lambda: encode_snapshot(self._plan, state))
+        try:
+            return await self._env.compute.run(lambda: encode_snapshot(self._plan, state))
+        except LocalProtocolError as error:  # an operator of the user's: nobody can ever be given its state
+            self._tell_of_state(hosted, str(error))
+            return SnapshotRefused(f"{hosted.name} cannot be stored: {error}")
+
+    def _tell_of_state(self, hosted: Hosted, why: str) -> None:
+        """Said once: we go on, but no restarted partner can come back."""
+        if not hosted.state_told:
+            hosted.state_told = True
+            self._env.trace.event("snapshot_failed", replica=hosted.name, why=why)
+            print(f"{hosted.name}: no partner can be given its state: {why}", file=sys.stderr)
 
     def status(self) -> Mapping[str, Any]:
         return {

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan import Client, Plan
 from spe.query import CustomSpec, Operator
-from spe.states import StreamId
+from spe.states import NodeState, StreamId
 from spe.wire.messages import NotReady, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
@@ -55,6 +55,27 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
             assert "ZeroDivisionError" in refused.reason
             Outcome(cluster).assert_complete_for("s1")
     assert "u2/0@n2a stopped: operator 's2' raised" in capsys.readouterr().err
+
+
+async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_it(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(1, rate=100.0)
+    (unit,) = plan.units
+    spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Unstorable")
+    plan = replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
+    async with SimCluster(plan) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        cluster.kill("n1a")
+        await trio.sleep(1)
+        cluster.restart("n1a")
+        await trio.sleep(SECONDS)
+        assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
+        assert sum("no_snapshot replica=u1/0@n1a" in line and "builtins.set" in line for line in cluster.log) > 1
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("u1/0@n1b: no partner can be given its state: ")
+    assert "cannot store a builtins.set" in told
 
 
 async def test_replicas_that_make_different_tuples_are_named(autojump_clock: MockClock) -> None:

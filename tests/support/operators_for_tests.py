@@ -54,3 +54,18 @@ class RaisesAt(PassThrough):
         if rows is not None and (rows.columns[self._column].values == self._at).any():
             raise ZeroDivisionError(f"n is {self._at}")
         return rows
+
+
+class Unstorable(PassThrough):
+    """Its state is of a kind that no snapshot can hold, from the third slice with rows on."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._slices = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        self._slices += ports[0] is not None
+        return ports[0]
+
+    def snapshot(self) -> Any:
+        return {"seen": {1, 2}} if self._slices > 2 else {"slices": self._slices}

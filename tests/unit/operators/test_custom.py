@@ -97,6 +97,22 @@ class Narrow(Changes):
         return None if rows is None else rows.with_columns((Column(rows.time),))
 
 
+class Listed(Changes):
+    """Breaks the contract: times in a list."""
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        times: Any = [] if rows is None else list(rows.time)
+        return None if rows is None else Rows(times, times, rows.columns)
+
+
+class Plain(Changes):
+    """Breaks the contract: tuples of Python instead of Rows."""
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Any:
+        return None if ports[0] is None else ports[0].to_tuples()
+
+
 def test_an_operator_of_ones_own_keeps_state_like_any_other() -> None:
     spec = CustomSpec((IN,), f"{HERE}:Changes", {"attribute": "value", "by": 1.0})
     rows = tuples(READINGS, "1 a 1 \n 2 a 1.5 \n 3 a 4 \n 4 a 4 \n 5 a 0")
@@ -150,13 +166,19 @@ def test_an_aggregate_of_ones_own_works_in_sliding_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("Early", "outside the slice"), ("Narrow", "returned 1 columns, the schema has 2")]
+    ("name", "message"),
+    [
+        ("Early", "outside the slice"),
+        ("Narrow", "returned 1 columns, the schema has 2"),
+        ("Listed", "Rows.time is a list; expected a one-dimensional array of int64"),
+        ("Plain", "returned a list; expected Rows or None"),
+    ],
 )
 def test_output_that_breaks_the_contract_is_refused(name: str, message: str) -> None:
     spec = CustomSpec((IN,), f"{HERE}:{name}", {"attribute": "value", "by": 1.0})
     feed = Run(make(spec, READINGS), [READINGS])
     feed.slice([[]], 1)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         feed.slice([tuples(READINGS, "1 a 1")], END_OF_TIME)
 
 
