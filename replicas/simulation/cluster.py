@@ -173,6 +173,10 @@ class SimCluster:
         self._ended("freeze", host)
         self._processors.thaw(host)
 
+    def frozen(self) -> list[str]:
+        """Hosts that stand still by a fault (a slow one stands still now and then)."""
+        return sorted({host for f in self._lasting if f.kind == "freeze" for host in f.hosts})
+
     def slow(self, host: str, times: float) -> None:
         """The host runs ``times`` slower; 1 ends it."""
         assert self._nursery is not None

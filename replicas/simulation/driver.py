@@ -70,6 +70,9 @@ class FaultDriver:
     async def heal(self) -> None:
         """Everything works again, and everybody runs."""
         await self.runner.inject(Fault(FaultKind.HEAL))
+        self._apply()  # also what ended in this very moment, and was broken off before it was made true
+        for host in self._cluster.frozen():
+            self._cluster.thaw(host)
         for host in sorted(self.down):
             self._cluster.restart(host)
         self.down.clear()
