@@ -19,9 +19,9 @@ import trio
 from benchmarks.cluster import Process, free_address, node_main, running, source_main
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, show
-from benchmarks.throughput import check_merge, generate, sources
+from benchmarks.throughput import check_merge, generate, merged_per_key
 from replicas.client import open_client
-from spe.api import Environment, tumbling
+from spe.api import Environment
 from spe.batch import Batch, Rows
 from spe.plan import Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
@@ -61,13 +61,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def make_plan(files: list[str], partitions: int, replicas: int, arguments: argparse.Namespace) -> Plan:
     """One node for each replica of each partition."""
     env = Environment("bench", bucket="100ms", x="60s")
-    streams = sources(env, files, arguments)
-    merged = streams[0].union(*streams[1:], name="merged")
-    out = (
-        merged.key_by("key")
-        .window(tumbling("1s"))
-        .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)")
-    )
+    merged, out = merged_per_key(env, files, arguments)
     names = [[f"n{p}_{r}" for r in range(replicas)] for p in range(partitions)]
     for name in (name for of_partition in names for name in of_partition):
         env.node(name, free_address())

@@ -19,7 +19,7 @@ from benchmarks.cluster import Process, free_address, node_main, running, source
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show
 from replicas.client import open_client
-from spe.api import Environment, parquet, tumbling
+from spe.api import Environment, Stream, parquet, tumbling
 from spe.batch import AnyArray, Batch, Rows
 from spe.plan import Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
@@ -73,8 +73,8 @@ def sources(env: Environment, files: Sequence[str], arguments: argparse.Namespac
     ]
 
 
-def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
-    env = Environment("bench", bucket="100ms", x="60s")
+def merged_per_key(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> tuple[Stream, Stream]:
+    """The files merged, and count, sum and average of that per second and key."""
     streams = sources(env, files, arguments)
     merged = streams[0].union(*streams[1:], name="merged")
     out = (
@@ -82,6 +82,12 @@ def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
         .window(tumbling("1s"))
         .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)")
     )
+    return merged, out
+
+
+def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
+    env = Environment("bench", bucket="100ms", x="60s")
+    merged, out = merged_per_key(env, files, arguments)
     env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
     return env.plan()
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.experiments.model import correcting_us, expected
-from benchmarks.experiments.results import Row, lines, places, play
+from benchmarks.experiments.results import Row, beside_model, play
 from benchmarks.experiments.setup import Setup
 from spe.cli.plot import Panel
 from spe.times import MILLISECOND, SECOND
@@ -80,11 +80,5 @@ def expected_delay_us(setup: Setup) -> int:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    xs = places(rows, "nodes")
-    return [
-        Panel(title, xs, lines(rows, "policies", "nodes", value, model), "nodes in sequence; dashed: model")
-        for title, value, model in (
-            ("Delay_new, seconds", "delay_s", "model_delay_s"),
-            ("N_tentative", "tentative", "model_tentative"),
-        )
-    ]
+    shown = [("Delay_new, seconds", "delay_s", "model_delay_s"), ("N_tentative", "tentative", "model_tentative")]
+    return beside_model(rows, "policies", "nodes", "nodes in sequence", shown)

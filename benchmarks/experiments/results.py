@@ -85,6 +85,17 @@ def lines(
     return found
 
 
+def beside_model(
+    rows: Sequence[Row], by: str, across: str, label: str, shown: Sequence[tuple[str, str, str]]
+) -> list[Panel]:
+    """A panel for each (title, column, the model's column), with a line for each value of ``by``."""
+    xs = places(rows, across)
+    return [
+        Panel(title, xs, lines(rows, by, across, value, model), f"{label}; dashed: model")
+        for title, value, model in shown
+    ]
+
+
 def places(rows: Sequence[Row], across: str) -> list[float]:
     """The different values of a column, ascending."""
     return sorted({row[across] for row in rows})

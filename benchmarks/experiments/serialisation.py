@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.experiments.measures import WARM_UP_US, new_tuples
-from benchmarks.experiments.results import Row, lines, places
+from benchmarks.experiments.results import Row, beside_model
 from benchmarks.experiments.setup import Setup, scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Panel
@@ -55,11 +55,5 @@ def _point(varied: str, width_ms: int, bucket_ms: int, boundary_ms: int, lasts_u
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    xs = places(rows, "width_ms")
-    return [
-        Panel(title, xs, lines(rows, "varied", "width_ms", value, model), "what is varied, ms; dashed: model")
-        for title, value, model in (
-            ("mean delay, ms", "mean_ms", "model_mean_ms"),
-            ("longest delay, ms", "longest_ms", "model_longest_ms"),
-        )
-    ]
+    shown = [("mean delay, ms", "mean_ms", "model_mean_ms"), ("longest delay, ms", "longest_ms", "model_longest_ms")]
+    return beside_model(rows, "varied", "width_ms", "what is varied, ms", shown)
