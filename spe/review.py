@@ -18,7 +18,7 @@ from spe.lineage import key_names
 from spe.plan import Channel, PartitionId, Plan, Source, Unit
 from spe.problems import Path
 from spe.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
-from spe.states import StreamId
+from spe.states import NodeId, StreamId, UnitId
 
 #: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
 #: syncing the log, the network.
@@ -97,47 +97,61 @@ def stall_us(plan: Plan, channel: Channel) -> int:
     return round(longest)
 
 
+class _Short(NamedTuple):
+    """An αX that is too short for a unit.  ``rule`` tells in which way; ``needed_us`` is what it must exceed."""
+
+    rule: int
+    severity: Severity
+    needed_us: int
+    why: str
+
+
+def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
+    bare, normal = needed_wait_us(plan, unit)
+    reaction = 2 * (max(stall_us(plan, c) for c in unit.channels_in()) + plan.timing.connect_us)
+    if alpha_x_us <= bare:
+        yield _Short(
+            0,
+            Severity.ERROR,
+            bare,
+            f"is too short for unit {unit.id!r}: a healthy system would be tentative; expected more than "
+            f"bucket + boundary + disorder = {_show(bare)} of wall time",
+        )
+    elif alpha_x_us <= normal:
+        yield _Short(
+            1,
+            Severity.WARNING,
+            normal,
+            f"is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
+            f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
+        )
+    if alpha_x_us < reaction:
+        yield _Short(
+            2,
+            Severity.WARNING,
+            reaction,
+            f"is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
+            "upstream dies, results may be tentative before the other one is found",
+        )
+
+
 def _waiting(plan: Plan) -> Iterator[Finding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
-    short: dict[tuple[int, int, bool], list[tuple[int, str, str, Finding]]] = defaultdict(list)
+    alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
     for unit in plan.units:
-        bare, normal = needed_wait_us(plan, unit)
-        reaction = 2 * (max(stall_us(plan, c) for c in unit.channels_in()) + plan.timing.connect_us)
         hosts = {n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]}
         for node in (n for n in plan.nodes.values() if n.id in hosts):
             share = plan.share(unit.id, node.id)
-            for number, (severity, needed, message) in enumerate(
-                (
-                    (
-                        Severity.ERROR,
-                        bare,
-                        f"is too short for unit {unit.id!r}: a healthy system would be tentative; expected more than "
-                        f"bucket + boundary + disorder = {_show(bare)} of wall time",
-                    ),
-                    (
-                        Severity.WARNING,
-                        normal,
-                        f"is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
-                        f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
-                    ),
-                    (
-                        Severity.WARNING,
-                        reaction - 1,
-                        f"is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
-                        "upstream dies, results may be tentative before the other one is found",
-                    ),
-                )
-            ):
-                if share.alpha_x_us <= needed and not (number == 1 and share.alpha_x_us <= bare):
-                    found = Finding(severity, ("nodes", str(node.id), "x"), message)
-                    short[number, share.alpha_x_us, share is not node].append((needed, unit.id, node.id, found))
-    for (_, alpha_x, divided), group in short.items():
-        worst = max(group, key=lambda one: one[0])
-        names = list(dict.fromkeys(repr(node) for _, _, node, _ in group))
-        units = len({unit for _, unit, _, _ in group}) - 1
-        waits = f"αX = {_show(alpha_x)}{', the share of one unit on' if divided else ' of'} {', '.join(names)}"
-        more = f" (and {units} more unit{'s' if units > 1 else ''})" if units else ""
-        yield worst[3]._replace(path=group[0][3].path, message=f"{waits}{',' * divided} {worst[3].message}{more}")
+            for short in _shortfalls(plan, unit, share.alpha_x_us):
+                alike[short.rule, share.alpha_x_us, share is not node].append((short, unit.id, node.id))
+    for (_, alpha_x_us, divided), found in alike.items():
+        worst = max((short for short, _, _ in found), key=lambda short: short.needed_us)
+        nodes = ", ".join(dict.fromkeys(repr(node) for _, _, node in found))
+        whose = f", the share of one unit on {nodes}," if divided else f" of {nodes}"
+        others = len({unit for _, unit, _ in found}) - 1
+        more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
+        path: Path = ("nodes", str(found[0][2]), "x")
+        yield Finding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
 
 
 def _doors(plan: Plan) -> Iterator[Finding]:

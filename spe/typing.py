@@ -37,6 +37,7 @@ WINDOW_ATTRIBUTES: Final = (
     Attribute(WINDOW_END, AttributeType.TIMESTAMP, nullable=False),
 )
 AGGREGATE_FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
+_KEYS_OF_A_JOIN: Final = "; expected a name that both sides have, or {LEFT: RIGHT}"
 #: Overlapping windows that one tuple may be in.  Each costs a result per group and slide.
 MAX_OVERLAP: Final = 10_000
 
@@ -98,22 +99,12 @@ def _unique(attributes: Iterable[Attribute], hint: str) -> Schema:
     return Schema(listed)
 
 
-def _attribute(schema: Schema, name: str, field: str) -> Attribute:
+def _attribute(schema: Schema, name: str, field: str, *, where: str = "", expected: str = "") -> Attribute:
+    """The attribute, or an error that says ``where`` it was looked for, and what was ``expected`` instead."""
     if name not in schema:
         known = ", ".join(schema.names) or "(none)"
-        raise QueryError(field, f"no attribute {name!r}{did_you_mean(name, schema.names)}; there are: {known}")
-    return schema[name]
-
-
-def _key_of(schema: Schema, name: str, field: str, side: str) -> Attribute:
-    """An attribute of one side of a join."""
-    if name not in schema:
         hint = did_you_mean(name, schema.names)
-        raise QueryError(
-            field,
-            f"no attribute {name!r} on the {side}{hint}; there are: {', '.join(schema.names) or '(none)'}; "
-            "expected a name that both sides have, or {LEFT: RIGHT}",
-        )
+        raise QueryError(field, f"no attribute {name!r}{where}{hint}; there are: {known}{expected}")
     return schema[name]
 
 
@@ -232,8 +223,8 @@ def _concrete(found: Any, path: str, field: str) -> None:
 
 def _join(spec: JoinSpec, left: Schema, right: Schema) -> Schema:
     for i, (l_name, r_name) in enumerate(spec.on):
-        l_type = _key_of(left, l_name, f"on.{i}", "left").type
-        r_type = _key_of(right, r_name, f"on.{i}", "right").type
+        l_type = _attribute(left, l_name, f"on.{i}", where=" on the left", expected=_KEYS_OF_A_JOIN).type
+        r_type = _attribute(right, r_name, f"on.{i}", where=" on the right", expected=_KEYS_OF_A_JOIN).type
         if l_type is not r_type:
             raise QueryError(f"on.{i}", f"{l_name!r} is {l_type}, but {r_name!r} is {r_type}; expected equal types")
     bounded = spec.lower_us is not None or spec.upper_us is not None

@@ -40,7 +40,7 @@ app = App(
 @app.command(sort_key=0)
 def check(config: Config, /, *, data: Data = None) -> int:
     """Validate a configuration; print the query, its fragments, partitions, replicas and X of each."""
-    from spe.cli.offline import check
+    from spe.cli.check import check
 
     return check(config, data)
 
@@ -96,7 +96,7 @@ def reference(
     format: Annotated[Literal["jsonl", "parquet"], Parameter(help="Of the files in an output folder.")] = "jsonl",
 ) -> int:
     """Compute the answer of a run without failures in one process; print it as JSON lines, or write it."""
-    from spe.cli.offline import reference
+    from spe.cli.reference import reference
 
     return reference(config, data, run_dir, output, format)
 

@@ -29,7 +29,7 @@ from consistency.checking.verdict import judge as judge_history
 from replicas.faults import others, processes_of
 from replicas.recorder import read_recording
 from spe.batch import Batch, Boundary
-from spe.cli.offline import logged_inputs
+from spe.cli.reference import logged_inputs
 from spe.delays import source_epoch
 from spe.plan import Channel, Plan
 from spe.recording import channel_folder, client_folder

@@ -8,8 +8,8 @@ from typing import Any
 from replicas.comparison import compare
 from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
-from spe.cli.offline import logged_inputs
 from spe.cli.recorded import judge_recorded
+from spe.cli.reference import logged_inputs
 from spe.errors import OperatorFailed
 from spe.plan import Channel, Plan
 from spe.recording import client_folder

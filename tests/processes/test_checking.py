@@ -14,8 +14,8 @@ from consistency.checking.history import Delivered, History
 from consistency.checking.verdict import Premise, judge
 from replicas.reference import reference_rows
 from spe.batch import Batch
-from spe.cli.offline import logged_inputs
 from spe.cli.recorded import NOISE_US, recorded_history
+from spe.cli.reference import logged_inputs
 from spe.cli.run_dir import load_target
 
 pytestmark = pytest.mark.processes

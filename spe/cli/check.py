@@ -1,0 +1,93 @@
+"""``spe check``: everything about a configuration that can be said without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from operators.build import build_operator
+from replicas.faults import configured_faults
+from replicas.readers import Replay, open_reader
+from spe.config import load_plan, missing_files
+from spe.describe import show_duration
+from spe.draw import NO_WARNINGS, check_text
+from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
+from spe.plan import Plan
+from spe.query import CustomSpec
+from spe.wire.state import encode_state
+
+
+def check(config: Path, data: Path | None) -> int:
+    plan = load_plan(config, data)
+    faults = configured_faults(config, plan)
+    if wrong := unfit_operators(plan):
+        raise ConfigError([f"{config}: {text}" for text in wrong])
+    missing, unfit = missing_files(plan), unfit_files(plan)
+    text = check_text(plan)
+    print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
+    if faults:
+        print("\nFAULTS")
+    for fault in faults:
+        print(f"  at {show_duration(fault.at_us):<8} {fault}")
+    if missing or unfit:
+        print("\nFILES")
+    for line in missing:
+        print(f"  missing: {line}")
+    for line in unfit:
+        print(f"  {line}")
+    return 1 if unfit else 0
+
+
+def unfit_operators(plan: Plan) -> list[str]:
+    """Operators of one's own that cannot be made, or whose state no partner could take over: a line each.
+
+    A replica asks for a snapshot only when a failure begins or a partner has died, which is late to learn of a mistake.
+    """
+    found = []
+    for operator in plan.query.operators:
+        if not isinstance(operator.spec, CustomSpec):
+            continue
+        where = f"query.{operator.name}.custom"
+        try:
+            made = build_operator(operator, [plan.query.schema_of(s) for s in operator.spec.inputs])
+        except QueryError as error:
+            found.append(f"{where}.{error}")
+            continue
+        try:
+            state = made.snapshot()["operator"]
+        except Exception as error:  # a user's code
+            found.append(f"{where}.class: snapshot of {operator.spec.path}: {type(error).__name__}: {error}")
+            continue
+        try:
+            encode_state(state)
+        except LocalProtocolError as error:
+            found.append(
+                f"{where}.class: snapshot of {operator.spec.path}: {error}; expected dict, list, tuple, int, float, "
+                "str, bool, None, bytes, NumPy arrays, Column or Rows"
+            )
+    return found
+
+
+def unfit_files(plan: Plan) -> list[str]:
+    """Files that cannot be read as the configuration says, or whose first rows are all malformed: a line each.
+
+    Only the first chunk of rows is read; of Parquet that is to be sorted nothing, for all of it would have to be.
+    """
+    found = []
+    for name, source in plan.sources.items():
+        path = source.reader.get("path")
+        if path is None or not Path(str(path)).is_file() or source.reader.get("sort") is not None:
+            continue
+        try:
+            reader = open_reader(source)
+            assert isinstance(reader, Replay)  # it has a path
+            chunk = next(reader.chunks(0), None)
+        except SpeError as error:
+            found.append(f"sources.{name}: {error}")
+            continue
+        if chunk is not None and chunk.malformed and not len(chunk):
+            first = chunk.malformed[0]
+            found.append(
+                f"sources.{name}: {path}: none of the first {len(chunk.malformed):,} rows fits the schema "
+                f"(line {first.line}: {first.reason})"
+            )
+    return found
