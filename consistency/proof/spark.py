@@ -28,6 +28,8 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
+    # Else it depends on the thread that meets a full heap whether Spark's process ends, says so, or answers no more.
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     # Whole segments go through Arrow where they lie on another file system.
@@ -63,6 +65,7 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
     _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
+    logging.getLogger().addFilter(_is_not_of_py4j)  # some of it in nobody's name
     builder = SparkSession.builder.appName(app).master(master or "local[*]")
     for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)
@@ -74,6 +77,10 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
     except (PySparkException, Py4JError, OSError) as error:
         raise SpeError(f"Spark does not start: {essence(error)}") from error
     return spark
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _prepare_environment() -> None:

@@ -16,12 +16,16 @@ _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re
 _LINES: Final = 8
 #: What py4j puts between its own words and the stack.
 _JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
-#: What py4j says where nothing answers.
-_GONE: Final = "Answer from Java side is empty"
-#: The status with which Spark ends a Java whose heap is full (its SparkExitCode.OOM).
-_OUT_OF_MEMORY: Final = 52
+#: What py4j says where nothing answers: the connection ended, broke while it was used, or cannot be had; and for a
+#: call that got no answer at all it has no reason to give.
+_GONE: Final = re.compile(
+    "Answer from Java side is empty|Error while (sending|receiving)|trying to connect to the Java server"
+    r"|An error occurred while calling \S+\Z"
+)
+#: The status with which a Java whose heap is full ends: by Spark (its SparkExitCode.OOM), and by itself.
+_OUT_OF_MEMORY: Final = (52, 3)
 #: Time for a Java that broke the connection to end.
-_ENDS_S: Final = 5.0
+_ENDS_S: Final = 20.0
 #: Of the heap, of Netty's and Arrow's buffers beside it, and of a task's share.
 _MEMORY: Final = (
     "OutOfMemoryError",
@@ -53,15 +57,15 @@ def explained(noise: IO[str] | None = None) -> Iterator[None]:
 
 
 def _is_gone(error: BaseException) -> bool:
-    return isinstance(error, ConnectionError | EOFError) or _GONE in _text(error)
+    return isinstance(error, ConnectionError | EOFError) or _GONE.search(_text(error)) is not None
 
 
 def _text(error: BaseException) -> str:
     """What it says; an error of Java asks Java for that, which may be gone."""
     try:
-        return f"{error}\n{getattr(error, 'java_exception', '')}"
+        return f"{error}\n{getattr(error, 'java_exception', '')}".strip()
     except Exception:
-        return _GONE
+        return "Answer from Java side is empty"
 
 
 def _status_of_java() -> int | None:
@@ -89,7 +93,7 @@ def said(error: BaseException, status: int | None = None) -> str:
       status: with which Java ended, where it did.
     """
     text = _text(error)
-    if status == _OUT_OF_MEMORY or any(word in text for word in _MEMORY):
+    if status in _OUT_OF_MEMORY or any(word in text for word in _MEMORY):
         return "Spark ran out of memory: no verdict; give it more, such as --conf spark.driver.memory=8g"
     if ours := _OURS.search(text):
         return ours[2].strip()

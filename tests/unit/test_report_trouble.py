@@ -26,9 +26,28 @@ def test_too_little_memory_is_named_with_what_helps() -> None:
     assert "spark.driver.memory" in text
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), EOFError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        EOFError(),
+        # As py4j words it, by the moment at which the connection broke.
+        RuntimeError("Answer from Java side is empty"),
+        RuntimeError("Error while sending"),
+        RuntimeError("Error while sending or receiving"),
+        RuntimeError("An error occurred while trying to connect to the Java server (127.0.0.1:38213)"),
+        RuntimeError("An error occurred while calling o110.collectToPython"),
+    ],
+    ids=str,
+)
 def test_a_java_that_is_gone_is_named(error: Exception) -> None:
     assert "Java process died" in said(error)
+    assert "ran out of memory" in said(error, 52)
+
+
+def test_an_answered_call_is_not_one_of_a_java_that_is_gone() -> None:
+    text = "An error occurred while calling o110.pivot. Trace:\npy4j.Py4JException: Method pivot([]) does not exist\n"
+    assert said(RuntimeError(text)).startswith("Spark failed, so there is no verdict: An error occurred while calling")
 
 
 def test_how_java_ended_says_why() -> None:
