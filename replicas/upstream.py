@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import trio
+import trio.lowlevel
 
 from consistency.checking.history import Closed, FeedMode, Opened, Promoted, Received
 from replicas.feeds import Action, Close, Open, SetMode
@@ -387,6 +388,10 @@ class Upstream:
                     if not isinstance(message, StateChange):
                         raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
                     one.state_changed(generation, NodeState(message.state), message.fresh)
+                    # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
+                    self._choose_for(owner)
+                    if one.feed(generation) is None:
+                        await trio.lowlevel.checkpoint()  # we have been closed: this ends us
                     continue
                 if history is not None:
                     feed = one.feed(generation)
