@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 
 from consistency.checking.history import FeedMode
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Undo
+from spe.batch import Batch, Undo
 from spe.plan import Limits
 from spe.states import Kind, NodeState
 from tests.simulation.test_buffers import longer
@@ -80,6 +81,24 @@ def test_a_client_reads_fresh_results_while_a_replica_corrects() -> None:
     assert met.rows("client:c", "main", Kind.STABLE, (begin + GAP_US, end)) == 0
     assert met.rows("client:c", "main", Kind.STABLE, (end, end + GAP_US)) > 500
     assert not met.opened("client:c", "corrections")
+
+
+@pytest.mark.parametrize(("seed", "leaves"), [(0, True), (3, False)], ids=["reads the first", "reads the second"])
+def test_no_tentative_tuple_comes_twice_whoever_corrects_first(seed: int, leaves: bool) -> None:
+    """F4: a client leaves the replica that corrects before it takes its undo, so the other one need not send anew."""
+    met = play(
+        longer(make_plan(1, rate=50.0, replicas=2, limits=LITTLE), END_S), one_failure, turn_us=TURN_US, seed=seed
+    )
+    first, (begin, _) = min(((one, met.corrected(f"u1/0@{one}")) for one in ("n1a", "n1b")), key=lambda it: it[1])
+    assert (first in producers(met, "client:c", "main", (begin - GAP_US, begin))) == leaves
+    shown = Counter(
+        row
+        for e in met.deliveries("c")
+        if isinstance(e.element, Batch) and e.element.kind is Kind.TENTATIVE
+        for row in zip(e.element.rows.time.tolist(), map(str, e.element.rows.to_tuples()), strict=True)
+    )
+    assert len(shown) > 300
+    assert max(shown.values()) == 1
 
 
 def test_a_client_of_a_lone_replica_reads_fresh_results_while_it_corrects() -> None:
