@@ -291,12 +291,20 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "11500ms", "kind": "kill", "target": "n2", "for": "1s"},
         ],
     ),
+    "both feeds of a lone replica wait": (
+        _ALONE,
+        {"limits": {"slice_rows": 10}, "turn_us": 20_000},
+        [
+            {"at": "3s", "kind": "cut", "target": "source:b", "for": "7s"},
+            {"at": "12s", "kind": "freeze", "target": "n2", "for": "2500ms"},
+        ],
+    ),
 }
 
 
 #: Which of them kills a mutant that has no case of its own.
 KILLS: dict[str, str] = {
-    "duplicates-kept": "late, and the consumer freezes",
+    "duplicates-kept": "both feeds of a lone replica wait",
     "frontier-of-the-fastest": "what comes back is old",
     "clocks-start-anew": "a long failure of one input",
     "undo-forgotten-by-the-input": "what comes back is old",
