@@ -10,7 +10,7 @@ from replicas.entry import Entry, Substream
 from spe.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo
 from spe.errors import LinkClosed
 from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, saturating_add
+from spe.times import BEFORE_TIME, END_OF_TIME, saturating_add
 from spe.wire.messages import Mode, StateChange
 
 #: What an element without rows is counted as.
@@ -86,8 +86,9 @@ class OutputSubscription:
         self.position = position
         self._frontier = frontier
         self._stable = Cursor(output.stable.number_after(position), position)
-        #: The consumer holds something tentative that only an undo takes away.
-        self._tentative = held
+        #: The consumer holds something tentative that only an undo takes away.  Behind the end of the stream nothing
+        #: stable comes that would need one, and a rec_done waits for none.
+        self._tentative = held and frontier < END_OF_TIME
         #: Everything tentative up to this time is there.  BEFORE_TIME after an undo, until stable elements follow.
         self._t_max = t_star
         #: A rec_done is due once the stable log is exhausted (V2).

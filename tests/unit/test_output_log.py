@@ -20,7 +20,7 @@ from spe.schema import Schema
 from spe.spill import SpillDamaged, SpillFolder
 from spe.states import Kind, NodeState, StreamId
 from spe.strings import StringDictionary
-from spe.times import BEFORE_TIME
+from spe.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Mode, StateChange
 from spe.wire.state import decode_state, encode_state
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
@@ -361,6 +361,19 @@ def test_a_tentative_boundary_alone_must_be_undone_as_well() -> None:
     one.stable("B20")
     one.done()
     assert pulled(p) == "U(1) B20(1) R+"
+
+
+def test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over() -> None:
+    """Its consumer has everything stable from another replica, and reads this one to hear that it is through."""
+    one = TextProducer()
+    one.stable("S1/9 B10")
+    one.fails("b20")
+    one.stabilises()
+    p = one.subscribe(1, END_OF_TIME, 29, held=True, mode=CORRECTIONS)
+    assert pulled(p) == ""
+    one.stable("Binf")
+    one.done()
+    assert pulled(p) == "R+"
 
 
 def test_a_correcting_feed_becomes_the_main_one() -> None:
