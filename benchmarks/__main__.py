@@ -16,6 +16,7 @@ from benchmarks import (
     delay,
     idle,
     node_cpu,
+    operators,
     planning,
     proof,
     random_topologies,
@@ -28,6 +29,7 @@ from benchmarks.tables import WrongResult
 BENCHMARKS = {
     "node-cpu": node_cpu,
     "sunion": sunion,
+    "operators": operators,
     "codec": codec,
     "checkpoint": checkpoint,
     "delay": delay,

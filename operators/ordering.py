@@ -42,6 +42,14 @@ def sort_keys(column: Column, descending: bool) -> list[npt.NDArray[Any]]:
     return [valid, np.where(column.valid, values, values.dtype.type(0))]
 
 
+def in_reach(key: npt.NDArray[Any], k: int) -> IndexArray:
+    """Rows that can be among the first k by their most significant key; in O(n)."""
+    if len(key) <= k:
+        return np.arange(len(key))
+    out: IndexArray = (key <= np.partition(key, k - 1)[k - 1]).nonzero()[0]
+    return out
+
+
 def best(
     groups: Int64Array, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
 ) -> tuple[IndexArray, Int64Array]:

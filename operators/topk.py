@@ -10,7 +10,7 @@ import numpy as np
 from operators.ids import IndexArray, Int64Array
 from operators.keys import group_ids
 from operators.operator import Operator
-from operators.ordering import best, sort_keys
+from operators.ordering import best, in_reach, sort_keys
 from operators.panes import Panes
 from operators.strings import KeptStrings
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
@@ -22,7 +22,7 @@ from spe.times import END_OF_TIME
 from spe.typing import WINDOW_START, topk_window_attributes
 
 #: Rows that a pane may hold before those that cannot be among the first k any more are dropped.
-_PRUNE_AT: Final = 1024
+_PRUNE_AT: Final = 8192
 
 
 class _Ranking:
@@ -36,9 +36,13 @@ class _Ranking:
 
     def best(self, rows: Rows, *within: Column) -> tuple[IndexArray, Int64Array]:
         """Rows to take and their ranks, per partition and value of ``within``."""
-        groups = group_ids([*within, *(rows.columns[i] for i in self._partition_by)], len(rows))
         keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(rows), descending)]
-        return best(groups, keys, self.k, self.with_ties)
+        by = [*within, *(rows.columns[i] for i in self._partition_by)]
+        if by:
+            return best(group_ids(by, len(rows)), keys, self.k, self.with_ties)
+        some = in_reach(keys[0], self.k)
+        index, rank = best(np.zeros(len(some), np.int64), [key.take(some) for key in keys], self.k, self.with_ties)
+        return some.take(index), rank
 
 
 class InstantTopK(Operator):

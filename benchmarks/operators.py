@@ -1,0 +1,236 @@
+"""Windowed join and top-k alone, against the same results from bare NumPy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from benchmarks.cpu import cpu_for
+from benchmarks.data import NAMES, SECOND_US, Plain, Shape, as_rows, plain
+from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from operators.join import Join
+from operators.operator import Operator
+from operators.topk import WindowTopK
+from spe.batch import AnyArray, Column, Int64Array, Rows
+from spe.query import JoinKind, JoinSpec, TopKSpec, Window, WindowKind
+from spe.runtime import tune_gc, tune_malloc
+from spe.schema import Schema
+from spe.states import StreamId
+from spe.strings import StringDictionary
+from spe.typing import derive_schema
+
+SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
+#: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
+SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))
+ROUNDS = 7
+#: A tuple meets those of the other stream that are at most so much older or younger: 10,000 before it.
+WITHIN_US = 100_000
+#: So many keys that it finds about one.
+KEYS = 20_000
+BEST = 100
+_NUMBER = {name: at for at, name in enumerate(NAMES)}
+
+#: Arrays of the same length: time, and the result's columns.
+Table = tuple[AnyArray, ...]
+
+
+class Kernels(Protocol):
+    """Bare NumPy."""
+
+    def step(self, streams: Sequence[Plain], end: int) -> Table | None:
+        """Results of a slice that ends before ``end``."""
+        ...
+
+
+@dataclass
+class _Run:
+    """One slice of one side, and its rows in the order of their keys."""
+
+    data: Plain
+    keys: Int64Array
+    order: Int64Array
+
+    @classmethod
+    def of(cls, data: Plain) -> _Run:
+        order = data.key.argsort(kind="stable")
+        return cls(data, data.key.take(order), order)
+
+    def matches(self, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """(index into ``keys``, index into the run) of all equal keys."""
+        start = self.keys.searchsorted(keys)
+        counts = self.keys.searchsorted(keys, side="right") - start
+        probing = np.arange(len(keys)).repeat(counts)
+        offsets = (start - (counts.cumsum() - counts)).repeat(counts)
+        return probing, self.order.take(np.arange(len(probing)) + offsets)
+
+
+class JoinKernels:
+    """Runs sorted by key, as NumPy does with any integers; pairs leave in the order of time."""
+
+    def __init__(self) -> None:
+        self._sides: tuple[list[_Run], list[_Run]] = ([], [])
+
+    def step(self, streams: Sequence[Plain], end: int) -> Table | None:
+        new = [_Run.of(data) for data in streams]
+        oldest = int(streams[0].time[0]) - WITHIN_US
+        found: list[Table] = []
+        for side, other in ((0, 1), (1, 0)):
+            kept = self._sides[other]
+            while kept and kept[0].data.time[-1] < oldest:
+                kept.pop(0)
+            for run in kept:
+                found.append(self._pairs(new[side], run, side))
+        found.append(self._pairs(new[0], new[1], 0))
+        for side in (0, 1):
+            self._sides[side].append(new[side])
+        columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        order = columns[0].argsort(kind="stable")
+        return tuple(c.take(order) for c in columns)
+
+    def _pairs(self, new: _Run, old: _Run, side: int) -> Table:
+        i, j = old.matches(new.data.key)
+        mine, its = new.data.time.take(i), old.data.time.take(j)
+        near = np.abs(mine - its) <= WITHIN_US
+        i, j, time = i[near], j[near], np.maximum(mine, its)[near]
+        own, others = _columns(new.data, i), _columns(old.data, j)
+        return (time, *own, *others) if side == 0 else (time, *others, *own)
+
+
+def _columns(data: Plain, index: Int64Array) -> Table:
+    return data.key.take(index), data.value.take(index), data.flag.take(index), data.name.take(index)
+
+
+class TopKKernels:
+    """Keeps all of a window, and looks for the best at its end."""
+
+    def __init__(self) -> None:
+        self._window: list[Plain] = []
+
+    def step(self, streams: Sequence[Plain], end: int) -> Table | None:
+        self._window.append(streams[0])
+        if end % SECOND_US:
+            return None
+        value = np.concatenate([p.value for p in self._window])
+        best = np.argpartition(-value, BEST)[:BEST]
+        best = best[(-value[best]).argsort(kind="stable")]
+        rows = [np.concatenate([getattr(p, name) for p in self._window]).take(best) for name in ("key", "flag", "name")]
+        self._window = []
+        return (np.full(BEST, end - 1), rows[0], value[best], rows[1], rows[2])
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Those of node-cpu."""
+
+
+def make_join() -> Operator:
+    left, right = StreamId("l"), StreamId("r")
+    spec = JoinSpec(left, right, JoinKind.INNER, (("key", "key"),), lower_us=-WITHIN_US, upper_us=WITHIN_US)
+    return Join(spec, SCHEMA, SCHEMA, derive_schema(spec, [SCHEMA, SCHEMA]))
+
+
+def make_topk() -> Operator:
+    spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=Window(WindowKind.TUMBLING, SECOND_US, SECOND_US))
+    return WindowTopK(spec, SCHEMA, derive_schema(spec, [SCHEMA]))
+
+
+#: Name -> streams, keys of a stream, the operator, the kernels.
+MEASURED: dict[str, tuple[int, int, Callable[[], Operator], Callable[[], Kernels]]] = {
+    "join within 100 ms": (2, KEYS, make_join, JoinKernels),
+    "top 100 of 1 s": (1, 1_000, make_topk, TopKKernels),
+}
+
+
+def slices(shape: Shape, segment: int, streams: int, keys: int) -> Iterator[tuple[list[Plain], int]]:
+    """The streams' rows slice by slice, and the end of each."""
+    data = [plain(shape, segment, s) for s in range(streams)]
+    many = np.random.default_rng(segment)
+    known = np.random.default_rng(keys).integers(-(1 << 62), 1 << 62, keys)
+    data = [Plain(d.time, many.choice(known, shape.tuples), d.value, d.flag, d.name) for d in data]
+    for at in range(shape.batches):
+        low, high = at * shape.batch, (at + 1) * shape.batch
+        cut = [Plain(*(getattr(d, n)[low:high] for n in ("time", "key", "value", "flag", "name"))) for d in data]
+        yield cut, shape.end_us(segment - 1) + (at + 1) * shape.bucket_us
+
+
+def measure(name: str, shape: Shape) -> tuple[list[float], list[float]]:
+    """CPU seconds per input tuple of operator and kernels, round by round."""
+    streams, keys, make, kernels = MEASURED[name]
+    operator, bare = make(), kernels()
+    dictionary = StringDictionary(NAMES)
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(ROUNDS + 1):
+        cuts = list(slices(shape, number, streams, keys))
+        steps = [([as_rows(p, dictionary) for p in parts], end) for parts, end in cuts]
+        made: list[Rows] = []
+        wanted: list[Table] = []
+
+        def run(steps: list[tuple[list[Rows], int]] = steps, made: list[Rows] = made) -> None:
+            made += [rows for ports, end in steps if (rows := operator.step(ports, end)) is not None]
+
+        def kernel(cuts: list[tuple[list[Plain], int]] = cuts, wanted: list[Table] = wanted) -> None:
+            wanted += [table for parts, end in cuts if (table := bare.step(parts, end)) is not None]
+
+        jobs: list[tuple[Callable[[], None], list[float]]] = [(run, ours), (kernel, theirs)]
+        for function, into in jobs[:: 1 if number % 2 else -1]:  # whoever comes first finds a colder cache
+            into.append(cpu_for(function) / (shape.tuples * streams))
+        compare(made, wanted)
+    return ours[1:], theirs[1:]
+
+
+def compare(made: list[Rows], wanted: list[Table]) -> None:
+    """Raises WrongResult unless both have the same rows at the same times."""
+    demand(bool(made) and bool(wanted), "no results")
+    columns = [np.concatenate([r.time for r in made])]
+    columns += [np.concatenate([_plain(r.columns[i]) for r in made]) for i in range(len(wanted[0]) - 1)]
+    expected = [np.concatenate(parts) for parts in zip(*wanted, strict=True)]
+    demand(len(columns[0]) == len(expected[0]), f"{len(columns[0])} results instead of {len(expected[0])}")
+    demand(bool((np.diff(columns[0]) >= 0).all()), "results are not in order of time")
+    mine, its = np.lexsort(columns[::-1]), np.lexsort(expected[::-1])
+    for a, b in zip(columns, expected, strict=True):
+        demand(bool(np.array_equal(a.take(mine), b.take(its))), "operator and kernels disagree")
+
+
+def _plain(column: Column) -> AnyArray:
+    """Values; of strings, which of NAMES they are: operators have codes of their own."""
+    if column.dictionary is None:
+        return column.values
+    return np.array([_NUMBER.get(text, -1) for text in column.dictionary.strings]).take(column.values)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    tune_malloc()
+    tune_gc()
+    rows = []
+    for name in MEASURED:
+        for batch, batches, limit in SHAPES:
+            if arguments.sizes and batch not in arguments.sizes:
+                continue
+            ours, theirs = measure(name, Shape(batch, batches))
+            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            bare_ns, own_ns = (spread([1e9 * v for v in values], ".1f") for values in (theirs, ours))
+            rows.append([name, f"{batch:,}", bare_ns, own_ns, spread(ratios), verdict(median(ratios), limit), CHECKED])
+    show(
+        "Operators alone",
+        [
+            "operator",
+            "tuples/stream and slice",
+            "NumPy, CPU ns/tuple",
+            "operator, CPU ns/tuple",
+            "ratio",
+            "target",
+            "check",
+        ],
+        rows,
+        [
+            "Five columns a stream, 100,000 tuples/s of tuple time.  Join: int64 keys, 10,000 tuples of each side",
+            "before each, about one match a tuple; NumPy: runs sorted by key, pairs in the order of time.",
+            "Top-k: NumPy keeps the window, argpartition and argsort at its end.",
+            f"In process, {ROUNDS} paired rounds: median (min-max).",
+        ],
+    )
