@@ -17,6 +17,7 @@ from benchmarks import (
     idle,
     node_cpu,
     operators,
+    passing,
     planning,
     proof,
     random_topologies,
@@ -28,6 +29,7 @@ from benchmarks.tables import WrongResult
 
 BENCHMARKS = {
     "node-cpu": node_cpu,
+    "passing": passing,
     "sunion": sunion,
     "operators": operators,
     "codec": codec,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -38,21 +39,25 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--single", action="store_true", help="the feeder sends bucket by bucket (node-cpu)")
 
 
-def make_plan(bucket_us: int) -> Plan:
-    """Three sources, merged and aggregated by one node; X so large that nothing is ever tentative."""
+def make_plan(bucket_us: int, *, aggregate: bool = True) -> Plan:
+    """Three sources, merged, and aggregated if wanted, by one node; X so large that nothing is ever tentative."""
     env = Environment("bench", bucket=format_duration(bucket_us), x="60s")
     schema = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
     sources = [
         env.source(s, stdin(format="jsonl"), schema, boundary=format_duration(bucket_us), address=free_address())
         for s in STREAMS
     ]
-    merged = sources[0].union(*sources[1:], name="merged")
-    out = (
-        merged.key_by("key")
-        .window(tumbling("1s"))
-        .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)", low="min(value)", high="max(value)")
-    )
-    env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
+    made = [sources[0].union(*sources[1:], name="merged")]
+    if aggregate:
+        wanted = {
+            "n": "count(*)",
+            "total": "sum(value)",
+            "mean": "avg(value)",
+            "low": "min(value)",
+            "high": "max(value)",
+        }
+        made.append(made[0].key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted))
+    env.outputs(made[-1]).node("n", free_address()).fragment("f", made, replicas=1).client("bench", made[-1:])
     return env.plan()
 
 
@@ -181,13 +186,17 @@ def check(rows: list[Rows], kernels: Kernels, end_us: int) -> None:
             demand(bool(np.array_equal(mine[order], theirs)), f"the results of window {window} differ")
 
 
-async def measure(shape: Shape, rounds: int, single: bool, profile: str | None) -> tuple[list[float], list[float]]:
-    """CPU seconds per tuple: of the node, and of the kernels; the first round is a warm-up."""
-    plan = make_plan(shape.bucket_us)
+#: CPU seconds of doing without an engine what the node does with these buckets of a segment.
+Bare = Callable[[list[list[Plain]]], float]
+
+
+async def measure(
+    plan: Plan, shape: Shape, rounds: int, bare: Bare, *, single: bool = False, profile: str | None = None
+) -> tuple[list[float], list[float], Reader]:
+    """CPU seconds per tuple: of the node, and without an engine; the first round is a warm-up.  And what came out."""
     feeder = Process(feeder_main, plan, make_segment, (shape, single))
     node = Process(node_main, plan, "n", profile)
-    kernels = Kernels(1_000)
-    of_node, of_kernels = [], []
+    of_node, of_bare = [], []
     env = production_env(Path("."), 0)
     with running(node, feeder):
         async with open_client(env, plan, "bench") as client, trio.open_nursery() as nursery:
@@ -202,16 +211,25 @@ async def measure(shape: Shape, rounds: int, single: bool, profile: str | None) 
                 await trio.to_thread.run_sync(feeder.ask, "go")
                 await reader.reach(shape.end_us(segment))
                 of_node.append((cpu_of(node.pid) - begin) / tuples)
-
-                def bare(buckets: list[list[Plain]] = buckets) -> None:
-                    for bucket in buckets:
-                        kernels.bucket(bucket)
-
-                of_kernels.append(cpu_for(bare) / tuples)
+                of_bare.append(bare(buckets) / tuples)
             nursery.cancel_scope.cancel()
+    return of_node[1:], of_bare[1:], reader
+
+
+def aggregated(
+    shape: Shape, rounds: int, *, single: bool = False, profile: str | None = None
+) -> tuple[list[float], list[float]]:
+    """CPU seconds per tuple of node and kernels; their results are compared."""
+    kernels = Kernels(1_000)
+
+    def bare(buckets: list[list[Plain]]) -> float:
+        return cpu_for(lambda: [kernels.bucket(bucket) for bucket in buckets])
+
+    plan = make_plan(shape.bucket_us)
+    node, without, reader = trio.run(partial(measure, plan, shape, rounds, bare, single=single, profile=profile))
     kernels.finish()
     check(reader.rows, kernels, reader.frontier)
-    return of_node[1:], of_kernels[1:]
+    return node, without
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -220,7 +238,9 @@ def run(arguments: argparse.Namespace) -> None:
     for batch, batches, limit in SHAPES:
         if arguments.sizes and batch not in arguments.sizes:
             continue
-        node, bare = trio.run(measure, Shape(batch, batches), arguments.rounds, arguments.single, arguments.profile)
+        node, bare = aggregated(
+            Shape(batch, batches), arguments.rounds, single=arguments.single, profile=arguments.profile
+        )
         ratios = [n / b for n, b in zip(node, bare, strict=True)]
         rows.append(
             [

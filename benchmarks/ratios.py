@@ -20,9 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import trio
-
-from benchmarks import checkpoint, codec, node_cpu, sunion
+from benchmarks import checkpoint, codec, node_cpu, operators, passing, sunion
 from benchmarks.data import Shape
 from benchmarks.experiments import bound, chains, reconciling
 from benchmarks.experiments.setup import Setup
@@ -96,10 +94,15 @@ def from_data(data: Mapping[str, Any]) -> tuple[str, dict[str, Ratio]]:
 def measured() -> Iterator[tuple[str, Ratio]]:
     """CPU ratios first, one after the other; then what is exact."""
     for batch, batches, _ in node_cpu.SHAPES:
-        node, bare = trio.run(node_cpu.measure, Shape(batch, batches), 5, False, None)
+        node, bare = node_cpu.aggregated(Shape(batch, batches), 5)
         yield f"node / NumPy, {batch:,} per batch", _noisy(node, bare)
     for batch, slices, _ in sunion.SHAPES[:4]:
         yield f"SUnion / NumPy, {batch:,} per slice", _noisy(*sunion.measure(Shape(batch, slices)))
+    for batch, batches, _ in passing.SHAPES[1:]:
+        yield f"passing node / NumPy and copy, {batch:,} per batch", _noisy(*passing.passed(Shape(batch, batches), 5))
+    for name in operators.MEASURED:
+        for batch, slices, _ in operators.SHAPES[1:]:
+            yield f"{name} / NumPy, {batch:,} per slice", _noisy(*operators.measure(name, Shape(batch, slices)))
     for rows, repeat, _ in codec.SHAPES[1:4]:
         ours, theirs = codec.measure(rows, repeat, alone=False)
         yield f"codec / raw bytes, {rows:,} rows streamed", _noisy(ours, theirs, MORE_NOISE)
