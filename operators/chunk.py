@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 
 from spe.batch import Int64Array, Rows, concat_rows
+
+#: Chunks with fewer rows are small: what Python and NumPy take for each would be as much as its rows or more.
+_SMALL_ROWS: Final = 1024
+#: So many small ones are put together.  Where slices are released in time there are never so many.
+_SMALL_CHUNKS: Final = 64
 
 
 class Chunk:
@@ -32,6 +39,8 @@ class Chunk:
     def merged(cls, chunks: Sequence[Chunk]) -> Chunk:
         """Chunks that follow each other as one, in order of (time, id)."""
         rows = concat_rows([c.rows for c in chunks])
+        if len(chunks) > 1 and all(_continues(a, b) for a, b in pairwise(chunks)):
+            return cls(rows, chunks[0].first_id, None, chunks[0].floor, chunks[0].width)
         order = rows.time.argsort(kind="stable")
         ids = np.concatenate([c.row_ids() for c in chunks]).take(order)
         first = chunks[0]
@@ -94,3 +103,24 @@ class Chunk:
         if self.ids is None:
             return self.first_id + (0 if self.min >= low else int(np.argmax(self.rows.time >= low)))
         return int((self.ids if self.min >= low else self.ids[self.rows.time >= low]).min())
+
+
+def _continues(one: Chunk, next_one: Chunk) -> bool:
+    """Both are in order of time, and of ids that count up, also from one to the other."""
+    plain = one.ids is None and next_one.ids is None and one.sorted and next_one.sorted
+    return plain and one.max <= next_one.min and one.first_id + len(one) == next_one.first_id
+
+
+def put_together(chunks: list[Any]) -> None:
+    """Joins the small chunks at the end of a list, now and then, if they are many; call it after each that comes.
+
+    A chunk of a few rows takes about 2 KB, whatever is counted for it: a long failure, on streams with a few tuples a
+    second, must not take fifty times the memory that limits speak of.
+    """
+    start = len(chunks)
+    if start % _SMALL_CHUNKS:
+        return
+    while start and isinstance(chunks[start - 1], Chunk) and len(chunks[start - 1]) < _SMALL_ROWS:
+        start -= 1
+    if len(chunks) - start >= _SMALL_CHUNKS:
+        chunks[start:] = [Chunk.merged(chunks[start:])]

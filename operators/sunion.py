@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from operators.chunk import Chunk
+from operators.chunk import Chunk, put_together
 from operators.slice_end import merge_divided, slice_end
 from operators.spilled_chunk import SpilledChunk, spill_oldest
 from spe.batch import Batch, Boundary, RecDone, Rows, merge_rows
@@ -120,6 +120,7 @@ class SUnionInput:
         if self.sorted and latest > self.last_time:
             self.last_time = latest
         self.stable.append(chunk)
+        put_together(self.stable)
         owner = self._owner
         owner.stable_bytes += chunk.nbytes
         if self.tentative:
@@ -145,6 +146,7 @@ class SUnionInput:
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)
+            put_together(self.tentative)
             self.tentative_bytes += chunk.nbytes
             if len(self.tentative) > 1:  # under suspend nothing is ever released
                 owner.tentative_dropped += self.trim_tentative(owner.tentative_limit, END_OF_TIME)
