@@ -391,6 +391,7 @@ class Upstream:
                     # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
                     self._choose_for(owner)
                     if one.feed(generation) is None:
+                        owner.delivered()
                         await trio.lowlevel.checkpoint()  # we have been closed: this ends us
                     continue
                 if history is not None:
