@@ -256,8 +256,9 @@ class Choosing:
                         if p.state is NodeState.STABILIZATION and self._usable(p, now)
                     )
                     wanted = next(stabilising, None)
-            elif state is NodeState.STABILIZATION and self.producers[main.producer].fresh:
-                wanted = main.producer
+            elif state is NodeState.STABILIZATION and (best := self.producers[main.producer]).fresh:
+                # Perhaps it takes no second connection, though the first one works.
+                wanted = main.producer if corr is not None or best.retry_at <= now else None
         actions: list[Action] = []
         if corr is not None and corr.producer != wanted:
             self.corr = None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operators.sunion import SUnion
-from replicas.feeds import CORRECTIONS, MAIN, Action, Close, Open, SetMode
+from replicas.feeds import CORRECTIONS, MAIN, RETRY_US, Action, Close, Open, SetMode
 from replicas.inputs import Input
 from spe.batch import Batch, Boundary, RecDone, Rows, Undo
 from spe.errors import RemoteProtocolError
@@ -195,6 +195,18 @@ class TestChoice:
 
 
 class TestCorrections:
+    def test_a_second_connection_that_is_refused_is_not_tried_again_at_once(self) -> None:
+        """The first one works, so its producer is read, and can be for as long as it lasts."""
+        case = Case()
+        main = case.reading("r1", FAILING)
+        case.input.state_changed(main, STABILIZING, True)
+        (opened,) = [a for a in case.choose(10) if isinstance(a, Open)]
+        assert (opened.producer, opened.mode) == ("r1", CORRECTIONS)
+        case.input.closed(opened.generation, 10)
+        assert case.choose(10) == []
+        assert case.choose(10 + RETRY_US - 1) == []
+        assert opens(case.choose(10 + RETRY_US)) == [("r1", CORRECTIONS)]
+
     def two_feeds(self) -> tuple[Case, int, int]:
         """r2 gives fresh tentative data, r1 corrects (trace 10)."""
         case = Case()
