@@ -72,5 +72,5 @@ class InputSkew:
         bucket = floor_to(reached, self._bucket_us)
         if self._reached(self.foremost()) < bucket + self._bucket_us:
             return 0
-        start = self._sunion.clock(bucket)
+        start = self._sunion.clocks.start(bucket)
         return 0 if start is None else now - start

@@ -179,7 +179,7 @@ class UnitReplica:
         released = None if self._outputs.full() else sunion.release_stable(self._slice_rows)
         if released is not None:
             if self._held_since is not None:
-                sunion.shift_clocks(now - self._held_since, now)
+                sunion.clocks.shift(now - self._held_since, now)
                 self._held_since = None
             self._emit_stable(self._live, released)
             if self.state is NodeState.UP_FAILURE:
@@ -229,7 +229,7 @@ class UnitReplica:
         return self._due(now, self._node.alpha_x_us) is not None
 
     def _due(self, now: int, wait_us: int) -> int | None:
-        if self.sunion.waited(now) < wait_us:
+        if self.sunion.clocks.waited(now) < wait_us:
             return None
         return self.sunion.due(now, wait_us=wait_us, hard_us=self._node.hard_us, fresh=self._inputs.fresh(now))
 

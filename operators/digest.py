@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Column, Rows, concat_rows
+from spe.batch import Rows, concat_rows
+from spe.hashing import mix, value_bits
 
 #: Tuples between two marks: the positions at which replicas compare (docs/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000
@@ -91,8 +92,8 @@ class RollingDigest:
 def _hash_rows(rows: Rows) -> npt.NDArray[np.uint64]:
     """A hash per row over time, t_max and all columns.
 
-    A sum over the columns, each with an odd factor of its own, and that mixed once: so any one value that differs shows
-    for certain, and several do unless they cancel out.
+    A sum over the columns, each with an odd factor of its own, and that mixed once: one value that differs changes it,
+    and so do several unless they cancel out.
     """
     factor = _STEP
     total = rows.time.view(np.uint64) * np.uint64(factor)
@@ -100,23 +101,8 @@ def _hash_rows(rows: Rows) -> npt.NDArray[np.uint64]:
         total += (rows.t_max - rows.time).view(np.uint64)
     for column in rows.columns:
         factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
-        total += _bits(column) * np.uint64(factor)
-    for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # as spe.hashing, in place
-        total ^= total >> np.uint64(shift)
-        total *= np.uint64(multiplier)
-    total ^= total >> np.uint64(31)
-    return total
-
-
-def _bits(column: Column) -> npt.NDArray[np.uint64]:
-    """A number for each value, the same for equal ones."""
-    if column.dictionary is not None:
-        table = column.dictionary.hashes()
-        bits = table.take(column.values) if len(table) else np.zeros(len(column.values), np.uint64)
-    elif column.values.dtype == np.bool_:
-        bits = column.values.astype(np.uint64)
-    else:
-        bits = np.ascontiguousarray(column.values).view(np.uint64)
+        bits = value_bits(column)
         if column.values.dtype == np.float64:  # those of round numbers end in zeros, which factors would not change
             bits = bits ^ (bits >> np.uint64(32))
-    return bits if column.valid is None else np.where(column.valid, bits, np.uint64(_STEP))
+        total += bits * np.uint64(factor)
+    return mix(total)

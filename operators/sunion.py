@@ -10,13 +10,13 @@ Tuples are held per input in chunks, as they came.  A slice is everything of [ne
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from operators.bucket_clocks import BucketClocks
 from operators.chunk import Chunk, put_together
 from operators.slice_end import merge_divided, slice_end
 from operators.spilled_chunk import SpilledChunk, spill_oldest
@@ -125,8 +125,8 @@ class SUnionInput:
         owner.stable_bytes += chunk.nbytes
         if self.tentative:
             self._drop_tentative()
-        if latest >= owner._highest_end:
-            owner._arrived(latest, now)
+        if latest >= owner.clocks.reached:
+            owner.clocks.arrived(latest, now)
 
     def _width_of(self, rows: Rows) -> int:
         """Bytes per row, as the first batch had them: exact but for masks that come later."""
@@ -141,7 +141,7 @@ class SUnionInput:
         self.held = True
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
-        self._owner._arrived(int(rows.time[-1]), now)
+        owner.clocks.arrived(int(rows.time[-1]), now)
         chunk = Chunk(rows, 0, None, low, self._width or self._width_of(rows)).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
@@ -167,8 +167,9 @@ class SUnionInput:
             self.held = True
         if time > self.tentative_frontier:
             self.tentative_frontier = time
-        if time >= self._owner._highest_end:
-            self._owner._arrived(time, now)
+        clocks = self._owner.clocks
+        if time >= clocks.reached:
+            clocks.arrived(time, now)
 
     def undo(self) -> None:
         """The producer withdraws its tentative suffix (B5)."""
@@ -229,6 +230,7 @@ class SUnion:
         as long as it likes.
 
     Attributes:
+      clocks: how long buckets have waited.
       next: start of the next bucket of the live instance.
       redo_next: of the redo instance; None when there is none.
       restart: n*, the start of the first bucket released tentatively; None while untainted.
@@ -248,7 +250,6 @@ class SUnion:
         old_us: int = 3_600_000_000,
     ) -> None:
         self._bucket_us = bucket_us
-        self._old_us = old_us
         self.tentative_limit = tentative_bytes
         self._streams = streams
         self.inputs = [
@@ -263,11 +264,7 @@ class SUnion:
         self.tentative_dropped = 0
         #: Bytes of stable tuples held (for redo, or because an input lags).
         self.stable_bytes = 0
-        # B3: the clock of a bucket starts with the first arrival at or past its start.  One entry per advance:
-        # bucket starts ascending, and when that far had been reached.  The first may stand for many old ones.
-        self._clock_buckets: list[int] = []
-        self._clock_starts: list[int] = []
-        self._highest_end = BEFORE_TIME
+        self.clocks = BucketClocks(bucket_us, old_us)
         #: Something of what the inputs hold may be on disk.
         self._spilled = False
 
@@ -292,53 +289,12 @@ class SUnion:
 
     # --- clocks ---
 
-    def _arrived(self, value: int, now: int) -> None:
-        if value < self._highest_end or value >= END_OF_TIME:
-            return  # an input that has ended says nothing about when later buckets of the others are to be expected
-        bucket = floor_to(value, self._bucket_us)
-        self._highest_end = bucket + self._bucket_us
-        starts = self._clock_starts
-        if len(starts) > 1 and starts[1] <= now - self._old_us:
-            old = bisect_right(starts, now - self._old_us)
-            self._clock_buckets[:old] = [self._clock_buckets[old - 1]]
-            starts[:old] = [starts[0]]
-        self._clock_buckets.append(bucket)
-        starts.append(now)
-
-    def clock(self, bucket: int) -> int | None:
-        """When the clock of the bucket that starts at ``bucket`` began, or None."""
-        at = bisect_left(self._clock_buckets, bucket)
-        return self._clock_starts[at] if at < len(self._clock_starts) else None
-
-    def waited(self, now: int) -> int:
-        """Age of the oldest running clock; 0 when none runs."""
-        return now - self._clock_starts[0] if self._clock_starts else 0
-
-    def shift_clocks(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us``: what lies in the sockets is not late (T1)."""
-        self._clock_starts = [min(start + gap_us, now) for start in self._clock_starts]
-
     def _forget_clocks(self) -> None:
-        if not self._clock_buckets:
-            return
         low = self.next if self.redo_next is None else min(self.next, self.redo_next)
-        if (
-            self.restart is not None
-        ):  # released, but unstable: R1 asks for their age, and they are released once more (R7)
+        if self.restart is not None:
+            # Released, but unstable: R1 asks for their age, and they are released once more (R7).
             low = min(low, self.stable_end)
-        low = floor_to(low, self._bucket_us)  # the rest of a bucket is as old as the bucket
-        if self._clock_buckets[0] < low:
-            at = bisect_left(self._clock_buckets, low)
-            del self._clock_buckets[:at]
-            del self._clock_starts[:at]
-
-    def _end_by_age(self, age_us: int, now: int) -> int:
-        """End of the last bucket that is at least ``age_us`` old."""
-        starts = self._clock_starts
-        at = len(starts)
-        while at and starts[at - 1] > now - age_us:
-            at -= 1
-        return saturating_add(self._clock_buckets[at - 1], self._bucket_us) if at else BEFORE_TIME
+        self.clocks.forget(low)
 
     def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
         """End of the last bucket that may not wait any longer (T3, T4), or None.
@@ -348,16 +304,16 @@ class SUnion:
           hard_us: age from which it goes in any case.
           fresh: per input, whether something is still to be expected of it soon (T2).
         """
-        end = self._end_by_age(hard_us, now)
+        end = self.clocks.end_by_age(hard_us, now)
         waiting = [max(i.tentative_frontier, i.frontier) for i, alive in zip(self.inputs, fresh, strict=True) if alive]
         if waiting:
             complete = floor_to(min(waiting), self._bucket_us)
-            end = max(end, min(complete, self._end_by_age(wait_us, now)))
+            end = max(end, min(complete, self.clocks.end_by_age(wait_us, now)))
         return end if end > self.next else None
 
     def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:
         """Would we stay stable if we redid now? (R1)"""
-        start = self.clock(self.stable_end)
+        start = self.clocks.start(self.stable_end)
         return start is None or now - start < age_us
 
     # --- releases ---

@@ -256,14 +256,14 @@ class Choosing:
                         if p.state is NodeState.STABILIZATION and self._usable(p, now)
                     )
                     wanted = next(stabilising, None)
-            elif state is NodeState.STABILIZATION and (best := self.producers[main.producer]).fresh:
-                # Perhaps it takes no second connection, though the first one works.
-                wanted = main.producer if corr is not None or best.retry_at <= now else None
+            elif state is NodeState.STABILIZATION and self.producers[main.producer].fresh:
+                wanted = main.producer
         actions: list[Action] = []
         if corr is not None and corr.producer != wanted:
             self.corr = None
             actions.append(Close(corr.generation, "no more corrections to be had"))
-        if wanted is not None and self.corr is None:
+        # Also of whom we read already: it may take no second connection, though the first one works.
+        if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:
             self.corr = self._new_feed(wanted, CORRECTIONS, now)
             actions.append(self._open(self.corr))
         return actions

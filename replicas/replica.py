@@ -202,13 +202,13 @@ class Replica:
         """Can the mere passing of time change something now?  Keeps an idle replica from being woken at every tick."""
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return True
-        return self.sunion.waited(now) >= self.node.alpha_x_us
+        return self.sunion.clocks.waited(now) >= self.node.alpha_x_us
 
     def watch_skew(self, now: int) -> list[str]:
         """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
         if self.state is NodeState.RECOVERING:
             return []
-        if not self._skew.lagging and self.sunion.waited(now) <= self.node.alpha_x_us:
+        if not self._skew.lagging and self.sunion.clocks.waited(now) <= self.node.alpha_x_us:
             return []  # the ordinary day
         return [self._lag(at) for at in self._skew.watch(now, [i.live(now) for i in self.inputs])]
 
@@ -224,7 +224,7 @@ class Replica:
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
-        self.sunion.shift_clocks(gap_us, now)
+        self.sunion.clocks.shift(gap_us, now)
         self._skew.shift(gap_us, now)
         self._started_at = min(self._started_at + gap_us, now)
         for one in self.inputs:

@@ -382,22 +382,23 @@ class Upstream:
             one.paused(generation, False)
             frames = await connection.receive()
             now = clock.monotonic_us()
-            for element in decoder.decode_all(frames):
-                if isinstance(element, Frame):
-                    message = decode_message(element.body)
-                    if not isinstance(message, StateChange):
-                        raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
-                    one.state_changed(generation, NodeState(message.state), message.fresh)
-                    # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
-                    self._choose_for(owner)
-                    if one.feed(generation) is None:
-                        owner.delivered()
-                        await trio.lowlevel.checkpoint()  # we have been closed: this ends us
-                    continue
-                if history is not None:
-                    feed = one.feed(generation)
-                    mode: FeedMode = "" if feed is None else feed.mode
-                    history(Received(now, owner.name, channel, producer, generation, mode, element))
-                for action in one.element(generation, element, now):
-                    self._perform(owner, index, action)
-            owner.delivered()
+            try:
+                for element in decoder.decode_all(frames):
+                    if isinstance(element, Frame):
+                        message = decode_message(element.body)
+                        if not isinstance(message, StateChange):
+                            raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+                        one.state_changed(generation, NodeState(message.state), message.fresh)
+                        # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
+                        self._choose_for(owner)
+                        if one.feed(generation) is None:
+                            await trio.lowlevel.checkpoint()  # we have been closed: this ends us
+                        continue
+                    if history is not None:
+                        feed = one.feed(generation)
+                        mode: FeedMode = "" if feed is None else feed.mode
+                        history(Received(now, owner.name, channel, producer, generation, mode, element))
+                    for action in one.element(generation, element, now):
+                        self._perform(owner, index, action)
+            finally:  # also of what came before a state that ends this feed, or before nonsense
+                owner.delivered()

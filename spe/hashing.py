@@ -15,15 +15,18 @@ HASH_VERSION: Final = 1
 _NULL: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """splitmix64's finaliser."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """splitmix64's finaliser, in place."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
-def hash_column(column: Column) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash per row, by value: equal values hash alike, and null is a value of its own."""
+def value_bits(column: Column) -> npt.NDArray[np.uint64]:
+    """64 bits per row, the same for equal values; null is a value of its own.  May be the column's own memory."""
     if column.dictionary is not None:
         table = column.dictionary.hashes()
         base = table.take(column.values) if len(table) else np.zeros(len(column.values), np.uint64)
@@ -31,14 +34,17 @@ def hash_column(column: Column) -> npt.NDArray[np.uint64]:
         base = column.values.astype(np.uint64)
     else:
         base = np.ascontiguousarray(column.values).view(np.uint64)
-    if column.valid is not None:
-        base = np.where(column.valid, base, _NULL)
-    return _mix(base + np.uint64(0x9E3779B97F4A7C15))
+    return base if column.valid is None else np.where(column.valid, base, _NULL)
+
+
+def hash_column(column: Column) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash per row, by value."""
+    return mix(value_bits(column) + np.uint64(0x9E3779B97F4A7C15))
 
 
 def partition_of(columns: Sequence[Column], count: int) -> npt.NDArray[np.int64]:
     """The partition, 0 … count − 1, of each row by its key columns (at least one)."""
     total = hash_column(columns[0])
     for column in columns[1:]:
-        total = _mix(total * np.uint64(0x100000001B3) + hash_column(column))
+        total = mix(total * np.uint64(0x100000001B3) + hash_column(column))
     return (total % np.uint64(count)).astype(np.int64)

@@ -16,10 +16,12 @@ _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re
 _LINES: Final = 8
 #: What py4j puts between its own words and the stack.
 _JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
-#: What py4j says where nothing answers: the connection ended, broke while it was used, or cannot be had; and for a
+#: What py4j says where nothing came back.
+_NO_ANSWER: Final = "Answer from Java side is empty"
+#: And where nobody is there: the connection ended, broke while it was used, or cannot be had; and for a
 #: call that got no answer at all it has no reason to give.
 _GONE: Final = re.compile(
-    "Answer from Java side is empty|Error while (sending|receiving)|trying to connect to the Java server"
+    f"{_NO_ANSWER}|Error while (sending|receiving)|trying to connect to the Java server"
     r"|An error occurred while calling \S+\Z"
 )
 #: The status with which a Java whose heap is full ends: by Spark (its SparkExitCode.OOM), and by itself.
@@ -65,7 +67,7 @@ def _text(error: BaseException) -> str:
     try:
         return f"{error}\n{getattr(error, 'java_exception', '')}".strip()
     except Exception:
-        return "Answer from Java side is empty"
+        return _NO_ANSWER
 
 
 def _status_of_java() -> int | None:

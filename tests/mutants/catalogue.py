@@ -16,6 +16,7 @@ import numpy as np
 from consistency.instance import Checkpoint, Instance
 from consistency.partners import Partners
 from consistency.unit_replica import UnitReplica
+from operators.bucket_clocks import BucketClocks
 from operators.join import Join
 from operators.join_runs import Run
 from operators.soutput import SOutput
@@ -208,10 +209,10 @@ def tie_by_arrival(original: Any, self: Any, end: int) -> Any:
     return original(self, end)
 
 
-@mutant(SUnion, "_arrived", "each arrival starts all clocks anew (B3)")
+@mutant(BucketClocks, "arrived", "each arrival starts all clocks anew (B3)")
 def clocks_start_anew(original: Any, self: Any, value: int, now: int) -> None:
     original(self, value, now)
-    self._clock_starts = [now for _ in self._clock_starts]
+    self._starts = [now for _ in self._starts]
 
 
 @mutant(SUnion, "due", "a bucket waits for an input that does not deliver, for ever (T3, hard)")

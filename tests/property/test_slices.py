@@ -115,7 +115,7 @@ def test_the_rest_of_a_bucket_is_as_old_as_the_bucket() -> None:
     sunion.taint()
     sunion.release_tentative(D, 2)
     assert sunion.next == 30
-    assert sunion.clock(0) == 7
+    assert sunion.clocks.start(0) == 7
     assert sunion.due(47, wait_us=30, hard_us=40, fresh=[False]) == D
 
 

@@ -55,7 +55,7 @@ class Memory:
                     ("tentative", sum(i.tentative_bytes for i in replica.sunion.inputs)),
                     ("log", max(log.stable.nbytes for log in replica.logs)),
                     ("suffix", max(log.suffix.nbytes for log in replica.logs)),
-                    ("clocks", len(replica.sunion._clock_starts)),
+                    ("clocks", len(replica.sunion.clocks)),
                 ):
                     now[name] = max(now.get(name, 0), value)
         for name, value in now.items():

@@ -68,7 +68,7 @@ def test_time_in_which_we_did_not_run_does_not_count() -> None:
     case.B(0, 100, 50)
     case.B(1, 100, 10)
     case.skew.watch(131, BOTH)
-    case.sunion.shift_clocks(100, 231)
+    case.sunion.clocks.shift(100, 231)
     case.skew.shift(100, 231)
     assert case.skew.watch(270, BOTH) == []
     assert case.skew.watch(271, BOTH) == [1]

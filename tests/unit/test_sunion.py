@@ -248,8 +248,8 @@ class TestWaiting:
         B(sunion, 0, 100, 10)
         B(sunion, 1, 100, 10)
         sunion.release_stable(100)
-        sunion.shift_clocks(290, 400)
-        assert sunion.waited(400) == 10
+        sunion.clocks.shift(290, 400)
+        assert sunion.clocks.waited(400) == 10
         assert due(sunion, 400, True, True) is None
         B(sunion, 0, 400, 20)
         B(sunion, 1, 400, 20)
@@ -261,8 +261,8 @@ class TestWaiting:
         B(sunion, 0, 100, 10)
         sunion.release_stable(100)
         S(sunion, 0, 400, 1, (22, "a"))
-        sunion.shift_clocks(290, 400)
-        assert sunion.waited(400) == 10
+        sunion.clocks.shift(290, 400)
+        assert sunion.clocks.waited(400) == 10
         assert due(sunion, 429, False) == 20
         assert due(sunion, 436, False) == 30
 
@@ -315,7 +315,7 @@ class TestCorrecting:
             B(sunion, 0, 100 + time, time)
             sunion.release_tentative(time, 100)
         B(sunion, 1, 151, 30)
-        assert sunion.clock(30) == 120
+        assert sunion.clocks.start(30) == 120
         assert not sunion.oldest_unstable_is_young(151, WAIT)
         sunion.begin_redo()
         sunion.release_redo(100)
@@ -462,9 +462,9 @@ def test_old_buckets_share_a_clock_and_are_judged_as_before() -> None:
             B(sunion, 0, 7 * step, step * D)
         now = 7 * step + 3
         for age in (1, 20, 49, 50):
-            assert few._end_by_age(age, now) == exact._end_by_age(age, now)
+            assert few.clocks.end_by_age(age, now) == exact.clocks.end_by_age(age, now)
             assert few.oldest_unstable_is_young(now, age) == exact.oldest_unstable_is_young(now, age)
-            assert (few.waited(now) >= age) == (exact.waited(now) >= age)
-    assert len(exact._clock_starts) > 300
-    assert len(few._clock_starts) < 12
+            assert (few.clocks.waited(now) >= age) == (exact.clocks.waited(now) >= age)
+    assert len(exact.clocks) > 300
+    assert len(few.clocks) < 12
     assert due(few, now, True, True) == due(exact, now, True, True)
