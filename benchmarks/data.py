@@ -12,6 +12,8 @@ from spe.states import Kind
 from spe.strings import StringDictionary
 
 SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
+#: Time, key, value, flag, name.
+ROW_BYTES = 8 + 8 + 8 + 1 + 4
 KEYS = 1_000
 STREAMS = ("a", "b", "c")
 SECOND_US = 1_000_000

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.data import NAMES, SCHEMA, Shape, elements
-from benchmarks.passing import ROW_BYTES
+from benchmarks.data import NAMES, ROW_BYTES, SCHEMA, Shape, elements
 from benchmarks.tables import CHECKED, demand, show, verdict
 from operators.sunion import SUnion
 from replicas.output_log import OutputLog

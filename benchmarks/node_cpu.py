@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import trio
 from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
 from benchmarks.cpu import cpu_for, cpu_of
 from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, plain
-from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from benchmarks.tables import beside, demand, show
 from replicas.client import Client, open_client
 from spe.api import Environment, stdin, tumbling
 from spe.batch import AnyArray, Batch, Boundary, Int64Array, Rows
@@ -238,20 +237,10 @@ def run(arguments: argparse.Namespace) -> None:
     for batch, batches, limit in SHAPES:
         if arguments.sizes and batch not in arguments.sizes:
             continue
-        node, bare = aggregated(
+        measured = aggregated(
             Shape(batch, batches), arguments.rounds, single=arguments.single, profile=arguments.profile
         )
-        ratios = [n / b for n, b in zip(node, bare, strict=True)]
-        rows.append(
-            [
-                f"{batch:,}",
-                spread([1e9 * v for v in bare], ".1f"),
-                spread([1e9 * v for v in node], ".1f"),
-                f"{spread(ratios)}",
-                verdict(median(ratios), limit),
-                CHECKED,
-            ]
-        )
+        rows.append([f"{batch:,}", *beside(*measured, limit)])
     show(
         "Node process, SUnion and aggregate",
         ["batch/stream", "NumPy kernels, CPU ns/tuple", "node, CPU ns/tuple", "ratio", "target", "check"],

@@ -5,26 +5,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Protocol
 
 import numpy as np
 
 from benchmarks.cpu import cpu_for
-from benchmarks.data import NAMES, SECOND_US, Plain, Shape, as_rows, plain
-from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from benchmarks.data import NAMES, SCHEMA, SECOND_US, Plain, Shape, as_rows, plain
+from benchmarks.tables import beside, demand, show
 from operators.join import Join
 from operators.operator import Operator
 from operators.topk import WindowTopK
 from spe.batch import AnyArray, Column, Int64Array, Rows
 from spe.query import JoinKind, JoinSpec, TopKSpec, Window, WindowKind
 from spe.runtime import tune_gc, tune_malloc
-from spe.schema import Schema
 from spe.states import StreamId
 from spe.strings import StringDictionary
 from spe.typing import derive_schema
 
-SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))
 ROUNDS = 7
@@ -211,10 +208,7 @@ def run(arguments: argparse.Namespace) -> None:
         for batch, batches, limit in SHAPES:
             if arguments.sizes and batch not in arguments.sizes:
                 continue
-            ours, theirs = measure(name, Shape(batch, batches))
-            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-            bare_ns, own_ns = (spread([1e9 * v for v in values], ".1f") for values in (theirs, ours))
-            rows.append([name, f"{batch:,}", bare_ns, own_ns, spread(ratios), verdict(median(ratios), limit), CHECKED])
+            rows.append([name, f"{batch:,}", *beside(*measure(name, Shape(batch, batches)), limit)])
     show(
         "Operators alone",
         [

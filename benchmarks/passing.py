@@ -7,24 +7,21 @@ import os
 import socket
 from collections.abc import Sequence
 from functools import partial
-from statistics import median
 
 import numpy as np
 import trio
 
 from benchmarks.cpu import cpu_for
-from benchmarks.data import NAMES, Plain, Shape
+from benchmarks.data import NAMES, ROW_BYTES, Plain, Shape
 from benchmarks.node_cpu import SEND_BYTES, Reader, make_plan, measure
 from benchmarks.sunion import bare as merge
-from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from benchmarks.tables import beside, demand, show
 from replicas.links import RECEIVE_BYTES
 from spe.batch import AnyArray
 from spe.runtime import tune_malloc
 
 #: Tuples per batch, batches of a segment, what the ratio should not exceed.
 SHAPES = ((100, 2_000, None), (1_000, 300, 2.0), (10_000, 40, 2.0))
-#: Time, key, value, flag, name.
-ROW_BYTES = 8 + 8 + 8 + 1 + 4
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -138,10 +135,7 @@ def run(arguments: argparse.Namespace) -> None:
     for batch, batches, limit in SHAPES:
         if arguments.sizes and batch not in arguments.sizes:
             continue
-        node, bare = passed(Shape(batch, batches), arguments.rounds)
-        ratios = [n / b for n, b in zip(node, bare, strict=True)]
-        bare_ns, node_ns = (spread([1e9 * v for v in values], ".1f") for values in (bare, node))
-        rows.append([f"{batch:,}", bare_ns, node_ns, spread(ratios), verdict(median(ratios), limit), CHECKED])
+        rows.append([f"{batch:,}", *beside(*passed(Shape(batch, batches), arguments.rounds), limit)])
     show(
         "Node process that only merges",
         ["batch/stream", "NumPy and raw copy, CPU ns/tuple", "node, CPU ns/tuple", "ratio", "target", "check"],

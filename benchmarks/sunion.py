@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from statistics import median
 
 import numpy as np
 
 from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
 from benchmarks.node_cpu import cut
-from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from benchmarks.tables import beside, demand, show
 from operators.sunion import Slice, SUnion, SUnionInput
 from spe.batch import AnyArray, Batch, Boundary, Element
 from spe.runtime import tune_gc, tune_malloc
@@ -105,10 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
     for batch, batches, limit in SHAPES:
         if arguments.sizes and batch not in arguments.sizes:
             continue
-        ours, theirs = measure(Shape(batch, batches))
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        bare_ns, own_ns = (spread([1e9 * v for v in values], ".1f") for values in (theirs, ours))
-        rows.append([f"{batch:,}", bare_ns, own_ns, spread(ratios), verdict(median(ratios), limit), CHECKED])
+        rows.append([f"{batch:,}", *beside(*measure(Shape(batch, batches)), limit)])
     show(
         "SUnion alone",
         ["tuples/stream and slice", "NumPy, CPU ns/tuple", "SUnion, CPU ns/tuple", "ratio", "target", "check"],

@@ -32,6 +32,13 @@ def verdict(value: float, limit: float | None) -> str:
     return f"<= {limit:g}: {'met' if value <= limit else 'MISSED'}"
 
 
+def beside(ours: Sequence[float], theirs: Sequence[float], limit: float | None) -> list[str]:
+    """Paired rounds, CPU seconds a tuple, as cells: bare NumPy's and ours in ns, the ratio, its target, the check."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    theirs_ns, ours_ns = (spread([1e9 * v for v in values], ".1f") for values in (theirs, ours))
+    return [theirs_ns, ours_ns, spread(ratios), verdict(median(ratios), limit), CHECKED]
+
+
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
     """Prints a table that is also Markdown."""
     cells = [[str(c) for c in row] for row in [head, *rows]]
