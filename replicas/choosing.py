@@ -155,6 +155,7 @@ class Choosing:
                 self.port.main_changed()
             self.switches += 1
             self.main = self._new_feed(best.name, MAIN, now)
+            self.main.relieves = best.state is NodeState.STABILIZATION and best.full
             actions.append(self._open(self.main))
         return actions + self._choose_corrections(now)
 
@@ -234,11 +235,24 @@ class Choosing:
             named = {p.name: p for p in stable}
             kept = named.get(current or "") or named.get(corr or "")
             return kept or max(stable, key=lambda p: p.frontier)
+        if not self._corrections and (waits := self._waits_for_us(usable)) is not None:
+            return waits
         return (
             first(NodeState.UP_FAILURE, current)
             or first(NodeState.STABILIZATION, current, fresh=True)
             or first(NodeState.STABILIZATION, corr, current)
             or next((p for p in usable if p.name == current), None)
+        )
+
+    def _waits_for_us(self, usable: list[Producer]) -> Producer | None:
+        """Who corrects, and has no room for more until we have read it: fresh results of another would be all that we
+        ever got.  Only for who reads one feed; once taken, it is kept until it is through."""
+        main = self.main
+        if main is not None and main.relieves and self._state(main) is NodeState.STABILIZATION:
+            return next((p for p in usable if p.name == main.producer), None)
+        return next(
+            (p for p in usable if p.state is NodeState.STABILIZATION and p.full and p.last_id > self.port.position),
+            None,
         )
 
     def _choose_corrections(self, now: int) -> list[Action]:

@@ -112,6 +112,8 @@ class Feed:
     owes: bool = False
     #: We do not read it for lack of room: its silence is ours.
     paused: bool = False
+    #: Its producer corrected and had no room for more until we read it.
+    relieves: bool = False
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were not running for the last ``gap_us``: that was no silence of the producer's (T1)."""

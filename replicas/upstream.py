@@ -381,6 +381,8 @@ class Upstream:
             await owner.room(index)
             one.paused(generation, False)
             frames = await connection.receive()
+            if self._owners.get(owner.name) is not owner:
+                await trio.lowlevel.checkpoint()  # it was put away a moment ago: this ends us
             now = clock.monotonic_us()
             try:
                 for element in decoder.decode_all(frames):

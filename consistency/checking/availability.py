@@ -56,6 +56,7 @@ def check_availability(
     """See the module; ``static``: the intervals of the history.  Yields findings of P1."""
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
+    early = _early(history, plan, bounds)
     paths: dict[World, Paths] = {}
     everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
     tight = not has_room(plan)
@@ -88,7 +89,8 @@ def check_availability(
                 }
                 yield from claim.covered({p: arrivals[p] for p in places if p in arrivals}, coverage, counters)
                 if reach is Reach.STABLE:
-                    yield from claim.stable(tentative.get((host, channel), []), counters)
+                    given = tentative.get((host, channel), [])
+                    yield from claim.stable([e for e in given if not any(a <= e.at_us < b for a, b in early)], counters)
 
 
 @dataclass(slots=True)
@@ -178,6 +180,14 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
         one.at.append(event.at_us)
         one.high.append(high)
     return dict(found)
+
+
+def _early(history: History, plan: Plan, bounds: Bounds) -> list[tuple[int, int]]:
+    """When results may be ahead of their time: a source that ends closes its last windows, and other inputs are waited
+    for until they come as far.  With an αX that is shorter than the window, what comes then is tentative first."""
+    windows = [getattr(o.spec, "window", None) for o in plan.query.operators]
+    ahead_us = sum(w.size_us for w in windows if w is not None) + bounds.settle_us
+    return [(e.at_us, e.at_us + ahead_us) for e in history if isinstance(e, Sent) and e.frontier_us >= END_OF_TIME]
 
 
 def _coverage(

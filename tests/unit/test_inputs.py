@@ -294,6 +294,28 @@ class TestCorrections:
         case.hear("r2", FAILING)
         assert opens(case.choose()) == [("r2", MAIN)]
 
+    def test_a_client_takes_the_one_that_has_no_room_to_correct_until_it_is_read(self) -> None:
+        """And stays until it is through, though its room is no longer full and another one has fresh results."""
+        case = Case(corrections=False)
+        case.hear("r1", STABILIZING, last_id=7, fill=0.9)
+        case.hear("r2", FAILING)
+        assert opens(case.choose()) == [("r2", MAIN)]
+        case.hear("r1", STABILIZING, last_id=9, fill=1.0)
+        actions = case.choose()
+        assert opens(actions) == [("r1", MAIN)]
+        case.input.opened(next(a.generation for a in actions if isinstance(a, Open)), 0)
+        case.hear("r1", STABILIZING, last_id=12, fill=0.2)
+        assert case.choose() == []
+        case.hear("r1", FAILING, last_id=12, fill=0.2)
+        case.hear("r2", STABLE)
+        assert opens(case.choose()) == [("r2", MAIN)]
+
+    def test_a_client_leaves_who_is_full_of_what_it_has_read(self) -> None:
+        case = Case(corrections=False)
+        case.hear("r1", STABILIZING, last_id=0, fill=1.0)
+        case.hear("r2", FAILING)
+        assert opens(case.choose()) == [("r2", MAIN)]
+
     def test_a_lone_upstream_that_corrects_beside_its_live_results_is_read_twice(self) -> None:
         case = Case()
         case.hear("r1", STABILIZING, fresh=True)
