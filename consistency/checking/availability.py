@@ -22,6 +22,7 @@ from consistency.checking.history import Delivered, History, Received, Sent
 from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
 from spe.batch import Batch, Boundary
 from spe.plan import Channel, Plan, Policy
+from spe.review import needed_wait_us
 from spe.states import Kind
 from spe.times import BEFORE_TIME, END_OF_TIME
 
@@ -56,7 +57,8 @@ def check_availability(
     """See the module; ``static``: the intervals of the history.  Yields findings of P1."""
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
-    early = _early(history, plan, bounds)
+    if early := _early(history, plan, bounds):
+        tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
     paths: dict[World, Paths] = {}
     everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
     tight = not has_room(plan)
@@ -89,8 +91,7 @@ def check_availability(
                 }
                 yield from claim.covered({p: arrivals[p] for p in places if p in arrivals}, coverage, counters)
                 if reach is Reach.STABLE:
-                    given = tentative.get((host, channel), [])
-                    yield from claim.stable([e for e in given if not any(a <= e.at_us < b for a, b in early)], counters)
+                    yield from claim.stable(tentative.get((host, channel), []), counters)
 
 
 @dataclass(slots=True)
@@ -183,11 +184,15 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
 
 
 def _early(history: History, plan: Plan, bounds: Bounds) -> list[tuple[int, int]]:
-    """When results may be ahead of their time: a source that ends closes its last windows, and other inputs are waited
-    for until they come as far.  With an αX that is shorter than the window, what comes then is tentative first."""
+    """When results are ahead of their time: a source that ends closes its last windows, and other inputs are waited for
+    until they come as far.  Where αX has no room for that, what comes then is tentative first."""
     windows = [getattr(o.spec, "window", None) for o in plan.query.operators]
-    ahead_us = sum(w.size_us for w in windows if w is not None) + bounds.settle_us
-    return [(e.at_us, e.at_us + ahead_us) for e in history if isinstance(e, Sent) and e.frontier_us >= END_OF_TIME]
+    ahead_us = sum(w.size_us for w in windows if w is not None)
+    alpha_x_us = min(plan.share(of.unit, n).alpha_x_us for of, nodes in plan.placement.items() for n in nodes)
+    if not ahead_us or alpha_x_us >= ahead_us + max(needed_wait_us(plan, u)[1] for u in plan.units):
+        return []
+    over_us = ahead_us + bounds.settle_us
+    return [(e.at_us, e.at_us + over_us) for e in history if isinstance(e, Sent) and e.frontier_us >= END_OF_TIME]
 
 
 def _coverage(

@@ -288,9 +288,10 @@ class TestCorrections:
         case.input.lost("r2")
         assert SetMode(corr, MAIN) in case.choose()
 
-    def test_a_client_takes_main_only(self) -> None:
+    @pytest.mark.parametrize("fill", [0.0, 1.0], ids=["room", "full of what it has read"])
+    def test_a_client_takes_main_only(self, fill: float) -> None:
         case = Case(corrections=False)
-        case.hear("r1", STABILIZING)
+        case.hear("r1", STABILIZING, fill=fill)
         case.hear("r2", FAILING)
         assert opens(case.choose()) == [("r2", MAIN)]
 
@@ -308,12 +309,6 @@ class TestCorrections:
         assert case.choose() == []
         case.hear("r1", FAILING, last_id=12, fill=0.2)
         case.hear("r2", STABLE)
-        assert opens(case.choose()) == [("r2", MAIN)]
-
-    def test_a_client_leaves_who_is_full_of_what_it_has_read(self) -> None:
-        case = Case(corrections=False)
-        case.hear("r1", STABILIZING, last_id=0, fill=1.0)
-        case.hear("r2", FAILING)
         assert opens(case.choose()) == [("r2", MAIN)]
 
     def test_a_lone_upstream_that_corrects_beside_its_live_results_is_read_twice(self) -> None:

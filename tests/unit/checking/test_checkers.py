@@ -17,6 +17,7 @@ from spe.plan import Channel, Plan, Policy
 from spe.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
 from spe.schema import Schema
 from spe.states import Kind, StreamId
+from spe.times import END_OF_TIME
 from tests.support.histories import told
 from tests.support.plans import chain, source, union_of
 from tests.support.streams import PAYLOAD, parse
@@ -377,6 +378,23 @@ def test_tentative_results_beside_a_whole_tree_are_found() -> None:
     assert found(running(30) + "\n29.7 give client:c: T/31y") == {("P1", "stable where a tree is whole")}
     late = running(60, kind="b", fault=CUT_B) + "\n59.7 give client:c: T/61y"
     assert verdict(late).findings == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ended", "holds"),
+    [(0, 29, False), (0.2, 29, False), (3, 29, True), (3, 10, False)],
+    ids=["no window", "a window with room in αX", "a window longer than αX", "it ended long ago"],
+)
+def test_what_comes_early_for_its_source_ends_may_be_tentative(seconds: float, ended: int, holds: bool) -> None:
+    plan = make_plan()
+    if seconds:
+        window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
+        spec = TopKSpec(StreamId("a"), 1, (("x", False),), window=window)
+        operator = replace(plan.query.operators[0], spec=spec)
+        plan = replace(plan, query=replace(plan.query, operators=(operator,)))
+    lines = [*running(30).splitlines(), f"{ended}.6 sent b 30 30 {END_OF_TIME}", "29.7 give client:c: T/31y"]
+    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+    assert ("stable where a tree is whole" not in {f.rule for f in verdict(text, plan=plan).findings}) is holds
 
 
 def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
