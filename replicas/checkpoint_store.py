@@ -71,7 +71,10 @@ class CheckpointStore:
         Raises:
           OSError: it could not be written; those that were there still are.
         """
-        data = await self._env.compute.run(lambda: encode_snapshot(self._plan, snapshot))
+        return await self.write_encoded(await self._env.compute.run(lambda: encode_snapshot(self._plan, snapshot)))
+
+    async def write_encoded(self, data: bytes) -> int:
+        """The same for the bytes of :func:`encode_snapshot`."""
         storage = self._env.storage
         names = self._names()
         number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1

@@ -17,7 +17,7 @@ from replicas.client_stats import ClientStats
 from replicas.client_view import Change
 from replicas.incarnation import claim
 from replicas.recorder import Recorder
-from replicas.serving import Injector, Opened, Server
+from replicas.serving import Bystander, Injector, Server
 from replicas.sinks import Sink, open_sink
 from spe.batch import Batch, Boundary
 from spe.delays import ReplayEpoch
@@ -25,18 +25,6 @@ from spe.env import Env
 from spe.plan import Channel, Plan
 from spe.recording import client_folder
 from spe.states import Kind
-from spe.wire.messages import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Message,
-    NotReady,
-    PartnerAnswer,
-    PartnerRequest,
-    SnapshotRefused,
-    SnapshotRequest,
-    Subscribe,
-    Truncated,
-)
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
 SWITCHES_KEPT = 100
@@ -77,7 +65,7 @@ class SwitchWatch:
         self._last[channel] = (producer, now_us)
 
 
-class ClientProcess:
+class ClientProcess(Bystander):
     """Runs one client of the plan.
 
     Args:
@@ -109,6 +97,7 @@ class ClientProcess:
         self._address = address
         self._injector = injector
         self.client = Client(env, plan, name, token=token)
+        self.who = self.client.name
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         self._stats = {c: ClientStats([c], epoch=(epochs or {}).get(c.stream)) for c in channels}
@@ -214,18 +203,6 @@ class ClientProcess:
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
-
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
-        return NotReady(f"{self.client.name} serves no streams")
-
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
-        return HeartbeatAnswer(message.number, self.client.me.incarnation, [])
-
-    def partner_request(self, message: PartnerRequest) -> Message:
-        return PartnerAnswer(message.unit, message.partition, message.number, False)
-
-    async def snapshot(self, message: SnapshotRequest) -> SnapshotRefused:
-        return SnapshotRefused(f"{self.client.name} is a client")
 
 
 def _after(change: Change, position: int) -> Change | None:

@@ -22,7 +22,7 @@ from spe.config.validate import validated
 from spe.config.values import Length, Model, Names, PositiveDuration
 from spe.describe import show_duration
 from spe.errors import ConfigError
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.states import NodeState
 
@@ -217,8 +217,9 @@ class FaultModel(Model):
 
 
 def processes_of(plan: Plan) -> list[str]:
-    """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``."""
-    return [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+    """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``, ``coordinator``."""
+    named = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+    return [*named, COORDINATOR] if plan.standbys else named
 
 
 def load_faults(path: FilePath, plan: Plan) -> list[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,10 +21,11 @@ from replicas.output_log import Truncated as LogTruncated
 from replicas.replica import Replica
 from replicas.serving import Injector, Opened, Server, fetch_snapshot
 from replicas.signal import Signal
+from replicas.standby import Standby
 from replicas.upstream import GONE, Upstream
 from spe.env import Env
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
-from spe.plan import Channel, PartitionId, Plan, ReplicaId
+from spe.plan import COORDINATOR, Channel, PartitionId, Plan, ReplicaId
 from spe.schema import Schema
 from spe.spill import Shelf, Spill, SpillDamaged, SpillFolder
 from spe.states import NodeId, NodeState, StreamId, UnitId
@@ -34,6 +35,8 @@ from spe.wire.messages import (
     HeartbeatAnswer,
     Message,
     NotReady,
+    Order,
+    OrderAnswer,
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
@@ -66,6 +69,11 @@ class NodeProcess:
         self._me = Identity("node", node, env.clock.wall_us(), token)
         self._pool = StringPool()
         self._hosted: dict[PartitionId, Hosted] = {}
+        self._standbys: dict[PartitionId, Standby] = {}
+        #: Of what runs or stands by, by partition.
+        self._scopes: dict[PartitionId, trio.CancelScope] = {}
+        #: Latest coordinator that we have heard of.
+        self._epoch = 0
         self._channels: dict[Channel, PartitionId] = {}
         self._upstream = Upstream(
             env,
@@ -82,6 +90,7 @@ class NodeProcess:
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
         self._me.incarnation = await claim(self._env, PurePosixPath("nodes", self._node, "incarnation"))
+        self._epoch = self._known_epoch()
         server = Server(self._env, self._plan, self._me, self)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -89,11 +98,9 @@ class NodeProcess:
             await nursery.start(self._upstream.run, self._peers())
             self._open_spill()
             for id in self._plan.replicas_on(self._node):
-                self._host(id)
-                nursery.start_soon(self._work, id.of)
-                nursery.start_soon(self._recover, id.of)
-                if self._plan.nodes[self._node].checkpoints.disk:
-                    nursery.start_soon(self._write_checkpoints, id.of)
+                self._run_replica(id)
+            for id in self._plan.standbys_on(self._node):
+                self._stand_by(id)
             nursery.start_soon(self._tick)
             self._env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
@@ -116,15 +123,16 @@ class NodeProcess:
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
         peers: dict[str, str] = {}
-        for id in self._plan.replicas_on(self._node):
+        mine = self._plan.replicas_on(self._node) + self._plan.standbys_on(self._node)
+        for id in mine:
             for channel in self._plan.unit[id.unit].channels_in():
                 peers |= self._plan.producer_addresses(channel)
-            peers |= {n: self._plan.nodes[n].address for n in self._plan.placement[id.of] if n != self._node}
+            peers |= {n: self._plan.nodes[n].address for n in self._plan.hosts(id.of) if n != self._node}
         peers.pop(self._node, None)
         # Units of one node read each other through the same door as everybody else.
         if any(
             self._node in self._plan.producer_addresses(c)
-            for id in self._plan.replicas_on(self._node)
+            for id in mine
             for c in self._plan.unit[id.unit].channels_in()
         ):
             peers[self._node] = self._plan.nodes[self._node].address
@@ -163,26 +171,134 @@ class NodeProcess:
             shelf=None if spill is None else shelf,
         )
         hosted = Hosted(replica, signals, shelves)
-        old = self._hosted.get(id.of)
-        if old is not None:
-            self._upstream.remove(old.name)
-            for log in old.replica.logs:
-                log.close()
-            for one in old.shelves:
-                one.close()
-            old.work.wake()  # its worker turns to the new one
-            for signal in old.outputs.values():
-                signal.wake()
+        self._put_away(id.of)
         self._hosted[id.of] = hosted
         for log in replica.logs:
             self._channels[log.channel] = id.of
         self._upstream.add(hosted)
 
+    def _put_away(self, partition: PartitionId) -> None:
+        """Ends a replica that may be there; whoever reads it is cut off."""
+        old = self._hosted.pop(partition, None)
+        if old is None:
+            return
+        self._upstream.remove(old.name)
+        for log in old.replica.logs:
+            log.close()
+            self._channels.pop(log.channel, None)
+        for one in old.shelves:
+            one.close()
+        old.work.wake()  # its worker turns to the one that follows
+        for signal in old.outputs.values():
+            signal.wake()
+
+    # --- running and standing by (S) ---
+
+    def _run_replica(self, id: ReplicaId) -> None:
+        self._host(id)
+        self._begin(id.of, self._replica_tasks)
+
+    async def _replica_tasks(self, partition: PartitionId) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._work, partition)
+            nursery.start_soon(self._recover, partition)
+            if self._plan.disk_us(ReplicaId(*partition, self._node)) is not None:
+                nursery.start_soon(self._write_checkpoints, partition)
+
+    def _begin(self, partition: PartitionId, tasks: Callable[[PartitionId], Awaitable[None]]) -> None:
+        """Starts the tasks of a partition in place of those that it had."""
+        assert self._nursery is not None
+        if (before := self._scopes.pop(partition, None)) is not None:
+            before.cancel()
+        scope = self._scopes[partition] = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await tasks(partition)
+
+        self._nursery.start_soon(run)
+
+    def _stand_by(self, id: ReplicaId) -> None:
+        self._put_away(id.of)
+        self._standbys[id.of] = Standby(self._plan, id, self._env.clock.monotonic_us())
+        self._begin(id.of, self._standby_tasks)
+
+    async def _standby_tasks(self, partition: PartitionId) -> None:
+        """Takes the checkpoints of those that run the partition to our disk, and acknowledges what they hold."""
+        standby = self._standbys[partition]
+        store = CheckpointStore(self._env, self._plan, standby.id)
+        stored = await store.newest()
+        if stored is not None:
+            standby.holds(stored)
+        if self._standbys.get(partition) is standby:
+            self._upstream.add(standby)
+        while self._standbys.get(partition) is standby:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            maker = standby.wish(self._env.clock.monotonic_us())
+            if maker is not None:
+                await self._take_checkpoint(standby, store, maker)
+
+    async def _take_checkpoint(self, standby: Standby, store: CheckpointStore, maker: str) -> None:
+        data = await self._fetch_snapshot(standby.id, maker)
+        if data is None:
+            return
+        try:
+            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, data))
+            if standby.useful(snapshot):
+                size = await store.write_encoded(data)
+                standby.holds(snapshot)
+                self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+        except (OSError, RemoteProtocolError) as error:
+            self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
+
+    async def order(self, peer: str, message: Order) -> OrderAnswer:
+        """The coordinator wants a standby to run, or a replica that stood by to do so again."""
+        refused = await self._follow(peer, message)
+        self._env.trace.event(
+            "order",
+            verb=message.verb,
+            replica=f"{message.unit}/{message.partition}@{self._node}",
+            epoch=message.epoch,
+            refused=refused,
+        )
+        return OrderAnswer(message.number, self._epoch, refused)
+
+    async def _follow(self, peer: str, message: Order) -> str:
+        id = ReplicaId(UnitId(message.unit), message.partition, self._node)
+        if peer != COORDINATOR:
+            return f"{peer} is not the coordinator"
+        if message.epoch < self._epoch:
+            return f"epoch {message.epoch} is over: {self._epoch} has begun"
+        if id not in self._plan.standbys_on(self._node):
+            return f"{self._node} is no standby of {id.of}"
+        if message.epoch > self._epoch:
+            await self._remember_epoch(message.epoch)
+        if message.verb == "install" and id.of in self._standbys:
+            self._upstream.remove(self._standbys.pop(id.of).name)
+            self._run_replica(id)
+        elif message.verb == "retire" and id.of in self._hosted:
+            self._stand_by(id)
+        return ""
+
+    async def _remember_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        try:
+            await self._env.storage.write_atomic(PurePosixPath("nodes", self._node, "epoch"), str(epoch).encode())
+        except OSError as error:
+            self._env.trace.event("epoch_not_kept", why=str(error))
+
+    def _known_epoch(self) -> int:
+        path = PurePosixPath("nodes", self._node, "epoch")
+        try:
+            return int(self._env.storage.read(path)) if self._env.storage.exists(path) else 0
+        except (OSError, ValueError) as error:
+            self._env.trace.event("epoch_damaged", path=str(path), why=str(error))
+            return 0
+
     async def _work(self, partition: PartitionId) -> None:
         """Lets a replica advance whenever something has come or time has passed; yields between slices."""
         clock = self._env.clock
-        while True:
-            hosted = self._hosted[partition]
+        while (hosted := self._hosted.get(partition)) is not None:
             token = hosted.work.token()
             more = False
             if hosted.error is None:
@@ -260,8 +376,7 @@ class NodeProcess:
         """Gets a snapshot from a partner, or from disk, or starts from nothing while upstream has everything (A3)."""
         period = self._plan.timing.heartbeat_us / 2e6
         await self._look_on_disk(partition)
-        while True:
-            hosted = self._hosted[partition]
+        while (hosted := self._hosted.get(partition)) is not None:
             if hosted.replica.must_reinstall():
                 self._env.trace.event("reinstall", replica=hosted.name)
                 self._host(hosted.replica.id)
@@ -278,13 +393,27 @@ class NodeProcess:
             await trio.sleep(period)
 
     async def _look_on_disk(self, partition: PartitionId) -> None:
-        if self._plan.nodes[self._node].checkpoints.disk:
-            replica = self._hosted[partition].replica
+        replica = self._hosted[partition].replica
+        if self._plan.disk_us(replica.id) is not None:
             replica.stored = await CheckpointStore(self._env, self._plan, replica.id).newest()
 
     async def _install_from(self, hosted: Hosted, partner: str) -> bool:
         """Installs what ``partner`` sends, if it does; True: our own checkpoint from disk was further on."""
         id = hosted.replica.id
+        data = await self._fetch_snapshot(id, partner)
+        if data is None:
+            return False
+        try:
+            state = decode_snapshot(self._plan, data)
+        except RemoteProtocolError as error:
+            self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
+            return False
+        if self._hosted.get(id.of) is hosted and not hosted.replica.installed:
+            return hosted.replica.install_newest(state, self._env.clock.monotonic_us())
+        return False
+
+    async def _fetch_snapshot(self, id: ReplicaId, partner: str) -> bytes | None:
+        """What ``partner`` sends of a partition, as it was encoded; None: nothing came, the trace says why."""
         address = self._plan.nodes[NodeId(partner)].address
         try:
             connection, _ = await dial(self._env, self._plan, self._me, partner, address)
@@ -293,25 +422,23 @@ class NodeProcess:
             finally:
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
-            if isinstance(data, str):
-                self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=data)
-                return False
-            state = decode_snapshot(self._plan, data)
-            if self._hosted.get(id.of) is hosted and not hosted.replica.installed:
-                return hosted.replica.install_newest(state, self._env.clock.monotonic_us())
         except (*GONE, RemoteProtocolError) as error:
-            self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
-        return False
+            data = str(error)
+        if isinstance(data, str):
+            self._env.trace.event("no_snapshot", replica=str(id), partner=partner, why=data)
+            return None
+        return data
 
     async def _write_checkpoints(self, partition: PartitionId) -> None:
         """Writes one per interval, and before that when upstream is full and waits for us (A8)."""
-        every_us = self._plan.nodes[self._node].checkpoints.disk_us
+        every_us = self._plan.disk_us(ReplicaId(*partition, self._node))
         assert every_us is not None
         clock, store = self._env.clock, CheckpointStore(self._env, self._plan, ReplicaId(*partition, self._node))
         last, trouble = clock.monotonic_us(), ""
         while True:
             await trio.sleep(min(every_us, self._plan.timing.heartbeat_us) / 1e6)
-            hosted = self._hosted[partition]
+            if (hosted := self._hosted.get(partition)) is None:
+                return
             replica = hosted.replica
             if hosted.error is not None or not (
                 clock.monotonic_us() - last >= every_us or (replica.installed and replica.upstream_full())
@@ -362,11 +489,15 @@ class NodeProcess:
             if peer in hosted.replica.partners:
                 for difference in hosted.replica.partner_told(peer, outputs):
                     self._env.trace.event("replicas_differ", replica=hosted.name, where=difference)
+        for standby in self._standbys.values():
+            standby.heard(peer, outputs)
 
     def _gone(self, peer: str) -> None:
         for hosted in self._hosted.values():
             if peer in hosted.replica.partners:
                 hosted.replica.partners[peer] = None
+        for standby in self._standbys.values():
+            standby.lost(peer)
 
     # --- serving ---
 
@@ -445,6 +576,7 @@ class NodeProcess:
             "incarnation": self._me.incarnation,
             "spill": {} if self._spill is None else self._spill.statistics(),
             "replicas": [h.replica.status() | {"error": h.error} for h in self._hosted.values()],
+            "standbys": [s.status() for s in self._standbys.values()],
         }
 
     async def inject(self, fault: Mapping[str, Any]) -> str:

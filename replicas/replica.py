@@ -101,10 +101,9 @@ class Replica:
             )
             for stream in self.unit.outputs
         ]
-        if self.node.checkpoints.disk:
+        if plan.disk_us(id) is not None:
             self._durable = [0 for _ in self.inputs]
-        nodes = plan.placement[id.of]
-        self.partners: dict[str, NodeState | None] = {n: None for n in nodes if n != id.node}
+        self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
         self.core = UnitReplica(
             self.unit,
             self.sunion,

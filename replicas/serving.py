@@ -29,6 +29,9 @@ from spe.wire.messages import (
     InjectAnswer,
     Message,
     NotReady,
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
     PartnerRequest,
     Refused,
     SetMode,
@@ -77,11 +80,40 @@ class Service(Protocol):
 
     async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused: ...
 
+    async def order(self, peer: str, message: Order) -> OrderAnswer: ...
+
     def status(self) -> Mapping[str, Any]: ...
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         """Makes a fault happen; "" or why not."""
         ...
+
+
+class Bystander:
+    """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
+
+    Attributes:
+      who: as refusals call us.
+      incarnation: in answers to heartbeats.
+    """
+
+    who = "this process"
+    incarnation = 0
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+        return NotReady(f"{self.who} serves no streams")
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        return HeartbeatAnswer(message.number, self.incarnation, [])
+
+    def partner_request(self, message: PartnerRequest) -> Message:
+        return PartnerAnswer(message.unit, message.partition, message.number, False)
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+        return SnapshotRefused(f"{self.who} runs no partition")
+
+    async def order(self, peer: str, message: Order) -> OrderAnswer:
+        return OrderAnswer(message.number, 0, f"{self.who} runs no partition")
 
 
 class Server:
@@ -159,6 +191,8 @@ class Server:
                 await _answer(connection, service.partner_request(message))
             elif isinstance(message, SnapshotRequest):
                 await self._snapshot(connection, message)
+            elif isinstance(message, Order):
+                await _answer(connection, await service.order(peer, message))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status({**service.status(), "connections": self._reception.status()}))
             elif isinstance(message, Inject):

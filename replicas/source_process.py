@@ -17,7 +17,7 @@ from consistency.checking.history import Sent
 from replicas.entry import Substream
 from replicas.links import Identity
 from replicas.node import substream
-from replicas.serving import Injector, Opened, Server
+from replicas.serving import Bystander, Injector, Opened, Server
 from replicas.signal import Signal
 from replicas.source import SourceProxy
 from spe.batch import Batch, Boundary, Element
@@ -29,14 +29,9 @@ from spe.times import BEFORE_TIME
 from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
-    Message,
     Mode,
     NotReady,
     OutputStatus,
-    PartnerAnswer,
-    PartnerRequest,
-    SnapshotRefused,
-    SnapshotRequest,
     StateChange,
     Subscribe,
     Subscribed,
@@ -79,7 +74,7 @@ class SourceSubscription:
         """Nothing is held."""
 
 
-class SourceProcess:
+class SourceProcess(Bystander):
     """Serves one source.
 
     Args:
@@ -106,6 +101,7 @@ class SourceProcess:
         self._begun_us = begun_us
         self._injector = injector
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
+        self.who = self._me.name
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
 
@@ -175,12 +171,6 @@ class SourceProcess:
                 )
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
-
-    def partner_request(self, message: PartnerRequest) -> Message:
-        return PartnerAnswer(message.unit, message.partition, message.number, False)
-
-    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
-        return SnapshotRefused(f"{self._me.name} is a source")
 
     def status(self) -> Mapping[str, Any]:
         proxy = self._proxy

@@ -232,11 +232,12 @@ class Upstream:
 
     def _acks_for(self, peer: str) -> list[Ack]:
         """Every producer of a channel gets the acknowledgements of it: all of them buffer (A1)."""
-        acks: list[Ack] = []
-        for owner in self._owners.values():
-            readers = {one.channel for one in owner.inputs if peer in one.producers}
-            acks += [Ack(c.stream, c.partition, owner.name, upto) for c, upto in owner.acks() if c in readers]
-        return acks
+        return [
+            Ack(channel.stream, channel.partition, owner.name, upto)
+            for owner in self._owners.values()
+            for channel, upto in owner.acks()
+            if peer in self._plan.producer_addresses(channel)
+        ]
 
     # --- feeds ---
 

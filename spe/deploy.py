@@ -5,12 +5,26 @@ Pure: everything that is wrong is collected in a :class:`spe.problems.Problems`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from itertools import cycle, islice
+from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
-from spe.plan import AccuracyChoice, Client, Limits, Node, PartitionId, Plan, Security, Source, Timing
+from spe.plan import (
+    ANY_ADDRESS,
+    COORDINATOR,
+    AccuracyChoice,
+    Client,
+    Limits,
+    Node,
+    PartitionId,
+    Plan,
+    Security,
+    Source,
+    Standbys,
+    Timing,
+)
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query import Query, inputs_of
 from spe.states import NodeId, StreamId
@@ -36,6 +50,7 @@ class Deployment:
     limits: Limits = field(default_factory=Limits)
     security: Security = field(default_factory=Security)
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
+    coordinator: str = ANY_ADDRESS
 
 
 def make_plan(query: Query, deployment: Deployment) -> Plan:
@@ -60,7 +75,10 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
     placed = place(fragments, list(deployment.nodes), problems)
     if len(problems.found) > before:
         return None
-    placement = {PartitionId(unit.id, p): placed[unit.fragment][p] for unit in units for p in range(unit.partitions)}
+    spec = {f.name: f for f in fragments}
+    of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
+    placement = {id: placed[name].replicas[p] for id, name, p in of}
+    standbys = {id: Standbys(row, spec[name].checkpoint_us) for id, name, p in of if (row := placed[name].standbys[p])}
     return Plan(
         cluster=deployment.cluster,
         query=query,
@@ -74,6 +92,8 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
         limits=deployment.limits,
         security=deployment.security,
         accuracy=deployment.accuracy,
+        standbys=standbys,
+        coordinator=deployment.coordinator,
     )
 
 
@@ -109,8 +129,11 @@ def check_read(query: Query, problems: Problems) -> None:
 
 def check_addresses(deployment: Deployment, problems: Problems) -> None:
     """No two processes listen at one address; port 0 is any free one."""
-    where = [(("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()]
+    where: list[tuple[Path, str]] = [
+        (("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()
+    ]
     where += [(("sources", str(s), "address"), source.address) for s, source in deployment.sources.items()]
+    where += [(("coordinator", "address"), deployment.coordinator)]
     taken: dict[str, Path] = {}
     for path, address in where:
         if address in taken and not address.endswith(":0"):
@@ -118,34 +141,54 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
         taken.setdefault(address, path)
 
 
-def place(
-    fragments: Sequence[FragmentSpec], nodes: Sequence[NodeId], problems: Problems
-) -> dict[str, tuple[tuple[NodeId, ...], ...]]:
+class Placed(NamedTuple):
+    """Nodes of each partition of a fragment."""
+
+    replicas: tuple[tuple[NodeId, ...], ...]
+    standbys: tuple[tuple[NodeId, ...], ...]
+
+
+def place(fragments: Sequence[FragmentSpec], nodes: Sequence[NodeId], problems: Problems) -> dict[str, Placed]:
     """Nodes of each partition of each fragment; where only a number is given, in turn over all nodes."""
-    placed: dict[str, tuple[tuple[NodeId, ...], ...]] = {}
-    turn = 0
+    placed: dict[str, Placed] = {}
+    ring = cycle(nodes)
     for fragment in fragments:
-        path: Path = ("fragments", fragment.name, "replicas")
-        if isinstance(fragment.replicas, int):
-            count = fragment.replicas
-            if count > len(nodes):
-                problems.add(path, f"{count} replicas of a partition need {count} nodes; there are {len(nodes)}")
-                continue
-            rows = []
-            for _ in range(fragment.partitions):
-                rows.append(tuple(nodes[(turn + r) % len(nodes)] for r in range(count)))
-                turn += count
-            placed[fragment.name] = tuple(rows)
+        none = ((),) * fragment.partitions
+        replicas = _rows(fragment, "replicas", fragment.replicas, none, nodes, ring, problems)
+        if replicas is None:
             continue
-        if len(fragment.replicas) != fragment.partitions:
-            problems.add(
-                path,
-                f"lists {len(fragment.replicas)} partitions; expected nodes for each of {fragment.partitions}",
-            )
-        for p, row in enumerate(fragment.replicas):
-            _check_row(row, (*path, p), nodes, problems)
-        placed[fragment.name] = fragment.replicas
+        standbys = _rows(fragment, "standby", fragment.standbys, replicas, nodes, ring, problems)
+        if standbys is not None:
+            placed[fragment.name] = Placed(replicas, standbys)
     return placed
+
+
+def _rows(
+    fragment: FragmentSpec,
+    section: str,
+    given: int | tuple[tuple[NodeId, ...], ...],
+    taken: Sequence[tuple[NodeId, ...]],
+    nodes: Sequence[NodeId],
+    ring: Iterator[NodeId],
+    problems: Problems,
+) -> tuple[tuple[NodeId, ...], ...] | None:
+    """Nodes of each partition for one kind of replica, none of which is among those ``taken``."""
+    path: Path = ("fragments", fragment.name, section)
+    if isinstance(given, int):
+        needed = given + max(map(len, taken), default=0)
+        if needed > len(nodes):
+            what = "replicas of a partition" if section == "replicas" else "replicas and standbys of a partition"
+            problems.add(path, f"{needed} {what} need {needed} nodes; there are {len(nodes)}")
+            return None
+        return tuple(tuple(islice((n for n in ring if n not in row), given)) for row in taken)
+    if len(given) != fragment.partitions:
+        problems.add(path, f"lists {len(given)} partitions; expected nodes for each of {fragment.partitions}")
+    for p, row in enumerate(given):
+        _check_row(row, (*path, p), nodes, problems)
+        for r, node in enumerate(row):
+            if p < len(taken) and node in taken[p]:
+                problems.add((*path, p, r), f"{node!r} runs this partition already; expected another node")
+    return given
 
 
 def _check_row(row: Sequence[NodeId], path: Path, nodes: Sequence[NodeId], problems: Problems) -> None:
@@ -168,7 +211,7 @@ def with_addresses(plan: Plan, addresses: Mapping[str, str]) -> Plan:
     Raises:
       KeyError: a name that the plan does not have.
     """
-    known = {*plan.nodes, *(f"source:{s}" for s in plan.sources)}
+    known = processes(plan)
     for name in addresses:
         if name not in known:
             raise KeyError(f"no process {name!r}; there are: {', '.join(sorted(known))}")
@@ -176,14 +219,14 @@ def with_addresses(plan: Plan, addresses: Mapping[str, str]) -> Plan:
     sources = {
         s: replace(source, address=addresses.get(f"source:{s}", source.address)) for s, source in plan.sources.items()
     }
-    return replace(plan, nodes=nodes, sources=sources)
+    return replace(plan, nodes=nodes, sources=sources, coordinator=addresses.get(COORDINATOR, plan.coordinator))
 
 
 def processes(plan: Plan) -> dict[str, str]:
     """Address of every process that listens, by the names of :func:`with_addresses`."""
-    return {n: node.address for n, node in plan.nodes.items()} | {
-        f"source:{s}": source.address for s, source in plan.sources.items()
-    }
+    nodes = {str(n): node.address for n, node in plan.nodes.items()}
+    sources = {f"source:{s}": source.address for s, source in plan.sources.items()}
+    return nodes | sources | ({COORDINATOR: plan.coordinator} if plan.standbys else {})
 
 
 def with_default_client(plan: Plan) -> Plan:

@@ -13,12 +13,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from spe.hashing import HASH_VERSION
 from spe.query import Operator, Query
 from spe.schema import Schema
 from spe.states import NodeId, StreamId, UnitId
+
+#: Any free port of this machine.
+ANY_ADDRESS: Final = "127.0.0.1:0"
+#: The process that tells standbys to run, by the name that it has for others.
+COORDINATOR: Final = "coordinator"
 
 
 class Channel(NamedTuple):
@@ -165,6 +170,19 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Standbys:
+    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (docs/rules.md S).
+
+    Attributes:
+      nodes: where; the first that can is taken first.
+      every_us: microseconds of wall time between the checkpoints that each of them gets.
+    """
+
+    nodes: tuple[NodeId, ...]
+    every_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A source proxy: one process, one durable log, one stream.
 
@@ -282,7 +300,9 @@ class Plan:
       cluster: name that every hello must carry.
       bucket_us: width d of SUnion's buckets, tuple time.
       units: in topological order.
-      placement: nodes of each partition, the first being replica 0.
+      placement: nodes that run each partition from the start, the first being replica 0.
+      standbys: further nodes of a partition, which take over where those are lost.
+      coordinator: ``host:port`` of the process that tells them to; there is one where there are standbys.
       accuracy: by output, where the configuration says it; only reports look at it.
     """
 
@@ -298,6 +318,8 @@ class Plan:
     limits: Limits = Limits()
     security: Security = Security()
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
+    standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
+    coordinator: str = ANY_ADDRESS
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:
@@ -316,17 +338,21 @@ class Plan:
         if channel.stream in self.sources:
             return {f"source:{channel.stream}": self.sources[channel.stream].address}
         unit = self.producer[channel.stream]
-        nodes = self.placement[PartitionId(unit.id, channel.partition)]
-        return {n: self.nodes[n].address for n in nodes}
+        return {n: self.nodes[n].address for n in self.hosts(PartitionId(unit.id, channel.partition))}
+
+    def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Every node that may run a partition: its replicas, then its standbys."""
+        standbys = self.standbys.get(partition)
+        return self.placement[partition] + (() if standbys is None else standbys.nodes)
 
     def consumers_of(self, channel: Channel) -> tuple[str, ...]:
-        """Names of all configured consumers of a channel: replicas, then clients (A2)."""
+        """Names of all configured consumers of a channel: replicas and standbys, then clients (A2)."""
         names = [
             str(ReplicaId(u.id, p, n))
             for u in self.units
             if any(i.stream == channel.stream for i in u.inputs)
             for p in range(u.partitions)
-            for n in self.placement[PartitionId(u.id, p)]
+            for n in self.hosts(PartitionId(u.id, p))
         ]
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
         return tuple(names)
@@ -343,10 +369,23 @@ class Plan:
     def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
         return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
 
+    def standbys_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, s in self.standbys.items() if node in s.nodes)
+
+    def disk_us(self, replica: ReplicaId) -> int | None:
+        """Interval of a replica's checkpoints on disk; None: it writes none.
+
+        One that stood by goes on writing: what upstream may forget is still only what lies on a disk.
+        """
+        standbys = self.standbys.get(replica.of)
+        if standbys is not None and replica.node in standbys.nodes:
+            return standbys.every_us
+        return self.nodes[replica.node].checkpoints.disk_us
+
     @cached_property
     def _in_sequence(self) -> Mapping[tuple[UnitId, NodeId], int]:
         """(unit, node) -> SUnions on the longest way through that node on which this unit's is one."""
-        hosted = {(p.unit, n) for p, nodes in self.placement.items() for n in nodes}
+        hosted = {(p.unit, n) for p in self.placement for n in self.hosts(p)}
         before: dict[tuple[UnitId, NodeId], int] = {}
         after: dict[tuple[UnitId, NodeId], int] = {}
         for unit in self.units:  # in topological order

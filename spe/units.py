@@ -14,9 +14,12 @@ from spe.plan import InputStream, Unit
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query import Operator, Query, inputs_of
 from spe.states import NodeId, StreamId, UnitId
+from spe.times import SECOND
 
 #: Replicas of a partition where the configuration does not say.
 DEFAULT_REPLICAS: Final = 2
+#: Between two checkpoints of a passive replica.
+CHECKPOINT_US: Final = 5 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class FragmentSpec:
       operators: in any order.
       key: attributes whose hash divides the input among partitions: the same for all inputs, or per input stream.
       replicas: how many, placed over the nodes in turn; or the nodes of each partition.
+      standbys: of passive replicas the same; 0: none.
+      checkpoint_us: microseconds of wall time between the checkpoints of standbys.
     """
 
     name: str
@@ -34,6 +39,8 @@ class FragmentSpec:
     partitions: int = 1
     key: tuple[str, ...] | Mapping[StreamId, tuple[str, ...]] | None = None
     replicas: int | tuple[tuple[NodeId, ...], ...] = DEFAULT_REPLICAS
+    standbys: int | tuple[tuple[NodeId, ...], ...] = 0
+    checkpoint_us: int = CHECKPOINT_US
 
 
 @dataclass

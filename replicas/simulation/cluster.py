@@ -26,6 +26,7 @@ from consistency.checking.history import FaultBegan, FaultEnded, History, Proces
 from replicas.client import Client
 from replicas.client_view import Change
 from replicas.comparison import ChannelRows
+from replicas.coordinator import Coordinator
 from replicas.faults import processes_of
 from replicas.node import NodeProcess
 from replicas.observation import buffers
@@ -38,7 +39,7 @@ from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.source_process import run_source_process
 from spe.env import Env
-from spe.plan import Channel, Plan
+from spe.plan import COORDINATOR, Channel, Plan
 from spe.source_log import read_source_log
 from spe.states import NodeId, StreamId
 
@@ -127,6 +128,8 @@ class SimCluster:
             self.launch(node, partial(self._node, node))
         for name in self.plan.clients:
             self.launch(f"client:{name}", partial(self._client, name))
+        if self.plan.standbys:
+            self.launch(COORDINATOR, self._coordinator)
         await trio.lowlevel.checkpoint()
 
     def launch(self, host: str, main: Callable[[], Awaitable[None]]) -> None:
@@ -320,6 +323,9 @@ class SimCluster:
         await run_source_process(
             self.env(f"source:{stream}"), self.plan, StreamId(stream), folder=PurePosixPath(stream)
         )
+
+    async def _coordinator(self) -> None:
+        await Coordinator(self.env(COORDINATOR), self.plan).run()
 
     async def _client(self, name: str) -> None:
         client = Client(self.env(f"client:{name}"), self.plan, name)

@@ -206,6 +206,9 @@ class FaultDriver:
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         for of, nodes in plan.placement.items():
+            standbys = plan.standbys.get(of)
+            if standbys is not None and not set(standbys.nodes) <= self._damaged:
+                continue  # its state lies on a disk
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
                 r is not None and r.state is not NodeState.RECOVERING and not r.must_reinstall() for r in others

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 #: Replicas of a whole cluster: a run should cost about a second of computing.
 MOST_REPLICAS: Final = 14
+#: Share of the clusters with several nodes per partition in which only the first one runs it.
+_PASSIVE: Final = 0.3
 HASH_CHAIN: Final = "replicas.simulation.hash_chain:HashChain"
 
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
@@ -209,6 +211,7 @@ class _Query:
 def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
+    passive = replicas > 1 and random.random() < _PASSIVE
     room = max(1, MOST_REPLICAS // (replicas * max(len(query.groups), len(query.outputs))))
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}
@@ -219,4 +222,10 @@ def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dic
         fragments[f"f{at}"] = {"operators": operators, "replicas": where}
         if partitions > 1:
             fragments[f"f{at}"] |= {"key": key, "partitions": partitions, "replicas": [where] * partitions}
+        if passive:
+            fragments[f"f{at}"] |= {
+                "replicas": [where[:1]] * partitions,
+                "standby": [where[1:]] * partitions,
+                "checkpoint": random.choice(["200ms", "700ms", "2s"]),
+            }
     return nodes, fragments

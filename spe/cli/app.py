@@ -146,7 +146,7 @@ def node(
     seed: Seed = None,
     link: Link = None,
 ) -> int:
-    """Run one node (this and the next two: SPE_TOKEN in the environment is the cluster's shared secret)."""
+    """Run one node (this and the next three: SPE_TOKEN in the environment is the cluster's shared secret)."""
     from spe.cli.processes import run_node_process
 
     return run_node_process(config, node, storage, seed, link)
@@ -167,6 +167,14 @@ def source(
     from spe.cli.processes import run_source_process
 
     return run_source_process(config, source, data, storage, seed, link)
+
+
+@app.command(sort_key=5)
+def coordinator(config: Target, /, *, storage: Storage = None, seed: Seed = None, link: Link = None) -> int:
+    """Run the process that tells standbys to take over; the data path goes on without it."""
+    from spe.cli.processes import run_coordinator_process
+
+    return run_coordinator_process(config, storage, seed, link)
 
 
 @app.command(sort_key=5)

@@ -13,7 +13,7 @@ from replicas.ports import check_free, free_addresses
 from replicas.readers import Replay, open_reader
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.deploy import processes
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 
 
 @dataclass
@@ -101,6 +101,8 @@ def process_specs(job: Job) -> list[ProcessSpec]:
     for node in job.plan.nodes:
         command = [*words, "node", where, "--node", node, "--seed", seed]
         specs.append(spec(str(node), command))
+    if job.plan.standbys:
+        specs.append(spec(COORDINATOR, [*words, "coordinator", where, "--seed", seed]))
     for client in job.plan.clients:
         command = [*words, "client", where, "--client", client, "--seed", seed]
         name = f"client:{client}"

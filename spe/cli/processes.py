@@ -1,4 +1,4 @@
-"""``spe node``, ``spe source``, ``spe client``: one process each, alone or under a supervisor."""
+"""``spe node``, ``source``, ``client``, ``coordinator``: one process each, alone or under a supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_add
 from spe.config import load_plan, missing_files
 from spe.env import Env
 from spe.errors import ConfigError
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 from spe.runtime import production_env, tune_gc, tune_malloc
 from spe.states import NodeId, StreamId
 
@@ -72,6 +72,20 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
         )
 
     return _run(node, target, storage, seed, link, serve)
+
+
+def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, link: int | None) -> int:
+    target = load_target(path, COORDINATOR)
+    if not target.plan.standbys:
+        raise ConfigError([f"{path} has no standbys, so there is nothing to coordinate; see `standby` in fragments"])
+    require_addresses(path, target)
+
+    async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
+        from replicas.coordinator import run_coordinator
+
+        await run_coordinator(here.env, target.plan, token=target.token, injector=here.faults, task_status=task_status)
+
+    return _run(COORDINATOR, target, storage, seed, link, serve)
 
 
 def run_source_process(

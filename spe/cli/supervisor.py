@@ -14,23 +14,11 @@ from replicas.fault_state import Action, Conditions, Do, FaultState
 from replicas.faults import Fault, FaultKind, one_fault, refuse_unreal
 from replicas.link_faults import Links
 from replicas.managed_process import Phase
-from replicas.serving import Opened
+from replicas.serving import Bystander
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
 from spe.plan import Plan
-from spe.wire.messages import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Message,
-    NotReady,
-    PartnerAnswer,
-    PartnerRequest,
-    SnapshotRefused,
-    SnapshotRequest,
-    Subscribe,
-    Truncated,
-)
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0
@@ -100,14 +88,14 @@ class Hands:
         return conditions if self._links.inside else replace(conditions, cuts=(), delays=())
 
 
-class SupervisorService:
+class SupervisorService(Bystander):
     """What the supervisor does for those who connect (replicas.serving.Service)."""
 
     def __init__(self, plan: Plan, runner: FaultRunner, links: str, incarnation: int) -> None:
         self._plan = plan
         self._links = links
         self._runner = runner
-        self._incarnation = incarnation
+        self.who, self.incarnation = "the supervisor", incarnation
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         try:
@@ -119,15 +107,3 @@ class SupervisorService:
 
     def status(self) -> Mapping[str, Any]:
         return {"kind": "supervisor", "name": SUPERVISOR, "faults": [str(h.fault) for h in self._runner.happenings]}
-
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
-        return NotReady("the supervisor serves no streams")
-
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
-        return HeartbeatAnswer(message.number, self._incarnation, [])
-
-    def partner_request(self, message: PartnerRequest) -> Message:
-        return PartnerAnswer(message.unit, message.partition, message.number, False)
-
-    async def snapshot(self, message: SnapshotRequest) -> SnapshotRefused:
-        return SnapshotRefused("the supervisor has no state")

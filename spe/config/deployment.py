@@ -8,14 +8,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.config.sources import ANY_ADDRESS
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
-from spe.plan import Checkpoints, Client, Limits, Node, Policy, Reconcile, Security, Timing
+from spe.plan import ANY_ADDRESS, Checkpoints, Client, Limits, Node, Policy, Reconcile, Security, Timing
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
 from spe.times import SECOND
-from spe.units import DEFAULT_REPLICAS, FragmentSpec
+from spe.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
@@ -64,6 +63,12 @@ class NodeDefaults(Model):
 
 class NodeModel(NodeDefaults):
     """A process that hosts replicas."""
+
+    address: Address = ANY_ADDRESS
+
+
+class CoordinatorModel(Model):
+    """The process that tells standbys to run."""
 
     address: Address = ANY_ADDRESS
 
@@ -126,6 +131,14 @@ def _replicas(value: Any) -> int | tuple[tuple[str, ...], ...]:
     raise ValueError(f"expected a number, [node, …], or [[node, …], …] with one list per partition, got {value!r}")
 
 
+def _standbys(value: Any) -> int | tuple[tuple[str, ...], ...]:
+    return 0 if value == 0 and not isinstance(value, bool) else _replicas(value)
+
+
+def _rows(nodes: int | tuple[tuple[str, ...], ...]) -> int | tuple[tuple[NodeId, ...], ...]:
+    return nodes if isinstance(nodes, int) else tuple(tuple(map(NodeId, row)) for row in nodes)
+
+
 class FragmentModel(Model):
     """A piece of the query that runs together."""
 
@@ -133,18 +146,21 @@ class FragmentModel(Model):
     key: Annotated[tuple[str, ...] | dict[str, tuple[str, ...]], BeforeValidator(_key)] | None = None
     partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     replicas: Annotated[int | tuple[tuple[str, ...], ...], BeforeValidator(_replicas)] = DEFAULT_REPLICAS
+    standby: Annotated[int | tuple[tuple[str, ...], ...], BeforeValidator(_standbys)] = 0
+    checkpoint: PositiveDuration = CHECKPOINT_US
 
     def spec(self, name: str) -> FragmentSpec:
         key: Any = self.key
         if isinstance(self.key, dict):
             key = {StreamId(s): k for s, k in self.key.items()}
-        replicas = self.replicas
         return FragmentSpec(
             name,
             tuple(map(StreamId, self.operators)),
             self.partitions,
             key,
-            replicas if isinstance(replicas, int) else tuple(tuple(map(NodeId, row)) for row in replicas),
+            _rows(self.replicas),
+            _rows(self.standby),
+            self.checkpoint,
         )
 
 

@@ -8,7 +8,15 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from spe.config.accuracy import read_accuracy
-from spe.config.deployment import LimitsModel, SecurityModel, TimingModel, read_clients, read_fragments, read_nodes
+from spe.config.deployment import (
+    CoordinatorModel,
+    LimitsModel,
+    SecurityModel,
+    TimingModel,
+    read_clients,
+    read_fragments,
+    read_nodes,
+)
 from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
 from spe.config.sources import read_source
@@ -39,6 +47,7 @@ SECTIONS: Final = (
     "fragments",
     "nodes",
     "clients",
+    "coordinator",
     "accuracy",
     "faults",  # read by replicas.faults: what happens to a cluster is none of a plan's business
 )
@@ -124,10 +133,11 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
     security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
+    coordinator = validated(CoordinatorModel, data.get("coordinator") or {}, ("coordinator",), problems)
     made = {name: operator.schema for name, operator in typed.items()}
     accuracy = read_accuracy(data.get("accuracy"), outputs, made, problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
-    if problems or timing is None or limits is None or security is None:
+    if problems or timing is None or limits is None or security is None or coordinator is None:
         if _all_read(data.get("fragments"), fragments) and specs:
             check_cover(list(specs), fragments, problems)
             place(fragments, list(nodes), problems)
@@ -146,6 +156,7 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
         limits.limits(),
         security.security(home),
         accuracy,
+        coordinator.address,
     )
     return try_plan(query, deployment, problems)
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from spe.config.validate import validated
 from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of
 from spe.generators import GENERATORS
-from spe.plan import Source
+from spe.plan import ANY_ADDRESS, Source
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.schema import Attribute, AttributeType, Schema
 from spe.states import StreamId
@@ -19,7 +19,6 @@ from spe.times import MILLISECOND, SECOND
 
 #: A live source refuses event times further ahead of its clock than this, unless told otherwise (docs/rules.md S5).
 AHEAD_US: Final = 3_600 * SECOND
-ANY_ADDRESS: Final = "127.0.0.1:0"
 
 
 def _generator(value: Any) -> Any:

@@ -40,6 +40,7 @@ from spe.wire.fields import (
 from spe.wire.fields import SNAPSHOT_PART_BYTES as SNAPSHOT_PART_BYTES
 from spe.wire.fields import Mode as Mode
 from spe.wire.fields import Role as Role
+from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
 PROTOCOL_VERSION: Final = 1
@@ -340,6 +341,33 @@ class InjectAnswer(Message):
     error: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class Order(Message):
+    """The coordinator wants a standby to run, or to stand by again (docs/rules.md S).
+
+    Attributes:
+      epoch: of the coordinator; a node that has heard a later one refuses.
+      number: comes back in the answer.
+    """
+
+    TAG: ClassVar[int] = 21
+    epoch: Id
+    number: Id
+    verb: Verb
+    unit: Name
+    partition: Count
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAnswer(Message):
+    """Whether order ``number`` is followed; ``error`` is "" or says why not, ``epoch`` is the latest one heard of."""
+
+    TAG: ClassVar[int] = 22
+    number: Id
+    epoch: Id
+    error: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -363,6 +391,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Status,
     Inject,
     InjectAnswer,
+    Order,
+    OrderAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 _CHECKS: Final = {

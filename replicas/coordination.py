@@ -1,0 +1,151 @@
+"""What the coordinator decides: which standbys run (docs/rules.md S).  Pure: heartbeats come in, orders come out.
+
+A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
+``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that
+only helped out stand by again, one after the other.  The data path knows nothing of all this.  What is decided wrongly
+costs work, never a tuple: two replicas too many are two replicas (ids tell duplicates), and one that is missing is
+asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spe.plan import Channel, PartitionId, Plan, ReplicaId
+from spe.states import NodeId, NodeState
+from spe.wire.fields import Verb
+from spe.wire.messages import OutputStatus
+
+#: An order that was not answered, or had no effect yet, is given again after this.
+REPEAT_US: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An order to a node."""
+
+    verb: Verb
+    replica: ReplicaId
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of one.
+
+    Attributes:
+      running: state of each replica that answers, by node.
+      unserved_since: since when nobody serves it; None: somebody does.
+      wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
+      asked_at: last order to each node.
+    """
+
+    unserved_since: int | None
+    running: dict[NodeId, NodeState] = field(default_factory=dict)
+    wanted: set[NodeId] = field(default_factory=set)
+    asked_at: dict[NodeId, int] = field(default_factory=dict)
+
+
+class Coordination:
+    """See the module.
+
+    Args:
+      plan: the cluster.
+      now: monotonic microseconds.
+      patience_us: how long a partition may be unserved before a standby runs it, where no node of it answers.
+      recovery_us: the same where one of them is recovering, or was never heard: it may need nobody's help.
+    """
+
+    def __init__(self, plan: Plan, now: int, *, patience_us: int, recovery_us: int) -> None:
+        self._plan = plan
+        self._patience_us = patience_us
+        self._recovery_us = recovery_us
+        self._alive: set[NodeId] = set()
+        self._heard: set[NodeId] = set()
+        self._partitions = {id: _Partition(now) for id in plan.standbys}
+
+    # --- news ---
+
+    def heard(self, node: NodeId, outputs: Iterable[OutputStatus], now: int) -> None:
+        """A heartbeat answer: whatever the node runs is in it."""
+        self._alive.add(node)
+        self._heard.add(node)
+        told = {Channel(o.stream, o.partition): NodeState(o.state) for o in outputs}  # type: ignore[arg-type]
+        for id, one in self._partitions.items():
+            if node in self._plan.hosts(id):
+                state = told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition))
+                if state is None:
+                    one.running.pop(node, None)
+                else:
+                    one.running[node] = state
+                self._judge(one, now)
+
+    def lost(self, node: NodeId, now: int) -> None:
+        """It does not answer any more."""
+        self._alive.discard(node)
+        for one in self._partitions.values():
+            one.running.pop(node, None)
+            self._judge(one, now)
+
+    def _judge(self, one: _Partition, now: int) -> None:
+        if any(state is not NodeState.RECOVERING for state in one.running.values()):
+            one.unserved_since = None
+        elif one.unserved_since is None:
+            one.unserved_since = now
+
+    def want(self, partition: PartitionId, standbys: Iterable[NodeId]) -> None:
+        """From now on these standbys of a partition are to run, whatever happens."""
+        self._partitions[partition].wanted = set(standbys)
+
+    def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
+
+    # --- orders ---
+
+    def decide(self, now: int) -> list[Decision]:
+        """What to tell whom now; call it at every heartbeat."""
+        found = []
+        for id, one in self._partitions.items():
+            for decision in self._of(id, one, now):
+                node = decision.replica.node
+                if now - one.asked_at.get(node, now - REPEAT_US) >= REPEAT_US:
+                    one.asked_at[node] = now
+                    found.append(decision)
+        return found
+
+    def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
+        standbys = self._plan.standbys[id].nodes
+        missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
+        if missing:
+            return [Decision("install", ReplicaId(*id, n)) for n in missing]
+        if one.unserved_since is not None:
+            coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
+            if now - one.unserved_since < (self._recovery_us if coming else self._patience_us):
+                return []
+            if any(n in one.running for n in standbys):
+                return []  # it is on its way: a second one would be no faster
+            able = [n for n in standbys if n in self._alive]
+            return [Decision("install", ReplicaId(*id, n)) for n in able[:1]]
+        meant = {*self._plan.placement[id], *one.wanted}
+        helping = [n for n in standbys if n in one.running and n not in meant]
+        steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
+        if helping and steady and all(s is NodeState.STABLE for s in one.running.values()):
+            return [Decision("retire", ReplicaId(*id, helping[-1]))]
+        return []
+
+    # --- for people ---
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each partition that has standbys: who runs it, and who is meant to."""
+        return [
+            {
+                "partition": str(id),
+                "running": {n: state.name for n, state in sorted(one.running.items())},
+                "placed": list(self._plan.placement[id]),
+                "standbys": list(self._plan.standbys[id].nodes),
+                "wanted": sorted(one.wanted),
+                "served": one.unserved_since is None,
+            }
+            for id, one in self._partitions.items()
+        ]

@@ -1,0 +1,165 @@
+"""The coordinator's process: heartbeats to every node, and orders to those that stand by.  A thin shell.
+
+Nothing of the data path goes through it.  While it is away nobody takes over; everything else goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from replicas.coordination import Coordination, Decision
+from replicas.coordinator_store import CoordinatorStore
+from replicas.links import Identity
+from replicas.serving import Bystander, Injector, Server
+from replicas.upstream import Upstream
+from spe.env import Env
+from spe.errors import RemoteProtocolError, SpeError
+from spe.plan import COORDINATOR, Plan
+from spe.states import NodeId
+from spe.strings import StringPool
+from spe.wire.messages import HeartbeatAnswer, Message, Order, OrderAnswer
+
+#: Orders under way at once; an answer that does not come is not waited for.
+UNANSWERED: Final = 256
+
+
+class Superseded(SpeError):
+    """A later coordinator has begun; this one must end."""
+
+
+class Coordinator(Bystander):
+    """Runs until cancelled, or superseded; answers ``spe status``.
+
+    Args:
+      env: clock, network, storage, trace.
+      plan: the cluster.
+      token: shared secret of the cluster.
+      injector: makes faults happen in this process, for experiments.
+    """
+
+    who = COORDINATOR
+
+    def __init__(self, env: Env, plan: Plan, *, token: str = "", injector: Injector | None = None) -> None:
+        self._injector = injector
+        self._env = env
+        self._plan = plan
+        self._me = Identity("control", COORDINATOR, env.clock.wall_us(), token)
+        self._store = CoordinatorStore(env)
+        now = env.clock.monotonic_us()
+        timing = plan.timing
+        self.coordination = Coordination(
+            plan, now, patience_us=timing.heartbeat_us, recovery_us=4 * max(timing.request_us, timing.connect_us)
+        )
+        for id, nodes in self._store.wanted().items():
+            if id in plan.standbys:
+                self.coordination.want(id, nodes)
+        self._upstream = Upstream(
+            env,
+            plan,
+            self._me,
+            pool=StringPool(),
+            heard=self._heard,
+            gone=self._gone,
+            other_message=self._answered,
+        )
+        self._epoch = 0
+        self._number = self._store.last_number()
+        self._open: dict[int, Decision] = {}
+        self._superseded: str | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled; ``task_status`` gets the bound address.
+
+        Raises:
+          Superseded: a node follows a later coordinator.
+          OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
+        """
+        self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
+        server = Server(self._env, self._plan, self._me, self)
+        self._env.trace.event("coordinator_began", epoch=self._epoch)
+        try:
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(self._env.network.serve, self._plan.coordinator, server.handle)
+                await nursery.start(self._upstream.run, {n: node.address for n, node in self._plan.nodes.items()})
+                task_status.started(address)
+                await self._decide()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._store.close()
+        raise Superseded(self._superseded or "")
+
+    async def _decide(self) -> None:
+        """Until it is superseded."""
+        while self._superseded is None:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            for decision in self.coordination.decide(self._env.clock.monotonic_us()):
+                await self._order(decision)
+
+    async def _order(self, decision: Decision) -> None:
+        self._number += 1
+        self._open[self._number] = decision
+        while len(self._open) > UNANSWERED:
+            del self._open[next(iter(self._open))]
+        replica = decision.replica
+        self._env.trace.event("ordered", verb=decision.verb, replica=str(replica), number=self._number)
+        await self._upstream.tell(
+            replica.node, Order(self._epoch, self._number, decision.verb, replica.unit, replica.partition)
+        )
+
+    def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
+
+    def _gone(self, peer: str) -> None:
+        self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
+
+    async def _answered(self, peer: str, message: Message) -> None:
+        if not isinstance(message, OrderAnswer):
+            raise RemoteProtocolError(f"unexpected {type(message).__name__} for a coordinator")
+        decision = self._open.pop(message.number, None)
+        if message.epoch > self._epoch:
+            self._superseded = (
+                f"{peer} follows a coordinator that began later (epoch {message.epoch}, ours {self._epoch})"
+            )
+        if decision is None:
+            return
+        if message.error:
+            self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
+        try:
+            await self._store.ordered(
+                message.number,
+                self._epoch,
+                self._env.clock.wall_us(),
+                decision.verb,
+                str(decision.replica),
+                message.error,
+            )
+        except OSError as error:  # a note for people: what counts is what runs, and heartbeats tell that
+            self._env.trace.event("order_not_noted", why=str(error))
+
+    # --- answering for ourselves (replicas.serving.Service) ---
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "kind": "coordinator",
+            "name": COORDINATOR,
+            "incarnation": self._epoch,
+            "partitions": self.coordination.status(),
+        }
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+async def run_coordinator(
+    env: Env,
+    plan: Plan,
+    *,
+    token: str = "",
+    injector: Injector | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a coordinator until cancelled.  Raises Superseded."""
+    await Coordinator(env, plan, token=token, injector=injector).run(task_status=task_status)

@@ -1,0 +1,111 @@
+"""A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
+
+What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become.
+So whoever stands by can always go on from its checkpoint, and from nothing while it has none (docs/rules.md S).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicas.feeds import Action
+from replicas.inputs import Input
+from spe.plan import Channel, Plan, ReplicaId
+from spe.states import NodeState
+from spe.wire.messages import OutputStatus
+
+#: An input's producer that is so full asks for a checkpoint before its time.
+FULL = 0.5
+
+
+class Standby:
+    """An owner of acknowledgements (replicas.upstream) that reads nothing.
+
+    Args:
+      plan: the cluster.
+      id: of the replica that it would be.
+      now: monotonic microseconds.
+    """
+
+    def __init__(self, plan: Plan, id: ReplicaId, now: int) -> None:
+        self.id = id
+        self.name = str(id)
+        self.inputs: Sequence[Input] = ()
+        self._channels = plan.unit[id.unit].channels_in()
+        self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
+        self._every_us = plan.standbys[id.of].every_us
+        self._positions = [0 for _ in self._channels]
+        self._told: dict[str, OutputStatus] = {}
+        #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
+        self._made_from: tuple[int, int] | None = None
+        self._looked_at = now
+        #: How far the maker was when we asked: what it sends is no older.
+        self._asked_at: tuple[int, int] | None = None
+        self._crowded: set[str] = set()
+        self.checkpoints = 0
+
+    # --- an owner ---
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        return []
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return list(zip(self._channels, self._positions, strict=True))
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    def delivered(self) -> None:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    async def room(self, index: int) -> None:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    # --- news ---
+
+    def heard(self, peer: str, outputs: Mapping[Channel, OutputStatus]) -> None:
+        """A heartbeat answer of a node or a source."""
+        told = outputs.get(self._output)
+        if told is None:
+            self._told.pop(peer, None)
+        else:
+            self._told[peer] = told
+        crowded = any(outputs[c].fill >= FULL for c in self._channels if c in outputs)
+        (self._crowded.add if crowded else self._crowded.discard)(peer)
+
+    def lost(self, peer: str) -> None:
+        self._told.pop(peer, None)
+        self._crowded.discard(peer)
+
+    def wish(self, now: int) -> str | None:
+        """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
+        if not self._crowded and now - self._looked_at < self._every_us:
+            return None
+        able = {p: o for p, o in self._told.items() if o.state is not NodeState.RECOVERING}
+        best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
+        if best is None or (able[best].last_id, able[best].frontier) == self._made_from:
+            return None
+        self._looked_at = now
+        self._asked_at = (able[best].last_id, able[best].frontier)
+        return best
+
+    def useful(self, snapshot: Mapping[str, Any]) -> bool:
+        """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
+        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._positions, strict=True))
+
+    def holds(self, snapshot: Mapping[str, Any]) -> None:
+        """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
+        self._positions = [int(p) for p in snapshot["positions"]]
+        self._made_from = self._asked_at
+        self.checkpoints += 1
+
+    def status(self) -> dict[str, Any]:
+        """What ``spe status`` shows of it."""
+        return {
+            "unit": self.id.unit,
+            "partition": self.id.partition,
+            "checkpoints": self.checkpoints,
+            "positions": {str(c): p for c, p in zip(self._channels, self._positions, strict=True)},
+            "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
+        }

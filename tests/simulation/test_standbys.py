@@ -1,0 +1,135 @@
+"""Passive replicas (docs/rules.md S): a partition whose only replica dies goes on from its standby's checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from consistency.checking.history import Delivered
+from replicas.simulation.cluster import SimCluster
+from spe.batch import Batch, Element
+from spe.plan import COORDINATOR, Plan, Standbys
+from spe.states import Kind, NodeState
+from tests.simulation.test_buffers import longer
+from tests.simulation.test_cluster import make_plan
+from tests.support.situations import Met, play, until
+
+SECOND = 1_000_000
+
+
+def with_standbys(plan: Plan, every_us: int = SECOND) -> Plan:
+    """The first node of each partition runs it, the others stand by."""
+    return replace(
+        plan,
+        placement={id: nodes[:1] for id, nodes in plan.placement.items()},
+        standbys={id: Standbys(nodes[1:], every_us) for id, nodes in plan.placement.items()},
+    )
+
+
+def runs(cluster: SimCluster, replica: str) -> bool:
+    return replica in cluster.replicas() and cluster.replicas()[replica].state is NodeState.STABLE
+
+
+def gone(cluster: SimCluster, replica: str) -> bool:
+    return replica not in cluster.replicas()
+
+
+def tentative(met: Met) -> int:
+    return sum(len(e.element) for e in met.history if isinstance(e, Delivered) and is_tentative(e.element))
+
+
+def is_tentative(element: Element) -> bool:
+    return isinstance(element, Batch) and element.kind is Kind.TENTATIVE
+
+
+def test_a_standby_takes_over_and_stands_by_again() -> None:
+    plan = with_standbys(longer(make_plan(1), 12))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(4)
+        assert sorted(cluster.replicas()) == ["u1/0@n1a"]
+        cluster.kill("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1a"))
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    met = play(plan, script)
+    (span,) = met.spans("u1/0@n1b", NodeState.STABLE)[:1]
+    assert span[0] < 5 * SECOND
+    assert tentative(met) == 0, "a failure shorter than αX is masked"
+
+
+def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
+    """Source replay: what stands by and holds nothing acknowledges nothing, so upstream has everything."""
+    plan = with_standbys(longer(make_plan(1), 12), every_us=3600 * SECOND)
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(4)
+        cluster.kill("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1a"))
+
+    assert any("u1/0@n1b origin=nothing" in line for line in play(plan, script).log)
+
+
+@pytest.mark.parametrize("dead", [("n1a", "n2a"), ("n1a", "n2a", "n3a"), ("n2a", "n3a")])
+def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tuple[str, ...]) -> None:
+    """Correlated failure: upstream's checkpoint holds what downstream's does not, for it was trimmed by it."""
+    plan = with_standbys(longer(make_plan(3), 14))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(4.3)
+        for node in dead:
+            cluster.kill(node)
+        helpers = [f"u{n[1]}/0@{n[:2]}b" for n in dead]
+        await until(lambda: all(runs(cluster, helper) for helper in helpers))
+        await trio.sleep(2)
+        for node in dead:
+            cluster.restart(node)
+        await until(lambda: all(gone(cluster, helper) for helper in helpers))
+
+    play(plan, script)
+
+
+def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
+    """What it held lies on its disk."""
+    plan = with_standbys(longer(make_plan(2), 14))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(4.3)
+        for node in ("n1a", "n1b"):
+            cluster.kill(node, power=True)
+        await trio.sleep(1)
+        cluster.restart("n1b")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    play(plan, script)
+
+
+def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_was() -> None:
+    plan = with_standbys(longer(make_plan(1), 14))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(2)
+        cluster.kill(COORDINATOR)
+        await trio.sleep(2)
+        cluster.kill("n1a")
+        await trio.sleep(1)
+        assert gone(cluster, "u1/0@n1b")
+        cluster.restart(COORDINATOR)
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.kill(COORDINATOR)
+        cluster.restart("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1a"))
+        await trio.sleep(1)
+        assert runs(cluster, "u1/0@n1b")
+        cluster.restart(COORDINATOR)
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    play(plan, script)

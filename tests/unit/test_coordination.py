@@ -1,0 +1,112 @@
+"""What the coordinator decides, from heartbeats written by hand (docs/rules.md S)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replicas.coordination import REPEAT_US, Coordination
+from spe.plan import PartitionId, Plan, Standbys
+from spe.states import NodeId, NodeState, UnitId
+from spe.wire.messages import OutputStatus
+from tests.simulation.test_cluster import make_plan
+
+A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
+PARTITION = PartitionId(UnitId("u1"), 0)
+PATIENCE, RECOVERY = 100, 2_000
+STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeState.RECOVERING
+
+
+def plan() -> Plan:
+    found = make_plan(1, replicas=3)
+    return replace(found, placement={PARTITION: (A,)}, standbys={PARTITION: Standbys((B, C), 1)})
+
+
+class World:
+    """A coordinator, and what each node would answer; None: it is dead."""
+
+    def __init__(self) -> None:
+        self.coordination = Coordination(plan(), 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
+
+    def at(self, now: int) -> str:
+        for node, state in self.nodes.items():
+            if state is None:
+                self.coordination.lost(node, now)
+            elif isinstance(state, NodeState):
+                self.coordination.heard(node, [OutputStatus("s1", 0, state, False, 0, 0, 0, 1, 0.0)], now)
+            else:
+                self.coordination.heard(node, [], now)
+        return " ".join(f"{d.verb}@{d.replica.node}" for d in self.coordination.decide(now))
+
+
+def test_while_somebody_serves_a_partition_nobody_is_told_anything() -> None:
+    world = World()
+    for state in (STABLE, UP_FAILURE, NodeState.STABILIZATION):
+        world.nodes[A] = state
+        assert world.at(10) == ""
+        assert world.at(10 * RECOVERY) == ""
+
+
+def test_the_first_standby_that_lives_takes_over_when_patience_is_over() -> None:
+    world = World()
+    world.at(10)
+    world.nodes |= {A: None, B: None}
+    assert world.at(20) == ""
+    assert world.at(20 + PATIENCE) == "install@n1c"
+
+
+def test_a_replica_that_recovers_gets_more_time_for_it_may_need_nobody() -> None:
+    world = World()
+    world.nodes[A] = RECOVERING
+    assert world.at(10) == ""
+    assert world.at(RECOVERY - 1) == ""
+    assert world.at(RECOVERY) == "install@n1b", "counted from the start, when nobody served it either"
+
+
+def test_a_node_that_was_never_heard_of_may_still_be_starting() -> None:
+    world = World()
+    world.nodes[A] = None
+    assert world.at(PATIENCE) == ""
+    assert world.at(RECOVERY) == "install@n1b"
+
+
+def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
+    world = World()
+    world.at(10)
+    world.nodes[A] = None
+    world.at(20)
+    assert world.at(200) == "install@n1b"
+    assert world.at(300) == ""
+    assert world.at(200 + REPEAT_US) == "install@n1b"
+    world.nodes[B] = RECOVERING
+    assert world.at(200 + 3 * REPEAT_US) == ""
+
+
+def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() -> None:
+    world = World()
+    world.nodes |= {A: RECOVERING, B: STABLE}
+    assert world.at(10) == ""
+    world.nodes[A] = UP_FAILURE
+    assert world.at(20) == ""
+    world.nodes |= {A: STABLE, B: UP_FAILURE}
+    assert world.at(30) == "", "while something is broken two are better than one"
+    world.nodes[B] = STABLE
+    assert world.at(40) == "retire@n1b"
+
+
+def test_helpers_retire_one_after_the_other_the_last_first() -> None:
+    world = World()
+    world.nodes |= {B: STABLE, C: STABLE}
+    assert world.at(10) == "retire@n1c"
+    world.nodes[C] = "stands by"
+    assert world.at(20) == "retire@n1b"
+
+
+def test_a_standby_that_is_wanted_runs_and_stays() -> None:
+    world = World()
+    world.coordination.want(PARTITION, [C])
+    assert world.at(10) == "install@n1c"
+    world.nodes[C] = STABLE
+    assert world.at(20) == ""
+    world.coordination.want(PARTITION, [])
+    assert world.at(30 + REPEAT_US) == "retire@n1c"

@@ -1,0 +1,91 @@
+"""What a passive replica asks for and acknowledges (docs/rules.md S)."""
+
+from __future__ import annotations
+
+from replicas.standby import FULL, Standby
+from spe.plan import Channel, ReplicaId
+from spe.states import NodeId, NodeState, StreamId
+from spe.wire.messages import OutputStatus
+from tests.unit.test_coordination import PARTITION, plan
+
+EVERY = 1
+A, C = "n1a", "n1c"
+
+
+def standby() -> Standby:
+    return Standby(plan(), ReplicaId(*PARTITION, NodeId("n1b")), 0)
+
+
+def output(last_id: int, *, state: NodeState = NodeState.STABLE, stream: str = "s1", fill: float = 0.0) -> OutputStatus:
+    return OutputStatus(stream, 0, state, False, last_id, last_id, 0, 1, fill)
+
+
+def hears(one: Standby, peer: str, *outputs: OutputStatus) -> None:
+    one.heard(peer, {Channel(StreamId(o.stream), o.partition): o for o in outputs})
+
+
+def snapshot(*positions: int) -> dict[str, list[int]]:
+    return {"positions": list(positions)}
+
+
+def positions(one: Standby) -> list[int]:
+    return [upto for _, upto in one.acks()]
+
+
+def test_it_acknowledges_what_lies_on_its_disk_and_before_that_nothing() -> None:
+    one = standby()
+    assert [(str(c), upto) for c, upto in one.acks()] == [("a/0", 0), ("b/0", 0), ("c/0", 0)]
+    one.holds(snapshot(5, 6, 7))
+    assert positions(one) == [5, 6, 7]
+
+
+def test_it_asks_whoever_is_furthest_once_per_interval() -> None:
+    one = standby()
+    assert one.wish(EVERY) is None, "nobody runs it"
+    hears(one, A, output(10))
+    hears(one, C, output(12))
+    assert one.wish(EVERY - 1) is None
+    assert one.wish(EVERY) == C
+    assert one.wish(EVERY) is None
+    assert one.wish(2 * EVERY) == C
+
+
+def test_it_asks_nobody_who_recovers_or_is_gone() -> None:
+    one = standby()
+    hears(one, A, output(10, state=NodeState.RECOVERING))
+    assert one.wish(EVERY) is None
+    hears(one, A, output(10))
+    one.lost(A)
+    assert one.wish(EVERY) is None
+    hears(one, A, output(10))
+    hears(one, A)
+    assert one.wish(EVERY) is None, "its node answers, and does not run it"
+
+
+def test_it_does_not_ask_again_for_what_it_has() -> None:
+    one = standby()
+    hears(one, A, output(10))
+    assert one.wish(EVERY) == A
+    one.holds(snapshot(1, 1, 1))
+    assert one.wish(5 * EVERY) is None
+    hears(one, A, output(11))
+    assert one.wish(6 * EVERY) == A
+
+
+def test_a_full_producer_makes_it_ask_before_its_time() -> None:
+    one = standby()
+    hears(one, A, output(10))
+    assert one.wish(EVERY) == A
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(EVERY) == A
+    hears(one, "source:b", output(99, stream="b", fill=FULL / 2))
+    assert one.wish(EVERY) is None
+
+
+def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
+    """Upstream may have forgotten what it would need."""
+    one = standby()
+    one.holds(snapshot(5, 6, 7))
+    assert one.useful(snapshot(5, 6, 7))
+    assert one.useful(snapshot(9, 6, 7))
+    assert not one.useful(snapshot(9, 5, 9))
