@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -146,13 +147,6 @@ class NodeProcess:
 
     def _host(self, id: ReplicaId) -> None:
         """Makes a replica, empty and RECOVERING, in place of the one that may be there."""
-        trace, history, clock = self._env.trace.event, self._env.history, self._env.clock
-
-        def told(state: NodeState, fresh: bool) -> None:
-            trace("state", replica=str(id), state=state.name, fresh=fresh)
-            if history is not None:
-                history(StateChanged(clock.monotonic_us(), str(id), state, fresh))
-
         signals = [Signal() for _ in self._plan.unit[id.unit].outputs]
         spill, shelves = self._spill, list[Shelf]()
 
@@ -167,7 +161,7 @@ class NodeProcess:
             random=self._env.random,
             now=self._env.clock.monotonic_us(),
             wake=lambda output: signals[output].wake(),
-            told=told,
+            told=partial(self._told, id),
             shelf=None if spill is None else shelf,
         )
         hosted = Hosted(replica, signals, shelves)
@@ -176,6 +170,11 @@ class NodeProcess:
         for log in replica.logs:
             self._channels[log.channel] = id.of
         self._upstream.add(hosted)
+
+    def _told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
+        self._env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
+        if self._env.history is not None:
+            self._env.history(StateChanged(self._env.clock.monotonic_us(), str(id), state, fresh))
 
     def _put_away(self, partition: PartitionId) -> None:
         """Ends a replica that may be there; whoever reads it is cut off."""
@@ -192,7 +191,7 @@ class NodeProcess:
         for signal in old.outputs.values():
             signal.wake()
 
-    # --- running and standing by (S) ---
+    # --- running and standing by (H) ---
 
     def _run_replica(self, id: ReplicaId) -> None:
         self._host(id)
@@ -276,8 +275,10 @@ class NodeProcess:
         if message.verb == "install" and id.of in self._standbys:
             self._upstream.remove(self._standbys.pop(id.of).name)
             self._run_replica(id)
+            self._hosted[id.of].replica.partners_are_known = True
         elif message.verb == "retire" and id.of in self._hosted:
             self._stand_by(id)
+            self._told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
         return ""
 
     async def _remember_epoch(self, epoch: int) -> None:

@@ -104,6 +104,8 @@ class Replica:
         if plan.disk_us(id) is not None:
             self._durable = [0 for _ in self.inputs]
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
+        #: Whoever is not heard now has not been for long: we stood by, and listened (H3).
+        self.partners_are_known = False
         self.core = UnitReplica(
             self.unit,
             self.sunion,
@@ -253,7 +255,7 @@ class Replica:
             if state not in (None, NodeState.RECOVERING):
                 return name
         waited = now - self._started_at
-        unknown = any(state is None for state in self.partners.values())
+        unknown = not self.partners_are_known and any(state is None for state in self.partners.values())
         if unknown and waited < self.plan.timing.request_us:
             return None
         patience = self.node.x_us if self.stored is None else self.plan.timing.request_us

@@ -1,7 +1,8 @@
 """A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
 
-What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become.
-So whoever stands by can always go on from its checkpoint, and from nothing while it has none (docs/rules.md S).
+What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become; but
+no more than the older of the two checkpoints on its disk holds, for the newer one may turn out damaged.  So whoever
+stands by can always go on from a checkpoint, and from nothing while it has none (docs/rules.md H).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Standby:
         self._channels = plan.unit[id.unit].channels_in()
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
         self._every_us = plan.standbys[id.of].every_us
-        self._positions = [0 for _ in self._channels]
+        #: Of the newest checkpoint and of the one before it, which is what we acknowledge.
+        self._held = self._positions = [0 for _ in self._channels]
         self._told: dict[str, OutputStatus] = {}
         #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
         self._made_from: tuple[int, int] | None = None
@@ -84,7 +86,10 @@ class Standby:
             return None
         able = {p: o for p, o in self._told.items() if o.state is not NodeState.RECOVERING}
         best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
-        if best is None or (able[best].last_id, able[best].frontier) == self._made_from:
+        if best is None:
+            return None
+        nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
+        if nothing_new and self._positions == self._held:
             return None
         self._looked_at = now
         self._asked_at = (able[best].last_id, able[best].frontier)
@@ -92,11 +97,11 @@ class Standby:
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:
         """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
-        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._positions, strict=True))
+        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._held, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
-        self._positions = [int(p) for p in snapshot["positions"]]
+        self._positions, self._held = self._held, [int(p) for p in snapshot["positions"]]
         self._made_from = self._asked_at
         self.checkpoints += 1
 
@@ -106,6 +111,6 @@ class Standby:
             "unit": self.id.unit,
             "partition": self.id.partition,
             "checkpoints": self.checkpoints,
-            "positions": {str(c): p for c, p in zip(self._channels, self._positions, strict=True)},
+            "positions": {str(c): p for c, p in zip(self._channels, self._held, strict=True)},
             "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
         }

@@ -171,7 +171,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Standbys:
-    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (docs/rules.md S).
+    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (docs/rules.md H).
 
     Attributes:
       nodes: where; the first that can is taken first.

@@ -51,7 +51,7 @@ def cover(history: History, plan: Plan, counters: Counters) -> None:
 class _Cover:
     def __init__(self, plan: Plan, counters: Counters) -> None:
         self._counters = counters
-        self._states = {f"{of}@{n}": NodeState.RECOVERING for of, nodes in plan.placement.items() for n in nodes}
+        self._states = {f"{of}@{n}": NodeState.RECOVERING for of in plan.placement for n in plan.hosts(of)}
         self._producers: dict[tuple[Channel, str], str] = {
             (Channel(stream, of.partition), node): f"{of}@{node}"
             for of, nodes in plan.placement.items()

@@ -55,8 +55,8 @@ class _Follow:
         self._since: dict[tuple[str, Channel, str], int] = {}
         self._inputs = [
             (f"{of}@{node}", channel)
-            for of, nodes in plan.placement.items()
-            for node in nodes
+            for of in plan.placement
+            for node in plan.hosts(of)
             for channel in plan.unit[of.unit].channels_in()
         ] + [
             (f"client:{name}", Channel(s, p))
@@ -87,6 +87,8 @@ class _Follow:
             case ProcessUp(_, host):
                 for consumer in {c for c, _ in self._feeds if host_of(c) == host}:
                     self._forget(consumer)
+                for replica in [r for r in self._states if host_of(r) == host]:
+                    del self._states[replica]  # it may stand by from now on, and then says nothing
             case FaultBegan() | FaultEnded() | ProcessDown():
                 pass  # the world may be another one
             case _:
@@ -101,9 +103,8 @@ class _Follow:
         """What has lasted too long by now."""
         for consumer, channel in self._inputs:
             host = host_of(consumer)
-            ready = (
-                host not in world.down | world.disturbed
-                and self._states.get(consumer, NodeState.STABLE) is not NodeState.RECOVERING
+            ready = host not in world.down | world.disturbed and (
+                consumer == host or self._states.get(consumer, NodeState.RECOVERING) is not NodeState.RECOVERING
             )
             main = next((p for m, p in self._feeds.get((consumer, channel), {}).values() if m == "main"), None)
             for node, replica in self._producers.get(channel, ()):

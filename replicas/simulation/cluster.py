@@ -26,7 +26,7 @@ from consistency.checking.history import FaultBegan, FaultEnded, History, Proces
 from replicas.client import Client
 from replicas.client_view import Change
 from replicas.comparison import ChannelRows
-from replicas.coordinator import Coordinator
+from replicas.coordinator import Coordinator, Superseded
 from replicas.faults import processes_of
 from replicas.node import NodeProcess
 from replicas.observation import buffers
@@ -325,7 +325,11 @@ class SimCluster:
         )
 
     async def _coordinator(self) -> None:
-        await Coordinator(self.env(COORDINATOR), self.plan).run()
+        try:
+            await Coordinator(self.env(COORDINATOR), self.plan).run()
+        except Superseded as error:
+            self._note(f"{COORDINATOR} ended: {error}")
+            self.kill(COORDINATOR)
 
     async def _client(self, name: str) -> None:
         client = Client(self.env(f"client:{name}"), self.plan, name)

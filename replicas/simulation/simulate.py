@@ -110,8 +110,8 @@ def is_quiet(cluster: SimCluster) -> bool:
     plan, replicas = cluster.plan, cluster.replicas()
     if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
         return False
-    if len(replicas) < sum(len(nodes) for nodes in plan.placement.values()):
-        return False
+    if replicas.keys() != {str(id) for node in plan.nodes for id in plan.replicas_on(node)}:
+        return False  # somebody has not begun yet, or still helps out
     for replica in replicas.values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
             return False

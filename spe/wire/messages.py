@@ -343,7 +343,7 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """The coordinator wants a standby to run, or to stand by again (docs/rules.md S).
+    """The coordinator wants a standby to run, or to stand by again (docs/rules.md H).
 
     Attributes:
       epoch: of the coordinator; a node that has heard a later one refuses.

@@ -1,4 +1,4 @@
-"""Passive replicas (docs/rules.md S): a partition whose only replica dies goes on from its standby's checkpoint."""
+"""Passive replicas (docs/rules.md H): a partition whose only replica dies goes on from its standby's checkpoint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Element
 from spe.plan import COORDINATOR, Plan, Standbys
 from spe.states import Kind, NodeState
+from spe.wire.messages import Order
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.support.situations import Met, play, until
@@ -133,3 +134,42 @@ def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_wa
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
     play(plan, script)
+
+
+def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
+    """H2: what follows the older of the two is still upstream, so nothing is lost; the damage is said by name."""
+    plan = with_standbys(longer(make_plan(2), 14))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(5.3)
+        files = cluster.disks["n2b"].files
+        newest = max(path for path in files if path.suffix == ".checkpoint")
+        files[newest].written[len(files[newest].written) // 2] ^= 1
+        cluster.kill("n2a")
+        await until(lambda: runs(cluster, "u2/0@n2b"))
+        cluster.restart("n2a")
+        await until(lambda: gone(cluster, "u2/0@n2b"))
+
+    met = play(plan, script)
+    assert sum("checkpoint_refused" in line for line in met.log) == 1
+    assert any("u2/0@n2b origin=disk" in line for line in met.log)
+
+
+def test_an_older_coordinator_is_refused_and_ends() -> None:
+    """H6: two of them, by mistake: a node follows the one that began later, and the other hears of it."""
+    plan = with_standbys(longer(make_plan(1), 16))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(2)
+        later = cluster.env("n1b").clock.wall_us() + 3 * SECOND
+        await cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
+        cluster.kill("n1a")
+        await trio.sleep(4)
+        assert gone(cluster, "u1/0@n1b"), "it follows no older one"
+        cluster.restart(COORDINATOR)
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    met = play(plan, script)
+    assert any("coordinator ended: n1b follows a coordinator that began later" in line for line in met.log)

@@ -1,4 +1,4 @@
-"""What the coordinator decides, from heartbeats written by hand (docs/rules.md S)."""
+"""What the coordinator decides, from heartbeats written by hand (docs/rules.md H)."""
 
 from __future__ import annotations
 

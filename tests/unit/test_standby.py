@@ -1,4 +1,4 @@
-"""What a passive replica asks for and acknowledges (docs/rules.md S)."""
+"""What a passive replica asks for and acknowledges (docs/rules.md H)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ def positions(one: Standby) -> list[int]:
     return [upto for _, upto in one.acks()]
 
 
-def test_it_acknowledges_what_lies_on_its_disk_and_before_that_nothing() -> None:
+def test_it_acknowledges_what_the_older_of_its_two_checkpoints_holds() -> None:
+    """The newer one may turn out damaged, and upstream must have what follows the other."""
     one = standby()
     assert [(str(c), upto) for c, upto in one.acks()] == [("a/0", 0), ("b/0", 0), ("c/0", 0)]
     one.holds(snapshot(5, 6, 7))
+    assert positions(one) == [0, 0, 0]
+    one.holds(snapshot(8, 8, 9))
     assert positions(one) == [5, 6, 7]
 
 
@@ -67,9 +70,12 @@ def test_it_does_not_ask_again_for_what_it_has() -> None:
     hears(one, A, output(10))
     assert one.wish(EVERY) == A
     one.holds(snapshot(1, 1, 1))
-    assert one.wish(5 * EVERY) is None
+    assert one.wish(5 * EVERY) == A, "the older one holds less, so upstream keeps more than it need"
+    one.holds(snapshot(1, 1, 1))
+    assert positions(one) == [1, 1, 1]
+    assert one.wish(9 * EVERY) is None
     hears(one, A, output(11))
-    assert one.wish(6 * EVERY) == A
+    assert one.wish(9 * EVERY) == A
 
 
 def test_a_full_producer_makes_it_ask_before_its_time() -> None:
