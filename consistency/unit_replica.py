@@ -159,7 +159,8 @@ class UnitReplica:
             return self._redo.checkpoint(self.sunion.restart_point()), positions
         if self._mark is not None and self.sunion.tainted:
             return self._live.back(self._mark).checkpoint(self._mark.restart), positions
-        return self._live.checkpoint(self.sunion.next), positions
+        # What we keep since a periodic checkpoint is for a redo of ours: whoever installs this begins behind it.
+        return self._live.checkpoint(self.sunion.next), self.sunion.needed_from(self.sunion.next)
 
     def stable_output(self, output: int) -> SOutput:
         """Where the stable tuples of an output come from now."""

@@ -437,7 +437,10 @@ class SUnion:
         return end <= self._released_for_good() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
 
     def acknowledged(self) -> list[int]:
-        restart = self.restart_point()
+        return self.needed_from(self.restart_point())
+
+    def needed_from(self, restart: int) -> list[int]:
+        """Per input the last id that a copy restored at ``restart`` does not need."""
         return [i.acknowledged(restart) for i in self.inputs]
 
     def _bounded(self, low: int, end: int, max_rows: int, *, tentative: bool = False) -> int:

@@ -184,7 +184,8 @@ def _rows(
     if len(given) != fragment.partitions:
         problems.add(path, f"lists {len(given)} partitions; expected nodes for each of {fragment.partitions}")
     for p, row in enumerate(given):
-        _check_row(row, (*path, p), nodes, problems)
+        if row or section == "replicas":
+            _check_row(row, (*path, p), nodes, problems)
         for r, node in enumerate(row):
             if p < len(taken) and node in taken[p]:
                 problems.add((*path, p, r), f"{node!r} runs this partition already; expected another node")

@@ -129,7 +129,10 @@ def _replica_rows(plan: Plan, unit: Unit) -> list[list[str]]:
     rows = []
     for p in range(unit.partitions):
         id = PartitionId(unit.id, p)
-        rows.append([str(id), ", ".join(f"{n} ({_x(plan.share(unit.id, n))})" for n in plan.placement[id])])
+        where = ", ".join(f"{n} ({_x(plan.share(unit.id, n))})" for n in plan.placement[id])
+        if (standbys := plan.standbys.get(id)) is not None:
+            where += f"; standby {', '.join(standbys.nodes)}, a checkpoint every {show_duration(standbys.every_us)}"
+        rows.append([str(id), where])
     return rows
 
 
@@ -142,6 +145,8 @@ def _nodes(plan: Plan) -> list[str]:
     for node in plan.nodes.values():
         policy = f"{node.during_failure} in failure, {node.during_stabilization} in stabilization"
         hosts = ", ".join(f"{r.unit}/{r.partition}" for r in plan.replicas_on(node.id)) or "nothing"
+        if passive := plan.standbys_on(node.id):
+            hosts += f"; standby of {', '.join(f'{r.unit}/{r.partition}' for r in passive)}"
         rows.append([str(node.id), _address(node.address), _x(node), policy, _reconcile(node), hosts])
     return table(rows)
 

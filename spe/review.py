@@ -139,7 +139,7 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
     alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
     for unit in plan.units:
-        hosts = {n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]}
+        hosts = {n for p in range(unit.partitions) for n in plan.hosts(PartitionId(unit.id, p))}
         for node in (n for n in plan.nodes.values() if n.id in hosts):
             share = plan.share(unit.id, node.id)
             for short in _shortfalls(plan, unit, share.alpha_x_us):
@@ -276,15 +276,18 @@ def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...
 
 
 def _replicas(plan: Plan) -> Iterator[Finding]:
-    single: dict[str, list[str]] = {}
+    single: dict[tuple[str, bool], list[str]] = {}
     for partition, nodes in plan.placement.items():
         if len(nodes) < 2:
-            single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
-    for fragment, partitions in single.items():
+            key = plan.unit[partition.unit].fragment, partition in plan.standbys
+            single.setdefault(key, []).append(str(partition))
+    for (fragment, passive), partitions in single.items():
+        until = "until a standby has taken over" if passive else "while its node is down"
+        have = "have" if len(partitions) > 1 else "has"
         yield Finding(
             Severity.WARNING,
             ("fragments", fragment, "replicas"),
-            f"{', '.join(partitions)} has fewer than 2 replicas: while its node is down, results are tentative",
+            f"{', '.join(partitions)} {have} fewer than 2 replicas: {until}, results are tentative",
         )
 
 
@@ -293,7 +296,7 @@ def _unused(plan: Plan) -> Iterator[Finding]:
     for stream in plan.sources:
         if stream not in read:
             yield Finding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
-    hosts = {n for nodes in plan.placement.values() for n in nodes}
+    hosts = {n for id in plan.placement for n in plan.hosts(id)}
     for node in plan.nodes:
         if node not in hosts:
             yield Finding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
