@@ -101,6 +101,11 @@ class Coordination:
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
+    def helps(self, partition: PartitionId) -> bool:
+        """Does the first standby run, and is it STABLE?"""
+        first = self._plan.standbys[partition].nodes[0]
+        return self._partitions[partition].running.get(first) is NodeState.STABLE
+
     # --- orders ---
 
     def decide(self, now: int) -> list[Decision]:

@@ -1,23 +1,25 @@
-"""The coordinator's process: heartbeats to every node, and orders to those that stand by.  A thin shell.
+"""The coordinator's process: heartbeats to everybody, and orders to those that stand by.  A thin shell.
 
 Nothing of the data path goes through it.  While it is away nobody takes over; everything else goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import trio
 
+from replicas.activation import Activation, RateMeter
 from replicas.coordination import Coordination, Decision
 from replicas.coordinator_store import CoordinatorStore
 from replicas.links import Identity
 from replicas.serving import Bystander, Injector, Server
 from replicas.upstream import Upstream
+from spe.deploy import processes
 from spe.env import Env
 from spe.errors import RemoteProtocolError, SpeError
-from spe.plan import COORDINATOR, Plan
+from spe.plan import COORDINATOR, PartitionId, Plan
 from spe.states import NodeId
 from spe.strings import StringPool
 from spe.wire.messages import HeartbeatAnswer, Message, Order, OrderAnswer
@@ -53,9 +55,17 @@ class Coordinator(Bystander):
         self.coordination = Coordination(
             plan, now, patience_us=timing.heartbeat_us, recovery_us=4 * max(timing.request_us, timing.connect_us)
         )
-        for id, nodes in self._store.wanted().items():
-            if id in plan.standbys:
-                self.coordination.want(id, nodes)
+        settings = plan.coordinator
+        self.activation = Activation(
+            plan,
+            settings.budget,
+            algorithm=settings.algorithm,
+            margin=settings.margin,
+            active=self._store.wanted(),
+        )
+        for id, nodes in self.activation.wanted().items():
+            self.coordination.want(id, nodes)
+        self._meter = RateMeter(plan, now)
         self._upstream = Upstream(
             env,
             plan,
@@ -82,9 +92,11 @@ class Coordinator(Bystander):
         self._env.trace.event("coordinator_began", epoch=self._epoch)
         try:
             async with trio.open_nursery() as nursery:
-                address = await nursery.start(self._env.network.serve, self._plan.coordinator, server.handle)
-                await nursery.start(self._upstream.run, {n: node.address for n, node in self._plan.nodes.items()})
+                address = await nursery.start(self._env.network.serve, self._plan.coordinator.address, server.handle)
+                everybody = processes(self._plan)
+                await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
                 task_status.started(address)
+                nursery.start_soon(self._plan_actives)
                 await self._decide()
                 nursery.cancel_scope.cancel()
         finally:
@@ -98,6 +110,38 @@ class Coordinator(Bystander):
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 await self._order(decision)
 
+    async def _plan_actives(self) -> None:
+        """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
+        every_us, activation = self._plan.coordinator.adapt_us, self.activation
+        if len(activation.active) != activation.budget:
+            await self._choose({})
+        next_at = self._env.clock.monotonic_us() + (every_us or 0)
+        while True:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            now = self._env.clock.monotonic_us()
+            if every_us is not None and now >= next_at:
+                next_at = now + every_us
+                if rates := self._meter.take(now):
+                    await self._choose(rates)
+            if (changed := activation.step(self.coordination.helps)) is not None:
+                await self._want(changed)
+
+    async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
+        clock = self._env.clock
+        choice = await self._env.compute.run(lambda: self.activation.choose(rates, lambda: clock.monotonic_us() / 1e6))
+        if self.activation.adopt(choice):
+            self._env.trace.event(
+                "actives_chosen", active=sorted(map(str, choice.active)), of=choice.value, before=choice.before
+            )
+
+    async def _want(self, changed: PartitionId) -> None:
+        wanted = self.activation.wanted()
+        self.coordination.want(changed, wanted.get(changed, ()))
+        try:
+            await self._store.want(wanted)
+        except OSError as error:  # the next coordinator would choose once more
+            self._env.trace.event("wanted_not_kept", why=str(error))
+
     async def _order(self, decision: Decision) -> None:
         self._number += 1
         self._open[self._number] = decision
@@ -110,10 +154,13 @@ class Coordinator(Bystander):
         )
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
-        self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
+        self._meter.heard(answer.outputs)
+        if peer in self._plan.nodes:
+            self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
 
     def _gone(self, peer: str) -> None:
-        self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
+        if peer in self._plan.nodes:
+            self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
 
     async def _answered(self, peer: str, message: Message) -> None:
         if not isinstance(message, OrderAnswer):
@@ -147,6 +194,7 @@ class Coordinator(Bystander):
             "name": COORDINATOR,
             "incarnation": self._epoch,
             "partitions": self.coordination.status(),
+            "activation": self.activation.status(),
         }
 
     async def inject(self, fault: Mapping[str, Any]) -> str:

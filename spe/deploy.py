@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
 from spe.plan import (
-    ANY_ADDRESS,
     COORDINATOR,
     AccuracyChoice,
     Client,
+    CoordinatorSettings,
     Limits,
     Node,
     PartitionId,
@@ -50,7 +50,7 @@ class Deployment:
     limits: Limits = field(default_factory=Limits)
     security: Security = field(default_factory=Security)
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
-    coordinator: str = ANY_ADDRESS
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
 
 
 def make_plan(query: Query, deployment: Deployment) -> Plan:
@@ -79,6 +79,9 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
     of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
     placement = {id: placed[name].replicas[p] for id, name, p in of}
     standbys = {id: Standbys(row, spec[name].checkpoint_us) for id, name, p in of if (row := placed[name].standbys[p])}
+    if why := _beyond(deployment.coordinator.budget, len(standbys)):
+        problems.add(("coordinator", "budget"), why)
+        return None
     return Plan(
         cluster=deployment.cluster,
         query=query,
@@ -133,7 +136,7 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
         (("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()
     ]
     where += [(("sources", str(s), "address"), source.address) for s, source in deployment.sources.items()]
-    where += [(("coordinator", "address"), deployment.coordinator)]
+    where += [(("coordinator", "address"), deployment.coordinator.address)]
     taken: dict[str, Path] = {}
     for path, address in where:
         if address in taken and not address.endswith(":0"):
@@ -174,6 +177,8 @@ def _rows(
 ) -> tuple[tuple[NodeId, ...], ...] | None:
     """Nodes of each partition for one kind of replica, none of which is among those ``taken``."""
     path: Path = ("fragments", fragment.name, section)
+    if given == 0:
+        return ((),) * len(taken)
     if isinstance(given, int):
         needed = given + max(map(len, taken), default=0)
         if needed > len(nodes):
@@ -220,14 +225,30 @@ def with_addresses(plan: Plan, addresses: Mapping[str, str]) -> Plan:
     sources = {
         s: replace(source, address=addresses.get(f"source:{s}", source.address)) for s, source in plan.sources.items()
     }
-    return replace(plan, nodes=nodes, sources=sources, coordinator=addresses.get(COORDINATOR, plan.coordinator))
+    coordinator = replace(plan.coordinator, address=addresses.get(COORDINATOR, plan.coordinator.address))
+    return replace(plan, nodes=nodes, sources=sources, coordinator=coordinator)
+
+
+def with_budget(plan: Plan, budget: int) -> Plan:
+    """The same plan with another number of partitions whose first standby runs from the start.
+
+    Raises:
+      ConfigError: fewer have standbys.
+    """
+    if why := _beyond(budget, len(plan.standbys)):
+        raise ConfigError([f"--budget: {why}"])
+    return replace(plan, coordinator=replace(plan.coordinator, budget=budget))
+
+
+def _beyond(budget: int, most: int) -> str:
+    return f"expected at most {most}, as many partitions have standbys, got {budget}" if not 0 <= budget <= most else ""
 
 
 def processes(plan: Plan) -> dict[str, str]:
     """Address of every process that listens, by the names of :func:`with_addresses`."""
     nodes = {str(n): node.address for n, node in plan.nodes.items()}
     sources = {f"source:{s}": source.address for s, source in plan.sources.items()}
-    return nodes | sources | ({COORDINATOR: plan.coordinator} if plan.standbys else {})
+    return nodes | sources | ({COORDINATOR: plan.coordinator.address} if plan.standbys else {})
 
 
 def with_default_client(plan: Plan) -> Plan:

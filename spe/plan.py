@@ -183,6 +183,25 @@ class Standbys:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """The process that tells standbys to run; there is one where there are standbys (docs/rules.md H).
+
+    Attributes:
+      address: ``host:port`` where it answers.
+      budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
+      algorithm: of the planner that chooses them.
+      adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
+      margin: by how much, relative to what runs, another choice must be better to take its place.
+    """
+
+    address: str = ANY_ADDRESS
+    budget: int = 0
+    algorithm: str = "structure-aware"
+    adapt_us: int | None = None
+    margin: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A source proxy: one process, one durable log, one stream.
 
@@ -302,7 +321,7 @@ class Plan:
       units: in topological order.
       placement: nodes that run each partition from the start, the first being replica 0.
       standbys: further nodes of a partition, which take over where those are lost.
-      coordinator: ``host:port`` of the process that tells them to; there is one where there are standbys.
+      coordinator: of the process that tells them to.
       accuracy: by output, where the configuration says it; only reports look at it.
     """
 
@@ -319,7 +338,7 @@ class Plan:
     security: Security = Security()
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
     standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
-    coordinator: str = ANY_ADDRESS
+    coordinator: CoordinatorSettings = CoordinatorSettings()
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:

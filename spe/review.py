@@ -276,18 +276,15 @@ def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...
 
 
 def _replicas(plan: Plan) -> Iterator[Finding]:
-    single: dict[tuple[str, bool], list[str]] = {}
-    for partition, nodes in plan.placement.items():
-        if len(nodes) < 2:
-            key = plan.unit[partition.unit].fragment, partition in plan.standbys
-            single.setdefault(key, []).append(str(partition))
-    for (fragment, passive), partitions in single.items():
-        until = "until a standby has taken over" if passive else "while its node is down"
-        have = "have" if len(partitions) > 1 else "has"
+    single: dict[str, list[str]] = {}
+    for partition in plan.placement:
+        if len(plan.hosts(partition)) < 2:
+            single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
+    for fragment, partitions in single.items():
         yield Finding(
             Severity.WARNING,
             ("fragments", fragment, "replicas"),
-            f"{', '.join(partitions)} {have} fewer than 2 replicas: {until}, results are tentative",
+            f"{', '.join(partitions)} has fewer than 2 replicas: while its node is down, results are tentative",
         )
 
 

@@ -72,6 +72,8 @@ class SimCluster:
         self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
         self.clients: dict[str, Client] = {}
         self.nodes: dict[str, NodeProcess] = {}
+        #: The last one that began.
+        self.coordinator: Coordinator | None = None
         self.disks: dict[str, SimDisk] = {}
         self.lag_s: dict[str, float] = {}
         self.stuck = ""
@@ -140,6 +142,12 @@ class SimCluster:
     def replicas(self) -> dict[str, Replica]:
         """Those that run now, by name."""
         return {name: replica for node in self.nodes.values() for name, replica in node.replicas().items()}
+
+    def expected(self) -> set[str]:
+        """Replicas that run when nothing fails: those of the plan, and standbys that the coordinator wants to run."""
+        placed = {str(id) for node in self.plan.nodes for id in self.plan.replicas_on(node)}
+        wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
+        return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
@@ -325,8 +333,9 @@ class SimCluster:
         )
 
     async def _coordinator(self) -> None:
+        self.coordinator = Coordinator(self.env(COORDINATOR), self.plan)
         try:
-            await Coordinator(self.env(COORDINATOR), self.plan).run()
+            await self.coordinator.run()
         except Superseded as error:
             self._note(f"{COORDINATOR} ended: {error}")
             self.kill(COORDINATOR)

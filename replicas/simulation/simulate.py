@@ -107,10 +107,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
 
 def is_quiet(cluster: SimCluster) -> bool:
     """Has every client everything, and does nobody hold anything of the failures any more?"""
-    plan, replicas = cluster.plan, cluster.replicas()
+    replicas = cluster.replicas()
     if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
         return False
-    if replicas.keys() != {str(id) for node in plan.nodes for id in plan.replicas_on(node)}:
+    if replicas.keys() != cluster.expected():
         return False  # somebody has not begun yet, or still helps out
     for replica in replicas.values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:

@@ -117,6 +117,9 @@ def run(
         Parameter(help="Who makes links fail: the processes, proxies between them, or (as root) the kernel."),
     ] = "inside",
     report: Annotated[bool, Parameter(help="Prove the run with Spark at its end, as spe report does.")] = False,
+    budget: Annotated[
+        int | None, Parameter(help="Partitions whose standby runs from the start, chosen as by spe plan.")
+    ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
     from replicas.link_faults import LinkMode
@@ -133,6 +136,7 @@ def run(
         view=view,
         links=LinkMode(links),
         report=report,
+        budget=budget,
     )
 
 

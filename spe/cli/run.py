@@ -33,7 +33,7 @@ from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
-from spe.deploy import processes, with_addresses, with_default_client, with_origins
+from spe.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
 from spe.errors import ConfigError
 from spe.plan import Plan
 from spe.runtime import production_env
@@ -67,9 +67,12 @@ def run(
     view: bool,
     links: LinkMode = LinkMode.INSIDE,
     report: bool = False,
+    budget: int | None = None,
 ) -> int:
     """Returns 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees."""
     plan = with_default_client(load_plan(config, data))
+    if budget is not None:
+        plan = with_budget(plan, budget)
     schedule = configured_faults(config, plan) + (load_faults(faults, plan) if faults is not None else [])
     refuse_unreal(schedule, links)
     missing = missing_files(plan)
@@ -106,6 +109,7 @@ def run(
             seed=job.seed,
             via=ways.via,
             **certificates(plan),
+            **({} if budget is None else {"budget": budget}),
         )
         with reporter(directory.path) as proof:
             return trio.run(Supervisor(job, proof if report else None).main)

@@ -24,7 +24,7 @@ from typing import Any, Final
 from replicas.fault_state import Conditions
 from spe import __version__
 from spe.config import load_plan
-from spe.deploy import processes, with_addresses, with_default_client, with_origins
+from spe.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
 from spe.env import Env
 from spe.errors import ConfigError, SpeError
 from spe.plan import Plan
@@ -76,6 +76,8 @@ def load_target(path: Path, process: str = "") -> Target:
         addresses = data["addresses"] | data.get("via", {}).get(process, {})
         plan = with_addresses(plan, {n: a for n, a in addresses.items() if n in known})
         plan = with_origins(plan, data["origins"])
+        if "budget" in data:
+            plan = with_budget(plan, int(data["budget"]))
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         return Target(plan, addresses, data["token"], path, int(data["pid"]))

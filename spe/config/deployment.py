@@ -10,7 +10,18 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
-from spe.plan import ANY_ADDRESS, Checkpoints, Client, Limits, Node, Policy, Reconcile, Security, Timing
+from spe.plan import (
+    ANY_ADDRESS,
+    Checkpoints,
+    Client,
+    CoordinatorSettings,
+    Limits,
+    Node,
+    Policy,
+    Reconcile,
+    Security,
+    Timing,
+)
 from spe.problems import Problems, did_you_mean, one_of
 from spe.states import NodeId, StreamId
 from spe.times import SECOND
@@ -71,6 +82,13 @@ class CoordinatorModel(Model):
     """The process that tells standbys to run."""
 
     address: Address = ANY_ADDRESS
+    budget: Annotated[int, Field(ge=0)] = 0
+    algorithm: Literal["structure-aware", "dynamic", "greedy", "exact"] = "structure-aware"
+    adapt: PositiveDuration | None = None
+    margin: Annotated[float, Field(ge=0, le=10)] = CoordinatorSettings().margin
+
+    def settings(self) -> CoordinatorSettings:
+        return CoordinatorSettings(self.address, self.budget, self.algorithm, self.adapt, self.margin)
 
 
 class TimingModel(Model):

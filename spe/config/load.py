@@ -156,7 +156,7 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
         limits.limits(),
         security.security(home),
         accuracy,
-        coordinator.address,
+        coordinator.settings(),
     )
     return try_plan(query, deployment, problems)
 

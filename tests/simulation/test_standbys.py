@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,8 @@ import trio
 from consistency.checking.history import Delivered
 from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Element
+from spe.config import load_plan_data
+from spe.deploy import processes, with_addresses
 from spe.plan import COORDINATOR, Plan, Standbys
 from spe.states import Kind, NodeState
 from spe.wire.messages import Order
@@ -173,3 +176,72 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
 
     met = play(plan, script)
     assert any("coordinator ended: n1b follows a coordinator that began later" in line for line in met.log)
+
+
+def two_units(**coordinator: Any) -> Plan:
+    """Each alone on its node and backed by n3; ``fb`` reads more, and makes less."""
+    generator = {"name": "sequence", "duration": "16s"}
+    plan = load_plan_data(
+        {
+            "bucket": "40ms",
+            "defaults": {"x": "1s"},
+            "nodes": ["n1", "n2", "n3", "n4", "n5"],
+            "sources": {
+                "a": {"boundary": "40ms", "from": {"generator": {**generator, "seed": 0, "rate": 60}}},
+                "b": {"boundary": "40ms", "from": {"generator": {**generator, "seed": 1, "rate": 100}}},
+            },
+            "query": {
+                "s_a": {"filter": {"from": "a", "where": "n >= 0"}},
+                "s_b": {"filter": {"from": "b", "where": "n % 10 = 0"}},
+                "all": {"union": {"from": ["s_a", "s_b"]}},
+            },
+            "outputs": ["all"],
+            "fragments": {
+                "fa": {"operators": ["s_a"], "replicas": ["n1"], "standby": ["n3"], "checkpoint": "1s"},
+                "fb": {"operators": ["s_b"], "replicas": ["n2"], "standby": ["n3"], "checkpoint": "1s"},
+                "all": {"operators": ["all"], "replicas": ["n4", "n5"]},
+            },
+            "clients": {"c": {"reads": ["all"]}},
+            "coordinator": coordinator,
+        }
+    )
+    return with_addresses(plan, {name: f"{name.replace(':', '-')}:1" for name in processes(plan)})
+
+
+def test_a_budget_runs_standbys_where_they_do_most() -> None:
+    """H7: the partition of the larger stream has an active replica, and the next coordinator knows it."""
+    plan = two_units(budget=1)
+
+    async def script(cluster: SimCluster) -> None:
+        await until(lambda: runs(cluster, "fb/0@n3"))
+        assert gone(cluster, "fa/0@n3")
+        await trio.sleep(2)
+        cluster.kill(COORDINATOR)
+        cluster.restart(COORDINATOR)
+        await trio.sleep(2)
+        assert runs(cluster, "fb/0@n3")
+        assert gone(cluster, "fa/0@n3")
+        cluster.kill("n2")
+        await trio.sleep(2)
+        cluster.restart("n2")
+
+    assert tentative(play(plan, script)) == 0, "who has an active replica is not missed"
+
+
+def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
+    """H7: one comes, then one goes; no gap, no duplicate (the client's ids), no tentative tuple."""
+    plan = two_units(budget=1, adapt="2s", margin=0.2)
+    together: list[bool] = []
+
+    async def script(cluster: SimCluster) -> None:
+        await until(lambda: runs(cluster, "fb/0@n3"))
+        await until(lambda: runs(cluster, "fa/0@n3"))
+        together.append(runs(cluster, "fb/0@n3"))
+        await until(lambda: gone(cluster, "fb/0@n3"))
+        await trio.sleep(5)
+        assert runs(cluster, "fa/0@n3"), "it stays"
+
+    met = play(plan, script)
+    assert together == [True]
+    assert tentative(met) == 0
+    assert met.longest_gap_us("c", (2 * SECOND, 12 * SECOND)) < SECOND // 2

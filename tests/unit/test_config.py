@@ -746,7 +746,8 @@ def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
-    assert all(len(set(nodes)) == 2 for nodes in load_plan(path).placement.values())
+    plan = load_plan(path)
+    assert all(len(set(plan.hosts(partition))) == 2 for partition in plan.placement)
 
 
 # -- Python
