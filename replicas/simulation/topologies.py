@@ -14,6 +14,8 @@ from typing import Any, Final
 MOST_REPLICAS: Final = 14
 #: Share of the clusters with several nodes per partition in which only the first one runs it.
 _PASSIVE: Final = 0.3
+#: Share of those in which some standbys run all the same, chosen by the planner.
+_ACTIVES: Final = 0.5
 HASH_CHAIN: Final = "replicas.simulation.hash_chain:HashChain"
 
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
@@ -43,6 +45,11 @@ def random_configuration(random: Random, seconds: int) -> dict[str, Any]:
     }
     if random.random() < 0.3:
         data["clients"]["second"] = {"reads": query.outputs[:1]}
+    passive = sum(len(f["standby"]) for f in fragments.values() if "standby" in f)
+    if passive and random.random() < _ACTIVES:
+        data["coordinator"] = {"budget": random.randint(1, passive), "margin": 0.01}
+        if random.random() < 0.6:
+            data["coordinator"]["adapt"] = random.choice(["800ms", "2s"])
     limits = _limits(random)
     return data | ({"limits": limits} if limits else {})
 

@@ -18,7 +18,7 @@ from spe.cli.polling import Seen
 from spe.cli.story import failures_of
 from spe.delays import delay_bound_us, longest_path
 from spe.describe import show_duration
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 from spe.states import NodeState, StreamId
 from spe.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
@@ -75,6 +75,8 @@ def make_console() -> Console:
 def render(plan: Plan, sight: Sight) -> RenderableType:
     """Replicas, sources, clients, faults."""
     parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, sight)]
+    if plan.standbys:
+        parts.append(_coordinator(plan, sight))
     clients = _clients(plan, sight)
     if clients.row_count:
         parts.append(clients)
@@ -147,9 +149,15 @@ def _replicas(plan: Plan, sight: Sight) -> Table:
         data = sight.seen[node].data if node in sight.seen else {}
         hidden = process_state(sight, node)
         known = {(r["unit"], r["partition"]): r for r in data.get("replicas", ())}
-        for id in plan.replicas_on(node):
+        passive = {(s["unit"], s["partition"]): s for s in data.get("standbys", ())}
+        for id in plan.replicas_on(node) + plan.standbys_on(node):
             one: Mapping[str, Any] = known.get((id.unit, id.partition), {})
             unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
+            if (standby := passive.get((id.unit, id.partition))) is not None:
+                state = hidden or Text("stands by", style="dim")
+                taken = f"{standby['checkpoints']:,} checkpoints taken" if hidden is None else ""
+                table.add_row(Text.assemble((str(id.node), "bold"), f" {unit}"), state, "", "", "", "", taken)
+                continue
             table.add_row(
                 Text.assemble((str(id.node), "bold"), f" {unit}"),
                 hidden or _replica_state(one),
@@ -160,6 +168,20 @@ def _replicas(plan: Plan, sight: Sight) -> Table:
                 _reads(one) if hidden is None else "",
             )
     return table
+
+
+def _coordinator(plan: Plan, sight: Sight) -> Text:
+    text = Text("coordinator  ")
+    if (hidden := process_state(sight, COORDINATOR)) is not None:
+        return text.append_text(hidden)
+    data = sight.seen[COORDINATOR].data
+    text.append("running", style="green")
+    if waiting := [p["partition"] for p in data.get("partitions", ()) if not p["served"]]:
+        text.append(f"  nobody serves {', '.join(waiting)}", style="bold red")
+    activation = data.get("activation", {})
+    if activation.get("budget"):
+        text.append(f"  active for a budget of {activation['budget']}: {', '.join(activation['active']) or 'none yet'}")
+    return text
 
 
 def _replica_state(one: Mapping[str, Any]) -> Text:

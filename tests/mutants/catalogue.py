@@ -24,10 +24,12 @@ from operators.sunion import Slice, SUnion, SUnionInput
 from replicas import element_log
 from replicas.choosing import Choosing
 from replicas.client_view import ClientPort
+from replicas.coordination import Coordination
 from replicas.output_log import OutputLog
 from replicas.producer_subscription import OutputSubscription
 from replicas.replica import Replica
 from replicas.source_writer import SourceWriter
+from replicas.standby import Standby
 from replicas.upstream import Upstream
 from spe.batch import Batch, Boundary, RecDone, Undo, merge_rows
 from spe.states import Kind, NodeState
@@ -410,6 +412,27 @@ def sends_before_sync(original: Any, self: Any, batch: Any) -> None:
     original(self, batch)
     group, self._pending, self._pending_bytes = self._pending, [], 0
     self._settle(group)
+
+
+# --- standbys (H) ---
+
+
+@mutant(Standby, "acks", "a standby acknowledges what no checkpoint of its holds (H2)")
+def standby_acknowledges_what_it_lacks(original: Any, self: Any) -> Any:
+    return [(channel, upto + 2_000 if upto else 0) for channel, upto in original(self)]
+
+
+@mutant(Coordination, "decide", "nobody is told to take over (H5)")
+def nobody_takes_over(original: Any, self: Any, now: int) -> Any:
+    return [decision for decision in original(self, now) if decision.verb != "install"]
+
+
+@mutant(Coordination, "_judge", "a partition counts as served by one that recovers (H5)")
+def recovering_counts_as_served(original: Any, self: Any, one: Any, now: int) -> None:
+    if one.running:
+        one.unserved_since = None
+    else:
+        original(self, one, now)
 
 
 # --- clients ---

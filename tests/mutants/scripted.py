@@ -196,6 +196,15 @@ def _late(*faults: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"at": "2s", **slow}, *faults]
 
 
+#: Each partition on one node, and backed by another.
+_BACKED = _with(
+    _TUPLES,
+    nodes=["n1a", "n1b", "n2a", "n2b"],
+    fragments={
+        "f1": {"operators": ["all"], "replicas": ["n1a"], "standby": ["n1b"], "checkpoint": "500ms"},
+        "f2": {"operators": ["same"], "replicas": ["n2a"], "standby": ["n2b"], "checkpoint": "500ms"},
+    },
+)
 _LITTLE = {"limits": {"input_bytes": 6_000}}
 _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = {
     "what comes back is old": (
@@ -299,6 +308,16 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "12s", "kind": "freeze", "target": "n2", "for": "2500ms"},
         ],
     ),
+    "neighbours that run alone die": (
+        _BACKED,
+        {},
+        [
+            {"at": "5s", "kind": "kill", "target": "n1a", "for": "4s"},
+            {"at": "5s", "kind": "kill", "target": "n2a", "for": "4s"},
+            {"at": "12s", "kind": "power", "target": "n2a", "for": "1s"},
+            {"at": "16s", "kind": "restart", "target": "n2a"},
+        ],
+    ),
 }
 
 
@@ -326,6 +345,9 @@ KILLS: dict[str, str] = {
     "no-skip-after-an-install": "kills where a source is unsorted",
     "sends-before-sync": "everybody dies, and has a checkpoint",
     "client-ignores-undo": "what comes back is old",
+    "standby-acknowledges-what-it-lacks": "neighbours that run alone die",
+    "nobody-takes-over": "neighbours that run alone die",
+    "recovering-counts-as-served": "neighbours that run alone die",
 }
 
 
