@@ -36,8 +36,8 @@ from spe.config import load_plan_text
 from spe.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.deploy import with_default_client
 from spe.errors import SpeError
-from spe.plan import Channel, Plan
-from spe.states import StreamId
+from spe.plan import Channel, Plan, Standbys
+from spe.states import NodeId, StreamId
 from spe.times import END_OF_TIME, SECOND, parse_timestamp
 from tests.support.streams import parse
 
@@ -906,6 +906,30 @@ def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
     phases = dict.fromkeys(("n1", "n2", "source:shop", "client:client"), Phase.STARTING)
     text = drawn(Sight("small", NOW, phases=phases))
     assert line_of(text, "n1 main")[2] == "starting"
+
+
+def test_standbys_and_the_coordinator_are_drawn() -> None:
+    plan = plan_of()
+    (partition,) = plan.placement
+    plan = replace(
+        plan, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
+    )
+    sight = a_sight()
+    standby = {"unit": partition.unit, "partition": partition.partition, "checkpoints": 12}
+    coordinator = {
+        "partitions": [{"partition": "main/0", "served": False}],
+        "activation": {"budget": 1, "active": ["main/0"]},
+    }
+    seen = {**sight.seen, "n2": Seen({"standbys": [standby]}, NOW), "coordinator": Seen(coordinator, NOW)}
+    phases = {**sight.phases, "coordinator": Phase.RUNNING}
+    text = shown(render(plan, replace(sight, seen=seen, phases=phases)), 100)
+    assert line_of(text, "n2 main")[2:] == ["stands", "by", "12", "checkpoints", "taken"]
+    told = " ".join(line_of(text, "coordinator"))
+    assert told == "coordinator running nobody serves main/0 active for a budget of 1: main/0"
+    seen["n2"] = Seen({"replicas": [replica_status("STABLE")]}, NOW)
+    text = shown(render(plan, replace(sight, seen=seen, phases={**phases, "coordinator": Phase.KILLED})), 100)
+    assert line_of(text, "n2 main")[2] == "STABLE", "it has taken over"
+    assert line_of(text, "coordinator")[1] == "killed"
 
 
 def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
