@@ -1,0 +1,60 @@
+"""A correlated failure of real processes: everybody who runs a partition alone is killed, and standbys take over."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """
+cluster: backed
+bucket: 50ms
+sources:
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 1, duration: 14s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 2, duration: 14s}}}
+query:
+  all: {union: [a, b]}
+  sums: {aggregate: {from: all, window: {tumbling: 500ms}, compute: {n: count(*), total: sum(value)}}}
+outputs: [sums]
+fragments:
+  f1: {operators: [all], replicas: [n1], standby: [n3], checkpoint: 500ms}
+  f2: {operators: [sums], replicas: [n2], standby: [n4], checkpoint: 500ms}
+defaults: {x: 1s, alpha: 0.9, policy: process}
+nodes: [n1, n2, n3, n4]
+clients: {c: {reads: [sums]}}
+"""
+FAULTS = """
+- {at: 4s, kind: kill, target: n1, for: 5s}
+- {at: 4s, kind: kill, target: n2, for: 5s}
+- {at: 6s, kind: kill, target: coordinator, for: 1s}
+"""
+
+
+def test_neighbours_that_run_alone_die_and_nothing_is_lost(tmp_path: Path) -> None:
+    config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
+    config.write_text(CONFIG)
+    schedule.write_text(FAULTS)
+    command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run_dir, "--no-view"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "equals the reference run" in ended.stdout
+    longest = json.loads((run_dir / "summary.json").read_text())
+    assert longest["verdict"]["late"] == [], ended.stdout
+    with sqlite3.connect(run_dir / "coordinator" / "state.sqlite") as database:
+        orders = database.execute("SELECT verb, replica, answer FROM orders ORDER BY number").fetchall()
+        epochs = {e for (e,) in database.execute("SELECT DISTINCT epoch FROM orders")}
+    assert {order for order in orders if order[0] == "install"} >= {
+        ("install", "f1/0@n3", ""),
+        ("install", "f2/0@n4", ""),
+    }
+    assert {order for order in orders if order[0] == "retire"} == {
+        ("retire", "f1/0@n3", ""),
+        ("retire", "f2/0@n4", ""),
+    }
+    assert len(epochs) == 2, "one coordinator took over, another one let them retire"
