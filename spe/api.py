@@ -88,7 +88,7 @@ class Environment:
       cluster: name that every connection must bring.
       bucket: width of the SUnions' buckets, tuple time.
       x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
-      timing, limits, security: as in the configuration.
+      timing, limits, security, coordinator: as in the configuration.
     """
 
     def __init__(
@@ -104,8 +104,11 @@ class Environment:
         timing: Mapping[str, str] | None = None,
         limits: Mapping[str, str | int] | None = None,
         security: Mapping[str, str | bool] | None = None,
+        coordinator: Mapping[str, str | int | float] | None = None,
     ) -> None:
-        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
+        self._head = _given(
+            cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security, coordinator=coordinator
+        )
         defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
         self._head |= _given(defaults=defaults or None)
         self._sources: Options = {}
@@ -168,11 +171,15 @@ class Environment:
         key: str | Sequence[str] | Mapping[str, Any] | None = None,
         partitions: int | None = None,
         replicas: int | Sequence[Any] | None = None,
+        standby: int | Sequence[Any] | None = None,
+        checkpoint: str | None = None,
     ) -> Environment:
         """Operators that run together; without any fragment, all do."""
+        placed = _given(replicas=_plain(replicas), standby=_plain(standby), checkpoint=checkpoint)
         self._fragments[name] = {
             "operators": _names(operators),
-            **_given(key=_plain(key), partitions=partitions, replicas=_plain(replicas)),
+            **_given(key=_plain(key), partitions=partitions),
+            **placed,
         }
         return self
 

@@ -94,7 +94,9 @@ def test_help_imports_neither_the_engine_nor_numpy() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["check", "reference", "run", "node", "source", "client", "status", "inject"])
+@pytest.mark.parametrize(
+    "command", ["check", "reference", "run", "node", "source", "client", "coordinator", "status", "inject"]
+)
 def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0
     assert f"Usage: spe {command}" in capsys.readouterr().out

@@ -19,7 +19,18 @@ from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
 from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
-from spe.plan import Checkpoints, Limits, Plan, Policy, Reconcile, Timing
+from spe.plan import (
+    ANY_ADDRESS,
+    Checkpoints,
+    CoordinatorSettings,
+    Limits,
+    PartitionId,
+    Plan,
+    Policy,
+    Reconcile,
+    Standbys,
+    Timing,
+)
 from spe.problems import Problems
 from spe.query import (
     AggregateCall,
@@ -35,7 +46,7 @@ from spe.query import (
     WindowKind,
 )
 from spe.review import review
-from spe.states import NodeId, StreamId
+from spe.states import NodeId, StreamId, UnitId
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -762,6 +773,58 @@ def test_how_to_correct_is_said_in_python_as_in_yaml() -> None:
     n1, n2 = nodes[NodeId("n1")], nodes[NodeId("n2")]
     assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
     assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
+
+
+BACKED = """
+nodes: [n1, n2, n3]
+sources:
+  s: {from: {generator: {name: orders, rate: 10}}}
+query:
+  q: {filter: {from: s, where: qty > 1}}
+fragments:
+  f: {operators: [q], key: key, partitions: 2, replicas: [[n1], [n2]], standby: [[n3, n2], []], checkpoint: 700ms}
+coordinator: {budget: 1, adapt: 30s, margin: 0.2, algorithm: greedy}
+"""
+
+
+def test_standbys_are_said_in_python_as_in_yaml() -> None:
+    env = api.Environment(coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy"})
+    orders = env.source("s", api.generator("orders", rate=10))
+    some = orders.filter("qty > 1", name="q")
+    env.outputs(some).node("n1").node("n2").node("n3")
+    env.fragment(
+        "f",
+        [some],
+        key="key",
+        partitions=2,
+        replicas=[["n1"], ["n2"]],
+        standby=[["n3", "n2"], []],
+        checkpoint="700ms",
+    )
+    plan = plan_of(BACKED)
+    first = PartitionId(UnitId("f"), 0)
+
+    assert env.plan() == plan
+    assert plan.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
+    assert plan.hosts(first) == ("n1", "n3", "n2")
+    assert plan.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("[[n3, n2], []]", "[[n3, n1], []]", "standby[0][1]: 'n1' runs this partition already; expected another node"),
+        ("[[n3, n2], []]", "[[n3, n4], []]", "standby[0][1]: no node 'n4'"),
+        ("[[n3, n2], []]", "3", "4 replicas and standbys of a partition need 4 nodes; there are 3"),
+        ("[[n3, n2], []]", "[[n3]]", "lists 1 partitions; expected nodes for each of 2"),
+        ("budget: 1", "budget: 2", "coordinator.budget: expected at most 1, as many partitions have standbys, got 2"),
+        ("greedy", "best", "coordinator.algorithm"),
+    ],
+)
+def test_mistakes_with_standbys_are_named(was: str, now: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(BACKED.replace(was, now))
+    assert said in str(caught.value)
 
 
 def quickstart_in_python() -> api.Environment:
