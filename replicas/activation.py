@@ -17,7 +17,7 @@ from replicas.planning.configured import topology_of
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import Failure, Problem
 from spe.plan import Channel, PartitionId, Plan
-from spe.states import NodeId
+from spe.states import NodeId, NodeState
 from spe.times import SECOND
 from spe.wire.messages import OutputStatus
 
@@ -39,34 +39,65 @@ class Choice:
     before: float
 
 
+def _no_clock() -> float:
+    raise AssertionError("only the exact planner looks at a clock")
+
+
+@dataclass(slots=True)
+class _Count:
+    """Ids of one channel.
+
+    Attributes:
+      first: at the beginning of the period.
+      high: the largest heard in it; 0: nothing.
+      skip: periods that are no measure: it began in the middle of this one, or failed and then catches up.
+    """
+
+    first: int
+    high: int
+    skip: int = 1
+
+    def take(self) -> int | None:
+        """Tuples of the period that ends; None: nobody can say."""
+        before, high, self.high = self.first, self.high, 0
+        if not high:
+            self.skip = max(self.skip, 1)  # what was not heard of comes in one go later
+            return None
+        self.first = high
+        if high < before:  # ids that begin anew, as those of a source whose log was put aside
+            return None
+        if self.skip:
+            self.skip -= 1
+            return None
+        return high - before
+
+
 class RateMeter:
     """Tuples per second of each source and unit partition, from the ids that heartbeats tell."""
 
     def __init__(self, plan: Plan, now: int) -> None:
         self._plan = plan
         self._since = now
-        self._before: dict[Channel, int] = {}
-        self._last: dict[Channel, int] = {}
+        self._counts: dict[Channel, _Count] = {}
         self._rates: dict[str, list[float]] = {}
 
     def heard(self, outputs: Iterable[OutputStatus]) -> None:
         """A heartbeat answer of whoever makes a channel; replicas tell the same ids, so the largest counts."""
         for told in outputs:
             channel = Channel(told.stream, told.partition)  # type: ignore[arg-type]
-            self._last[channel] = max(self._last.get(channel, 0), told.last_id)
+            count = self._counts.setdefault(channel, _Count(told.last_id, told.last_id))
+            count.high = max(count.high, told.last_id)
+            if told.state is not NodeState.STABLE:
+                count.skip = 2
 
     def take(self, now: int) -> dict[str, list[float]]:
         """As last measured, between two calls; a silence counts for nothing, for a failure is no lower rate."""
-        seconds = (now - self._since) / SECOND
-        moved = {c: last - self._before.get(c, 0) for c, last in self._last.items()}
-        self._since, self._before = now, dict(self._last)
-        if seconds <= 0:
-            return dict(self._rates)
-        self._rates |= {
-            str(name): [moved[Channel(name, 0)] / seconds]
-            for name in self._plan.sources
-            if moved.get(Channel(name, 0), 0) > 0
-        }
+        seconds = max(now - self._since, 1) / SECOND
+        self._since = now
+        moved = {channel: count.take() or 0 for channel, count in self._counts.items()}
+        for name in self._plan.sources:
+            if tuples := moved.get(Channel(name, 0)):
+                self._rates[str(name)] = [tuples / seconds]
         for unit in self._plan.units:
             made = [sum(moved.get(Channel(s, p), 0) for s in unit.outputs) for p in range(unit.partitions)]
             if all(made):
@@ -97,41 +128,55 @@ class Activation:
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
 
-    def choose(self, rates: Mapping[str, Sequence[float]], now: Callable[[], float]) -> Choice:
-        """The best plan under these rates.  Takes up to a second for a thousand partitions."""
+    def choose(self, rates: Mapping[str, Sequence[float]]) -> Choice:
+        """The best plan under these rates.  Takes up to a second for a thousand partitions.
+
+        Raises:
+          ConfigError: the planner cannot do it; it says why.
+        """
         topology = topology_of(self._plan, rates)
         alone = {at for at, id in enumerate(self._ids) if id is not None and len(self._plan.placement[id]) < 2}
         costs = [1.0 if id in self._plan.standbys and at in alone else _NOWHERE for at, id in enumerate(self._ids)]
         failures = (Failure(frozenset(alone)),) if alone else ()
         problem = Problem(topology, self.budget, costs, failures)
-        found = make_plan(problem, self._algorithm, now=now)
+        found = make_plan(problem, self._algorithm, now=_no_clock)
         mask = np.array([[id in self.active for id in self._ids]])
         before = float(problem.values(mask)[0])
         chosen = frozenset(id for at, id in enumerate(self._ids) if at in set(found.tasks) and id is not None)
         return Choice(chosen, float(found.value), before)
 
     def adopt(self, choice: Choice) -> bool:
-        """Makes a choice the target if it is better by the margin, or what runs is not what the budget says."""
-        filled = len(self.active) == min(self.budget, len(choice.active))
-        if filled and choice.value <= choice.before * (1 + self._margin) + 1e-9:
+        """Makes a choice the target: better by the margin, or at all where there is room; or more runs than may."""
+        room = len(self.active) < self.budget
+        better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
+        if len(self.active) <= self.budget and not better:
             return False
         self.choice, self.target = choice, choice.active
         return True
 
-    def step(self, runs: Callable[[PartitionId], bool]) -> PartitionId | None:
+    @property
+    def settled(self) -> bool:
+        """Is what is wanted what was chosen?"""
+        return self.active == self.target
+
+    def step(self, state: Callable[[PartitionId], NodeState | None]) -> PartitionId | None:
         """Comes a little nearer to the target: first a new one runs, then an old one goes.
 
         Args:
-          runs: whether a partition's first standby runs, and is STABLE.
+          state: of a partition's first standby: RECOVERING also before it runs; None: its node does not answer, and
+            nobody waits for it.
 
         Returns:
           The partition that joined or left ``active``; None: nothing can be done now.
         """
-        if not all(map(runs, self.active)):
+        states = {id: state(id) for id in self.active}
+        if NodeState.RECOVERING in states.values():
             return None  # one is on its way
         leaving = sorted(self.active - self.target)
         coming = sorted(self.target - self.active)
         if leaving and (len(self.active) > self.budget or not coming):
+            if any(states[id] not in (NodeState.STABLE, None) for id in self.active & self.target):
+                return None  # what takes its place does not do it yet
             self.active.remove(leaving[0])
             return leaving[0]
         if coming:

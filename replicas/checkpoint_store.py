@@ -7,12 +7,13 @@ One form for all: what a partner sends, what lies on disk, what a standby node w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from spe.env import Env
 from spe.errors import RemoteProtocolError
-from spe.plan import Plan, ReplicaId
+from spe.plan import PartitionId, Plan, ReplicaId
 from spe.wire.state import decode_state, encode_state
 
 #: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
@@ -20,22 +21,24 @@ KEPT: Final = 2
 _SUFFIX: Final = ".checkpoint"
 
 
-def encode_snapshot(plan: Plan, snapshot: Mapping[str, Any]) -> bytes:
+def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, Any]) -> bytes:
     """The bytes of what :meth:`Replica.snapshot` returns."""
-    return encode_state({"plan": plan.fingerprint, **snapshot})
+    return encode_state({"plan": plan.fingerprint, "of": str(partition), **snapshot})
 
 
-def decode_snapshot(plan: Plan, data: bytes) -> dict[str, Any]:
+def decode_snapshot(plan: Plan, partition: PartitionId, data: bytes) -> dict[str, Any]:
     """What :meth:`Replica.install` takes.
 
     Raises:
-      RemoteProtocolError: the bytes are damaged, or of another plan.
+      RemoteProtocolError: the bytes are damaged, of another plan, or of another partition.
     """
     snapshot = decode_state(data)
     if not isinstance(snapshot, dict) or "plan" not in snapshot:
         raise RemoteProtocolError("no snapshot of a replica")
     if snapshot["plan"] != plan.fingerprint:
         raise RemoteProtocolError(f"a snapshot of plan {snapshot['plan']}; this is plan {plan.fingerprint}")
+    if snapshot.get("of") != str(partition):
+        raise RemoteProtocolError(f"a snapshot of {snapshot.get('of')}; expected one of {partition}")
     return snapshot
 
 
@@ -53,6 +56,8 @@ class CheckpointStore:
         self._plan = plan
         self._replica = replica
         self.folder = PurePosixPath("nodes", replica.node, f"{replica.unit}-{replica.partition}")
+        #: Names of files that were no use to us: they do not count among those that are kept.
+        self._refused: set[str] = set()
 
     async def newest(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
@@ -60,8 +65,9 @@ class CheckpointStore:
             path = self.folder / name
             try:
                 data = self._env.storage.read(path)
-                return await self._env.compute.run(lambda data=data: decode_snapshot(self._plan, data))  # type: ignore[misc]
+                return await self._env.compute.run(partial(decode_snapshot, self._plan, self._replica.of, data))
             except (OSError, RemoteProtocolError) as error:
+                self._refused.add(name)
                 self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
         return None
 
@@ -71,7 +77,9 @@ class CheckpointStore:
         Raises:
           OSError: it could not be written; those that were there still are.
         """
-        return await self.write_encoded(await self._env.compute.run(lambda: encode_snapshot(self._plan, snapshot)))
+        return await self.write_encoded(
+            await self._env.compute.run(lambda: encode_snapshot(self._plan, self._replica.of, snapshot))
+        )
 
     async def write_encoded(self, data: bytes) -> int:
         """The same for the bytes of :func:`encode_snapshot`."""
@@ -80,8 +88,10 @@ class CheckpointStore:
         number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1
         name = f"{number:012d}{_SUFFIX}"
         await storage.write_atomic(self.folder / name, data)
-        for old in [*names, name][:-KEPT]:
-            storage.remove(self.folder / old)
+        kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]
+        for old in names:
+            if old not in kept:
+                storage.remove(self.folder / old)
         return len(data)
 
     def _names(self) -> list[str]:

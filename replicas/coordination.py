@@ -38,13 +38,13 @@ class _Partition:
       running: state of each replica that answers, by node.
       unserved_since: since when nobody serves it; None: somebody does.
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
-      asked_at: last order to each node.
+      asked_at: last order to each node, by verb.
     """
 
     unserved_since: int | None
     running: dict[NodeId, NodeState] = field(default_factory=dict)
     wanted: set[NodeId] = field(default_factory=set)
-    asked_at: dict[NodeId, int] = field(default_factory=dict)
+    asked_at: dict[tuple[NodeId, Verb], int] = field(default_factory=dict)
 
 
 class Coordination:
@@ -84,6 +84,8 @@ class Coordination:
     def lost(self, node: NodeId, now: int) -> None:
         """It does not answer any more."""
         self._alive.discard(node)
+        if not self._alive:
+            self._heard.clear()  # it may be we who were cut off: who is heard first then is not the only one
         for one in self._partitions.values():
             one.running.pop(node, None)
             self._judge(one, now)
@@ -101,10 +103,12 @@ class Coordination:
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
-    def helps(self, partition: PartitionId) -> bool:
-        """Does the first standby run, and is it STABLE?"""
+    def helper(self, partition: PartitionId) -> NodeState | None:
+        """State of the first standby: RECOVERING also before it runs; None: its node does not answer."""
         first = self._plan.standbys[partition].nodes[0]
-        return self._partitions[partition].running.get(first) is NodeState.STABLE
+        if first not in self._alive:
+            return None
+        return self._partitions[partition].running.get(first, NodeState.RECOVERING)
 
     # --- orders ---
 
@@ -113,9 +117,9 @@ class Coordination:
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
-                node = decision.replica.node
-                if now - one.asked_at.get(node, now - REPEAT_US) >= REPEAT_US:
-                    one.asked_at[node] = now
+                asked = decision.replica.node, decision.verb
+                if now - one.asked_at.get(asked, now - REPEAT_US) >= REPEAT_US:
+                    one.asked_at[asked] = now
                     found.append(decision)
         return found
 
@@ -128,9 +132,10 @@ class Coordination:
             coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
             if now - one.unserved_since < (self._recovery_us if coming else self._patience_us):
                 return []
-            if any(n in one.running for n in standbys):
+            asked = max((one.asked_at.get((n, "install"), now) for n in standbys if n in one.running), default=None)
+            if asked is not None and now - asked < self._recovery_us:
                 return []  # it is on its way: a second one would be no faster
-            able = [n for n in standbys if n in self._alive]
+            able = [n for n in standbys if n in self._alive and n not in one.running]
             return [Decision("install", ReplicaId(*id, n)) for n in able[:1]]
         meant = {*self._plan.placement[id], *one.wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]

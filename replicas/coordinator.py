@@ -5,6 +5,7 @@ Nothing of the data path goes through it.  While it is away nobody takes over; e
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from replicas.serving import Bystander, Injector, Server
 from replicas.upstream import Upstream
 from spe.deploy import processes
 from spe.env import Env
-from spe.errors import RemoteProtocolError, SpeError
+from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan import COORDINATOR, PartitionId, Plan
 from spe.states import NodeId
 from spe.strings import StringPool
@@ -79,6 +80,7 @@ class Coordinator(Bystander):
         self._number = self._store.last_number()
         self._open: dict[int, Decision] = {}
         self._superseded: str | None = None
+        self._unwritten = False
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address.
@@ -97,6 +99,7 @@ class Coordinator(Bystander):
                 await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
                 task_status.started(address)
                 nursery.start_soon(self._plan_actives)
+                nursery.start_soon(self._keep_notes)
                 await self._decide()
                 nursery.cancel_scope.cancel()
         finally:
@@ -110,6 +113,18 @@ class Coordinator(Bystander):
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 await self._order(decision)
 
+    async def _keep_notes(self) -> None:
+        """Writes what was answered to orders, a moment later."""
+        while True:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            if not self._unwritten:
+                continue
+            self._unwritten = False
+            try:
+                await self._store.write()
+            except OSError as error:  # notes for people: what counts is what runs, and heartbeats tell that
+                self._env.trace.event("orders_not_noted", why=str(error))
+
     async def _plan_actives(self) -> None:
         """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
         every_us, activation = self._plan.coordinator.adapt_us, self.activation
@@ -121,14 +136,18 @@ class Coordinator(Bystander):
             now = self._env.clock.monotonic_us()
             if every_us is not None and now >= next_at:
                 next_at = now + every_us
-                if rates := self._meter.take(now):
+                if (rates := self._meter.take(now)) and activation.settled:
                     await self._choose(rates)
-            if (changed := activation.step(self.coordination.helps)) is not None:
+            if (changed := activation.step(self.coordination.helper)) is not None:
                 await self._want(changed)
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
-        clock = self._env.clock
-        choice = await self._env.compute.run(lambda: self.activation.choose(rates, lambda: clock.monotonic_us() / 1e6))
+        try:
+            choice = await self._env.compute.run(lambda: self.activation.choose(rates))
+        except ConfigError as error:  # what runs goes on
+            self._env.trace.event("no_choice", why=str(error))
+            print(f"{COORDINATOR}: no plan for the budget: {error}", file=sys.stderr)
+            return
         if self.activation.adopt(choice):
             self._env.trace.event(
                 "actives_chosen", active=sorted(map(str, choice.active)), of=choice.value, before=choice.before
@@ -174,17 +193,15 @@ class Coordinator(Bystander):
             return
         if message.error:
             self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
-        try:
-            await self._store.ordered(
-                message.number,
-                self._epoch,
-                self._env.clock.wall_us(),
-                decision.verb,
-                str(decision.replica),
-                message.error,
-            )
-        except OSError as error:  # a note for people: what counts is what runs, and heartbeats tell that
-            self._env.trace.event("order_not_noted", why=str(error))
+        self._store.ordered(
+            message.number,
+            self._epoch,
+            self._env.clock.wall_us(),
+            decision.verb,
+            str(decision.replica),
+            message.error,
+        )
+        self._unwritten = True  # not here: the peer's heartbeats wait for us
 
     # --- answering for ourselves (replicas.serving.Service) ---
 

@@ -44,8 +44,13 @@ class CoordinatorStore:
         try:
             if self._storage.exists(PATH):
                 self._database.deserialize(self._storage.read(PATH))
+                (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
             self._database.executescript(_SCHEMA)
-        except sqlite3.Error as error:
+            for table in ("epoch", "wanted", "orders"):
+                self._database.execute(f"SELECT * FROM {table}").fetchall()
+        except (sqlite3.Error, OSError) as error:
             raise LogCorrupt(f"{PATH}: {error}; without it, put it aside: a coordinator can begin anew") from error
 
     def close(self) -> None:
@@ -57,7 +62,7 @@ class CoordinatorStore:
         epoch = max(int(before) + 1, at_least)
         self._database.execute("DELETE FROM epoch")
         self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
-        await self._write()
+        await self.write()
         return epoch
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
@@ -71,19 +76,19 @@ class CoordinatorStore:
         self._database.execute("DELETE FROM wanted")
         rows = [(id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
         self._database.executemany("INSERT INTO wanted VALUES (?, ?, ?)", rows)
-        await self._write()
+        await self.write()
 
-    async def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:
-        """Notes an order and what was answered, for people.  Raises OSError."""
+    def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:
+        """Notes an order and what was answered, for people; :meth:`write` keeps it."""
         self._database.execute(
             "INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?, ?)", (number, epoch, at_us, verb, replica, answer)
         )
         self._database.execute("DELETE FROM orders WHERE number <= ?", (number - ORDERS,))
-        await self._write()
 
     def last_number(self) -> int:
         (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM orders").fetchone()
         return int(last)
 
-    async def _write(self) -> None:
+    async def write(self) -> None:
+        """Raises OSError."""
         await self._storage.write_atomic(PATH, self._database.serialize())

@@ -20,7 +20,7 @@ DEAD_US: Final = 2_000_000
 class Hosted:
     """A replica with what the shell keeps beside it; an owner of inputs (replicas.upstream)."""
 
-    def __init__(self, replica: Replica, signals: Sequence[Signal], shelves: Sequence[Shelf]) -> None:
+    def __init__(self, replica: Replica, signals: Sequence[Signal], shelves: Sequence[Shelf], now: int) -> None:
         self.replica = replica
         self.shelves = shelves
         self.name = str(replica.id)
@@ -34,6 +34,8 @@ class Hosted:
         self.state_told = False
         self._room = Signal()
         self._heard_at: dict[str, int] = {}
+        #: Nobody is dead before he could have spoken.
+        self._since = now
 
     def choose(self, now: int) -> list[tuple[int, Action]]:
         return [] if self.error else self.replica.choose(now)
@@ -76,8 +78,8 @@ class Hosted:
         given_up: list[str] = []
         for log in self.replica.logs:
             if log.full:
-                alive = {name for name, at in self._heard_at.items() if now - at < DEAD_US}
-                dead = set(self.replica.plan.consumers_of(log.channel)) - alive
+                consumers = self.replica.plan.consumers_of(log.channel)
+                dead = {name for name in consumers if now - self._heard_at.get(name, self._since) >= DEAD_US}
                 for name in log.evictable(dead):
                     if log.full:
                         log.evict(name)

@@ -21,7 +21,7 @@ from replicas.faults import processes_of
 from replicas.namespaces import Namespaces, open_namespaces, why_not
 from replicas.ports import free_addresses
 from spe.errors import SpeError
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 
 
 class LinkMode(enum.StrEnum):
@@ -91,16 +91,18 @@ def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random:
 def dials(plan: Plan) -> dict[str, list[str]]:
     """Process -> processes that it opens connections to."""
     found: dict[str, set[str]] = {name: set() for name in processes_of(plan)}
-    for of, nodes in plan.placement.items():
-        for node in nodes:
+    for of in plan.placement:
+        for node in plan.hosts(of):
             for channel in plan.unit[of.unit].channels_in():
                 found[node] |= set(plan.producer_addresses(channel))
-            found[node] |= {str(n) for n in nodes}
+            found[node] |= {str(n) for n in plan.hosts(of)}
     for client in plan.clients.values():
         for stream in client.reads:
-            for of, nodes in plan.placement.items():
+            for of in plan.placement:
                 if stream in plan.unit[of.unit].outputs:
-                    found[f"client:{client.name}"] |= {str(n) for n in nodes}
+                    found[f"client:{client.name}"] |= {str(n) for n in plan.hosts(of)}
+    if plan.standbys:
+        found[COORDINATOR] |= {name for name in found if not name.startswith("client:")}
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 
 

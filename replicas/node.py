@@ -75,6 +75,8 @@ class NodeProcess:
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         #: Latest coordinator that we have heard of.
         self._epoch = 0
+        self._keeping_epoch = trio.Lock()
+        self._stores: dict[PartitionId, CheckpointStore] = {}
         self._channels: dict[Channel, PartitionId] = {}
         self._upstream = Upstream(
             env,
@@ -164,7 +166,7 @@ class NodeProcess:
             told=partial(self._told, id),
             shelf=None if spill is None else shelf,
         )
-        hosted = Hosted(replica, signals, shelves)
+        hosted = Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
         self._put_away(id.of)
         self._hosted[id.of] = hosted
         for log in replica.logs:
@@ -224,8 +226,10 @@ class NodeProcess:
 
     async def _standby_tasks(self, partition: PartitionId) -> None:
         """Takes the checkpoints of those that run the partition to our disk, and acknowledges what they hold."""
-        standby = self._standbys[partition]
-        store = CheckpointStore(self._env, self._plan, standby.id)
+        standby = self._standbys.get(partition)
+        if standby is None:
+            return  # it was told to run before this began
+        store = self._store(standby.id)
         stored = await store.newest()
         if stored is not None:
             standby.holds(stored)
@@ -242,13 +246,21 @@ class NodeProcess:
         if data is None:
             return
         try:
-            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, data))
+            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
             if standby.useful(snapshot):
                 size = await store.write_encoded(data)
                 standby.holds(snapshot)
                 self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+            self._tell_of_trouble(standby, "")
         except (OSError, RemoteProtocolError) as error:
             self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
+            self._tell_of_trouble(standby, str(error))
+
+    def _tell_of_trouble(self, standby: Standby, why: str) -> None:
+        """Said when it changes: whoever counts on this standby must know."""
+        if why and why != standby.trouble:
+            print(f"{standby.name} takes no checkpoint: {why}; what it holds grows old", file=sys.stderr)
+        standby.trouble = why
 
     async def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
@@ -272,21 +284,28 @@ class NodeProcess:
             return f"{self._node} is no standby of {id.of}"
         if message.epoch > self._epoch:
             await self._remember_epoch(message.epoch)
+            if message.epoch < self._epoch:
+                return f"epoch {message.epoch} is over: {self._epoch} has begun"
         if message.verb == "install" and id.of in self._standbys:
-            self._upstream.remove(self._standbys.pop(id.of).name)
+            standby = self._standbys.pop(id.of)
+            self._upstream.remove(standby.name)
             self._run_replica(id)
-            self._hosted[id.of].replica.partners_are_known = True
+            replica = self._hosted[id.of].replica
+            replica.partners_are_known = True
+            replica.partners |= standby.partners()
         elif message.verb == "retire" and id.of in self._hosted:
             self._stand_by(id)
             self._told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
         return ""
 
     async def _remember_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        try:
-            await self._env.storage.write_atomic(PurePosixPath("nodes", self._node, "epoch"), str(epoch).encode())
-        except OSError as error:
-            self._env.trace.event("epoch_not_kept", why=str(error))
+        self._epoch = max(self._epoch, epoch)
+        async with self._keeping_epoch:  # of two at once the later one is what stays
+            path = PurePosixPath("nodes", self._node, "epoch")
+            try:
+                await self._env.storage.write_atomic(path, str(self._epoch).encode())
+            except OSError as error:
+                self._env.trace.event("epoch_not_kept", why=str(error))
 
     def _known_epoch(self) -> int:
         path = PurePosixPath("nodes", self._node, "epoch")
@@ -394,9 +413,15 @@ class NodeProcess:
             await trio.sleep(period)
 
     async def _look_on_disk(self, partition: PartitionId) -> None:
-        replica = self._hosted[partition].replica
-        if self._plan.disk_us(replica.id) is not None:
-            replica.stored = await CheckpointStore(self._env, self._plan, replica.id).newest()
+        hosted = self._hosted.get(partition)
+        if hosted is not None and self._plan.disk_us(hosted.replica.id) is not None:
+            hosted.replica.stored = await self._store(hosted.replica.id).newest()
+
+    def _store(self, id: ReplicaId) -> CheckpointStore:
+        """One for all that read or write them here: it knows which files are damaged."""
+        if id.of not in self._stores:
+            self._stores[id.of] = CheckpointStore(self._env, self._plan, id)
+        return self._stores[id.of]
 
     async def _install_from(self, hosted: Hosted, partner: str) -> bool:
         """Installs what ``partner`` sends, if it does; True: our own checkpoint from disk was further on."""
@@ -405,7 +430,7 @@ class NodeProcess:
         if data is None:
             return False
         try:
-            state = decode_snapshot(self._plan, data)
+            state = decode_snapshot(self._plan, id.of, data)
         except RemoteProtocolError as error:
             self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
             return False
@@ -434,7 +459,7 @@ class NodeProcess:
         """Writes one per interval, and before that when upstream is full and waits for us (A8)."""
         every_us = self._plan.disk_us(ReplicaId(*partition, self._node))
         assert every_us is not None
-        clock, store = self._env.clock, CheckpointStore(self._env, self._plan, ReplicaId(*partition, self._node))
+        clock, store = self._env.clock, self._store(ReplicaId(*partition, self._node))
         last, trouble = clock.monotonic_us(), ""
         while True:
             await trio.sleep(min(every_us, self._plan.timing.heartbeat_us) / 1e6)
@@ -558,7 +583,7 @@ class NodeProcess:
         if state is None:
             return SnapshotRefused(f"{hosted.name} is recovering itself")
         try:
-            return await self._env.compute.run(lambda: encode_snapshot(self._plan, state))
+            return await self._env.compute.run(lambda: encode_snapshot(self._plan, hosted.replica.id.of, state))
         except LocalProtocolError as error:  # an operator of the user's: nobody can ever be given its state
             self._tell_of_state(hosted, str(error))
             return SnapshotRefused(f"{hosted.name} cannot be stored: {error}")

@@ -55,6 +55,7 @@ class OutputLog:
       schema: of its tuples.
       consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Plan.consumers_of).
       limits: caps on both logs.
+      standbys: consumers that hold checkpoints only (H2).
       spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
     """
 
@@ -65,7 +66,9 @@ class OutputLog:
         consumers: Iterable[str],
         limits: Limits,
         spill: Spill | None = None,
+        standbys: Collection[str] = (),
     ) -> None:
+        self._standbys = frozenset(standbys)
         self.channel = channel
         self.schema = schema
         self._limits = limits
@@ -213,12 +216,16 @@ class OutputLog:
         """A consumer has processed everything up to ``id`` into its stable state.
 
         Within an incarnation this only grows.  A new incarnation may begin lower; until it is heard, the old value
-        stands.  An evicted consumer counts again once it has what we still hold.
+        stands.  An evicted consumer counts again once it has what we still hold.  A standby would never have that, for
+        it acknowledges checkpoints, which lie behind: it gets its place back where we begin, and catches up with those
+        that it takes from then on (H2).
         """
         ack = self._acks.get(consumer)
         if ack is None:
             self.unknown_acks += 1
             return
+        if ack.evicted and id < self.first - 1 and consumer in self._standbys:
+            id = self.first - 1
         if incarnation < ack.incarnation or (ack.evicted and id < self.first - 1):
             return
         ack.id = id if incarnation > ack.incarnation or ack.evicted else max(ack.id, id)
@@ -226,7 +233,10 @@ class OutputLog:
         self._truncate()
 
     def evictable(self, dead: Collection[str]) -> list[str]:
-        """Dead consumers whose place in the log can be given up: a live replica of the same partition is further on.
+        """Consumers whose place in the log can be given up: a live replica of the same partition is further on.
+
+        So can that of a standby for which alone the log is kept, also of a live one: what it cannot store must not hold
+        up those that run (H2).
 
         Args:
           dead: consumers that do not answer.
@@ -236,13 +246,15 @@ class OutputLog:
         """
         best: dict[str, int] = {}
         for name, ack in self._acks.items():
-            if name not in dead and not ack.evicted:
+            if name not in dead and name not in self._standbys and not ack.evicted:
                 group = _partition_of(name)
                 best[group] = max(best.get(group, 0), ack.id)
         found = [
             name
             for name, ack in self._acks.items()
-            if name in dead and not ack.evicted and best.get(_partition_of(name), 0) > ack.id
+            if (name in dead or (name in self._standbys and ack.id == self.truncation_line))
+            and not ack.evicted
+            and best.get(_partition_of(name), 0) > ack.id
         ]
         return sorted(found, key=lambda name: (self._acks[name].id, name))
 

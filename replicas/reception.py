@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from replicas.links import Identity
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Plan
 from spe.states import NodeId
 
 #: Connections of a configured peer beside its subscriptions: heartbeats, snapshots, and what is closing.
@@ -28,10 +28,16 @@ GUESTS: Final = "(not in the plan)"
 def subscriptions(plan: Plan, producer: str, consumer: str) -> int:
     """Channels of one process that another one reads, counted once per replica that reads it."""
     if consumer in plan.nodes:
-        units = [plan.unit[replica.unit] for replica in plan.replicas_on(NodeId(consumer))]
+        hosted = plan.replicas_on(NodeId(consumer)) + plan.standbys_on(NodeId(consumer))
+        units = [plan.unit[replica.unit] for replica in hosted]
         return sum(producer in plan.producer_addresses(channel) for unit in units for channel in unit.channels_in())
     reads = next((c.reads for c in plan.clients.values() if f"client:{c.name}" == consumer), ())
     return sum(plan.partitions_of(stream) for stream in reads)
+
+
+def checkpoints(plan: Plan, maker: str, consumer: str) -> int:
+    """Partitions whose checkpoints one node may ask another for, all at the same moment."""
+    return sum(maker in plan.hosts(id.of) for id in plan.standbys_on(NodeId(consumer)))
 
 
 class Reception:
@@ -43,8 +49,13 @@ class Reception:
 
     def __init__(self, plan: Plan, me: Identity) -> None:
         peers = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+        if plan.standbys:
+            peers.append(COORDINATOR)
         self._places = {GUESTS: GUESTS_MAX} | {
-            peer: PLACES + PLACES_PER_SUBSCRIPTION * subscriptions(plan, me.name, peer) for peer in peers
+            peer: PLACES
+            + PLACES_PER_SUBSCRIPTION * subscriptions(plan, me.name, peer)
+            + checkpoints(plan, me.name, peer)
+            for peer in peers
         }
         #: By peer, in order of arrival.
         self._inside: dict[str, dict[trio.CancelScope, None]] = {peer: {} for peer in self._places}

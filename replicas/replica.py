@@ -98,11 +98,15 @@ class Replica:
                 plan.consumers_of(Channel(stream, id.partition)),
                 plan.limits,
                 None if shelf is None else shelf(plan.query.schema_of(stream)),
+                plan.standbys_of(Channel(stream, id.partition)),
             )
             for stream in self.unit.outputs
         ]
         if plan.disk_us(id) is not None:
             self._durable = [0 for _ in self.inputs]
+            self._newest = self._durable
+        standbys = plan.standbys.get(id.of)
+        self._backs = standbys is not None and id.node in standbys.nodes
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
         #: Whoever is not heard now has not been for long: we stood by, and listened (H3).
         self.partners_are_known = False
@@ -258,11 +262,14 @@ class Replica:
         unknown = not self.partners_are_known and any(state is None for state in self.partners.values())
         if unknown and waited < self.plan.timing.request_us:
             return None
+        helped = NodeState.RECOVERING in self.partners.values() and self.id.of in self.plan.standbys
+        if helped and self.stored is None and waited < 4 * self.node.x_us:
+            return None  # a standby makes its state again from a checkpoint; from nothing it would take us longer
         patience = self.node.x_us if self.stored is None else self.plan.timing.request_us
         if self._upstream_has_what_follows(patient=waited < patience):
             if (stored := self.stored) is not None:
                 self.install(stored, now)
-                self.written(stored)
+                self._stored_is_durable(stored)
             self.installed = True
         return None
 
@@ -326,7 +333,7 @@ class Replica:
         )
         self.install(stored if own and stored is not None else snapshot, now)
         if own and stored is not None:
-            self.written(stored)
+            self._stored_is_durable(stored)
         return own
 
     def install(self, snapshot: Mapping[str, Any], now: int) -> None:
@@ -350,13 +357,22 @@ class Replica:
         if self.sunion.tainted and self.node.reconcile is Reconcile.UNDO and not self.upstream_full():
             return None
         if not self.installed or self.sunion.acknowledged() == self._durable:
-            return None
+            return None  # with a standby's node: both of its checkpoints hold it
         return self.snapshot()
 
     def written(self, snapshot: Mapping[str, Any]) -> None:
-        """A checkpoint is safely on disk: upstream may forget what it holds."""
+        """A checkpoint is safely on disk: upstream may forget what it holds.
+
+        Where we back a partition, what the one before it holds: it may be all that there is (H2).
+        """
         if self._durable is not None:
-            self._durable = [int(p) for p in snapshot["positions"]]
+            positions = [int(p) for p in snapshot["positions"]]
+            self._durable, self._newest = (self._newest if self._backs else positions), positions
+
+    def _stored_is_durable(self, snapshot: Mapping[str, Any]) -> None:
+        """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""
+        if not self._backs:
+            self.written(snapshot)
 
     # --- for people ---
 

@@ -46,6 +46,8 @@ class Standby:
         self._asked_at: tuple[int, int] | None = None
         self._crowded: set[str] = set()
         self.checkpoints = 0
+        #: Why no checkpoint could be taken last time; "" where one could.
+        self.trouble = ""
 
     # --- an owner ---
 
@@ -63,6 +65,10 @@ class Standby:
 
     async def room(self, index: int) -> None:
         raise AssertionError(f"{self.name} reads nothing")
+
+    def partners(self) -> dict[str, NodeState]:
+        """Who runs the partition, as far as we have heard."""
+        return {peer: NodeState(told.state) for peer, told in self._told.items()}
 
     # --- news ---
 
@@ -82,7 +88,7 @@ class Standby:
 
     def wish(self, now: int) -> str | None:
         """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
-        if not self._crowded and now - self._looked_at < self._every_us:
+        if now - self._looked_at < (self._every_us // 4 if self._crowded else self._every_us):
             return None
         able = {p: o for p, o in self._told.items() if o.state is not NodeState.RECOVERING}
         best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
@@ -111,6 +117,7 @@ class Standby:
             "unit": self.id.unit,
             "partition": self.id.partition,
             "checkpoints": self.checkpoints,
+            "trouble": self.trouble,
             "positions": {str(c): p for c, p in zip(self._channels, self._held, strict=True)},
             "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
         }

@@ -79,7 +79,7 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
     of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
     placement = {id: placed[name].replicas[p] for id, name, p in of}
     standbys = {id: Standbys(row, spec[name].checkpoint_us) for id, name, p in of if (row := placed[name].standbys[p])}
-    if why := _beyond(deployment.coordinator.budget, len(standbys)):
+    if why := _beyond(deployment.coordinator.budget, placement, standbys):
         problems.add(("coordinator", "budget"), why)
         return None
     return Plan(
@@ -235,13 +235,18 @@ def with_budget(plan: Plan, budget: int) -> Plan:
     Raises:
       ConfigError: fewer have standbys.
     """
-    if why := _beyond(budget, len(plan.standbys)):
+    if why := _beyond(budget, plan.placement, plan.standbys):
         raise ConfigError([f"--budget: {why}"])
     return replace(plan, coordinator=replace(plan.coordinator, budget=budget))
 
 
-def _beyond(budget: int, most: int) -> str:
-    return f"expected at most {most}, as many partitions have standbys, got {budget}" if not 0 <= budget <= most else ""
+def _beyond(
+    budget: int, placement: Mapping[PartitionId, Sequence[NodeId]], standbys: Mapping[PartitionId, Standbys]
+) -> str:
+    most = sum(len(placement[id]) < 2 for id in standbys)
+    if 0 <= budget <= most:
+        return ""
+    return f"expected at most {most}, as many partitions have one replica and a standby, got {budget}"
 
 
 def processes(plan: Plan) -> dict[str, str]:

@@ -349,6 +349,17 @@ class Plan:
         """The unit that makes a stream (sources are not in it)."""
         return {s: u for u in self.units for s in u.outputs}
 
+    def standbys_of(self, channel: Channel) -> tuple[str, ...]:
+        """Names of those consumers of a channel that stand by (H2)."""
+        return tuple(
+            str(ReplicaId(u.id, p, n))
+            for u in self.units
+            if any(i.stream == channel.stream for i in u.inputs)
+            for p in range(u.partitions)
+            if (standbys := self.standbys.get(PartitionId(u.id, p))) is not None
+            for n in standbys.nodes
+        )
+
     def partitions_of(self, stream: StreamId) -> int:
         return 1 if stream in self.sources else self.producer[stream].partitions
 

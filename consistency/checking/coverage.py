@@ -54,9 +54,9 @@ class _Cover:
         self._states = {f"{of}@{n}": NodeState.RECOVERING for of in plan.placement for n in plan.hosts(of)}
         self._producers: dict[tuple[Channel, str], str] = {
             (Channel(stream, of.partition), node): f"{of}@{node}"
-            for of, nodes in plan.placement.items()
+            for of in plan.placement
             for stream in plan.unit[of.unit].outputs
-            for node in nodes
+            for node in plan.hosts(of)
         }
         self._on: dict[str, list[str]] = {}
         for replica in self._states:

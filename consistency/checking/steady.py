@@ -33,8 +33,8 @@ def check_steady(history: History, plan: Plan, bounds: Bounds, counters: Counter
             plan.nodes[node].during_stabilization is Policy.SUSPEND,
             {channel: None for channel in plan.unit[of.unit].channels_in()},
         )
-        for of, nodes in plan.placement.items()
-        for node in nodes
+        for of in plan.placement
+        for node in plan.hosts(of)
     }
     for event in history:
         match event:

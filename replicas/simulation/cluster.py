@@ -149,6 +149,11 @@ class SimCluster:
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 
+    def settled(self) -> bool:
+        """Do as many standbys run as the budget says, and those that were chosen?"""
+        activation = None if self.coordinator is None else self.coordinator.activation
+        return activation is None or (activation.settled and len(activation.active) <= activation.budget)
+
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
 

@@ -110,7 +110,7 @@ def is_quiet(cluster: SimCluster) -> bool:
     replicas = cluster.replicas()
     if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
         return False
-    if replicas.keys() != cluster.expected():
+    if replicas.keys() != cluster.expected() or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out
     for replica in replicas.values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:

@@ -370,12 +370,13 @@ class Supervisor:
 
 
 def without_whom(plan: Plan, died: Collection[str]) -> str:
-    """A process that died by itself and without which nothing more can come: a source, a client, or the last replica
+    """A process that died by itself and without which nothing more can come: a source, a client, or the last node
     of a partition.  "" where the run can go on."""
     for name in died:
         if name.startswith(("source:", "client:")):
             return name
-    return next((str(nodes[-1]) for nodes in plan.placement.values() if all(n in died for n in nodes)), "")
+    hosts = [plan.hosts(id) for id in plan.placement]
+    return next((str(nodes[-1]) for nodes in hosts if all(n in died for n in nodes)), "")
 
 
 def how_it_died(status: int, said: str) -> str:

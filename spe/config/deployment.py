@@ -12,6 +12,7 @@ from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
 from spe.plan import (
     ANY_ADDRESS,
+    COORDINATOR,
     Checkpoints,
     Client,
     CoordinatorSettings,
@@ -83,7 +84,7 @@ class CoordinatorModel(Model):
 
     address: Address = ANY_ADDRESS
     budget: Annotated[int, Field(ge=0)] = 0
-    algorithm: Literal["structure-aware", "dynamic", "greedy", "exact"] = "structure-aware"
+    algorithm: Literal["structure-aware", "greedy"] = "structure-aware"
     adapt: PositiveDuration | None = None
     margin: Annotated[float, Field(ge=0, le=10)] = CoordinatorSettings().margin
 
@@ -219,6 +220,8 @@ def read_nodes(section: Any, defaults: Any, replicas: int, problems: Problems) -
         return {}
     nodes: dict[NodeId, Node] = {}
     for name, entry in section.items():
+        if name == COORDINATOR:
+            problems.add(("nodes", name), "is the name of the process that gives orders; expected another one")
         model = validated(NodeModel, {} if entry is None else entry, ("nodes", name), problems)
         model = model or NodeModel()  # its mistakes are noted; fragments may still refer to it
         nodes[NodeId(name)] = _node(name, model, default)

@@ -99,15 +99,15 @@ async def test_a_damaged_one_is_said_by_name_and_the_older_one_used(damage: str)
 
 def test_every_flipped_bit_and_every_truncation_is_found() -> None:
     plan = make_plan()
-    data = encode_snapshot(plan, snapshot(7))
+    data = encode_snapshot(plan, REPLICA.of, snapshot(7))
     for at in range(len(data)):
         with pytest.raises(RemoteProtocolError):
-            decode_snapshot(plan, data[:at])
+            decode_snapshot(plan, REPLICA.of, data[:at])
         for bit in range(8):
             broken = bytearray(data)
             broken[at] ^= 1 << bit
             with pytest.raises(RemoteProtocolError):
-                decode_snapshot(plan, bytes(broken))
+                decode_snapshot(plan, REPLICA.of, bytes(broken))
 
 
 async def test_one_of_another_plan_is_refused_and_said() -> None:

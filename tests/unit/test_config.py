@@ -817,7 +817,11 @@ def test_standbys_are_said_in_python_as_in_yaml() -> None:
         ("[[n3, n2], []]", "[[n3, n4], []]", "standby[0][1]: no node 'n4'"),
         ("[[n3, n2], []]", "3", "4 replicas and standbys of a partition need 4 nodes; there are 3"),
         ("[[n3, n2], []]", "[[n3]]", "lists 1 partitions; expected nodes for each of 2"),
-        ("budget: 1", "budget: 2", "coordinator.budget: expected at most 1, as many partitions have standbys, got 2"),
+        (
+            "budget: 1",
+            "budget: 2",
+            "coordinator.budget: expected at most 1, as many partitions have one replica and a standby, got 2",
+        ),
         ("greedy", "best", "coordinator.algorithm"),
     ],
 )
