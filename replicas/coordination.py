@@ -132,7 +132,8 @@ class Coordination:
             coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
             if now - one.unserved_since < (self._recovery_us if coming else self._patience_us):
                 return []
-            asked = max((one.asked_at.get((n, "install"), now) for n in standbys if n in one.running), default=None)
+            since = one.unserved_since
+            asked = max((one.asked_at.get((n, "install"), since) for n in standbys if n in one.running), default=None)
             if asked is not None and now - asked < self._recovery_us:
                 return []  # it is on its way: a second one would be no faster
             able = [n for n in standbys if n in self._alive and n not in one.running]

@@ -20,10 +20,16 @@ class TextProducer:
     """An OutputLog that is written to, and read from, as text (tests.support.streams)."""
 
     def __init__(
-        self, *, consumers: Sequence[str] = ("v/0@a",), schema: Schema = PAYLOAD, limits: Limits | None = None
+        self,
+        *,
+        consumers: Sequence[str] = ("v/0@a",),
+        schema: Schema = PAYLOAD,
+        limits: Limits | None = None,
+        standbys: Sequence[str] = (),
     ) -> None:
         self.schema = schema
-        self.log = OutputLog(Channel(StreamId("orders"), 0), schema, consumers, limits or Limits())
+        channel = Channel(StreamId("orders"), 0)
+        self.log = OutputLog(channel, schema, consumers, limits or Limits(), standbys=standbys)
         self.log.set_state(NodeState.STABLE)
 
     def stable(self, text: str) -> None:

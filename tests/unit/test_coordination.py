@@ -79,7 +79,8 @@ def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
     assert world.at(300) == ""
     assert world.at(200 + REPEAT_US) == "install@n1b"
     world.nodes[B] = RECOVERING
-    assert world.at(200 + 3 * REPEAT_US) == ""
+    assert world.at(200 + REPEAT_US + RECOVERY - 1) == "", "it is on its way"
+    assert world.at(200 + REPEAT_US + RECOVERY) == "install@n1c", "it cannot, it seems; the next one may"
 
 
 def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -484,9 +485,9 @@ def test_a_row_larger_than_the_limit_is_sent_all_the_same() -> None:
 REPLICAS = ("v/0@a", "v/0@b", "v/1@a", "client:desk")
 
 
-def truncating(*acks: int) -> OutputLog:
+def truncating(*acks: int, standbys: Sequence[str] = ()) -> OutputLog:
     """Ten single tuples; one acknowledgement per consumer."""
-    one = TextProducer(consumers=REPLICAS)
+    one = TextProducer(consumers=REPLICAS, standbys=standbys)
     one.stable(" ".join(f"S/{t} B{t + 1}" for t in range(1, 11)))
     for name, ack in zip(REPLICAS, acks, strict=False):
         one.log.acknowledge(name, 5, ack)
@@ -568,6 +569,27 @@ def test_an_evicted_consumer_must_install_before_it_counts_again() -> None:
     log.acknowledge("v/0@a", 6, 8)
     log.acknowledge("v/0@b", 5, 10)
     assert (log.truncation_line, log.statistics()["evicted"]) == (8, 0)
+
+
+def test_a_standby_for_which_alone_the_log_is_kept_can_be_evicted_though_it_lives() -> None:
+    """H2: it may store nothing, or old checkpoints only; those that run are not held up by that."""
+    assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable(set()) == ["v/0@a"]
+    assert truncating(2, 9, 1, 3, standbys=["v/0@a"]).evictable(set()) == [], "another one needs more"
+    assert truncating(9, 2, 3, 3, standbys=["v/0@a"]).evictable(set()) == [], "it is the replica that needs most"
+    assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable({"v/0@b"}) == [], "nobody else has it"
+
+
+def test_an_evicted_standby_gets_its_place_back_where_the_log_begins() -> None:
+    """Its checkpoints always lie behind the replica, so it would never count again."""
+    log = truncating(2, 9, 8, 8, standbys=["v/0@a"])
+    log.evict("v/0@a")
+    assert log.first == 9
+    log.acknowledge("v/0@a", 5, 2)
+    for name in ("v/0@b", "v/1@a", "client:desk"):
+        log.acknowledge(name, 5, 10)
+    assert (log.truncation_line, log.first, log.statistics()["evicted"]) == (8, 9, 0)
+    log.acknowledge("v/0@a", 5, 9)
+    assert log.first == 10
 
 
 def test_a_new_consumer_holds_the_log_before_it_is_heard() -> None:

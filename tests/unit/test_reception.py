@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import trio
 import trio.testing
 
 from replicas.links import Identity
-from replicas.reception import GUESTS, GUESTS_MAX, PLACES, PLACES_PER_SUBSCRIPTION, Reception, subscriptions
+from replicas.reception import (
+    GUESTS,
+    GUESTS_MAX,
+    PLACES,
+    PLACES_PER_SUBSCRIPTION,
+    Reception,
+    checkpoints,
+    subscriptions,
+)
+from spe.plan import COORDINATOR, Standbys
+from spe.states import NodeId
 from tests.simulation.test_cluster import make_plan
 
 PLAN = make_plan()
@@ -25,6 +36,17 @@ def test_subscriptions_are_counted_per_reader_and_channel() -> None:
     assert subscriptions(two, "n2a", "n1a") == 0
     assert subscriptions(PLAN, "n1a", "client:c") == 1
     assert subscriptions(PLAN, "n1a", "client:unknown") == 0
+
+
+async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpoints() -> None:
+    (partition,) = PLAN.placement
+    backed = replace(PLAN, placement={partition: (NodeId("n1a"),)}, standbys={partition: Standbys((NodeId("n1b"),), 1)})
+    assert subscriptions(backed, "source:a", "n1b") == 1
+    assert checkpoints(backed, "n1a", "n1b") == 1
+    assert checkpoints(backed, "n1b", "n1a") == 0
+    desk = Reception(backed, Identity("node", "n1a", 1))
+    with desk.visit(COORDINATOR):
+        assert desk.status() == {COORDINATOR: 1, "sent away": 0}
 
 
 async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> None:
