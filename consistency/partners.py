@@ -47,11 +47,19 @@ class Partners:
         self._useless_since: int | None = None
         self._asked_at: int | None = None
         self._asked: dict[int, str] = {}
+        self._idle: set[str] = set()
+
+    def heard(self, partner: str, *, runs: bool) -> None:
+        """Its node answers.  One that stands by is no partner until it runs (H3), nor when it is out of reach then."""
+        (self._idle.discard if runs else self._idle.add)(partner)
+
+    def stands_by(self, partner: str) -> bool:
+        return partner in self._idle
 
     @property
     def nobody(self) -> bool:
-        """Is ours the only replica that the partition has?"""
-        return not self._partners
+        """Is ours the only replica that runs the partition?"""
+        return self._idle.issuperset(self._partners)
 
     @property
     def pending(self) -> bool:
@@ -84,7 +92,7 @@ class Partners:
             if waiting:
                 self._useless_since = None  # it will be done some time; then it can take over for us
                 return None
-            if not self._partners:
+            if self.nobody:
                 return Alone()
             if self._useless_since is None:
                 self._useless_since = now

@@ -106,7 +106,8 @@ class Replica:
             self._durable = [0 for _ in self.inputs]
             self._newest = self._durable
         standbys = plan.standbys.get(id.of)
-        self._backs = standbys is not None and id.node in standbys.nodes
+        self._standbys = () if standbys is None else standbys.nodes
+        self._backs = id.node in self._standbys
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
         #: Whoever is not heard now has not been for long: we stood by, and listened (H3).
         self.partners_are_known = False
@@ -182,6 +183,7 @@ class Replica:
         """News of a partner; returns where it turns out to make other stable tuples than we do (invariant 4)."""
         first = outputs.get(self.logs[0].channel)
         self.partners[partner] = None if first is None else first.state
+        self.core.partners.heard(partner, runs=first is not None or partner not in self._standbys)
         found: list[Difference] = []
         for at, log in enumerate(self.logs):
             if (told := outputs.get(log.channel)) is not None and self.installed:
@@ -259,7 +261,10 @@ class Replica:
             if state not in (None, NodeState.RECOVERING):
                 return name
         waited = now - self._started_at
-        unknown = not self.partners_are_known and any(state is None for state in self.partners.values())
+        stands_by = self.core.partners.stands_by
+        unknown = not self.partners_are_known and any(
+            state is None and not stands_by(name) for name, state in self.partners.items()
+        )
         if unknown and waited < self.plan.timing.request_us:
             return None
         helped = NodeState.RECOVERING in self.partners.values() and self.id.of in self.plan.standbys

@@ -58,6 +58,21 @@ def test_a_lone_replica_need_not_wait() -> None:
     assert one.poll(0, {}) == Alone()
 
 
+def test_one_that_stands_by_is_no_partner_until_it_runs() -> None:
+    one = make("n1", "n2", "n3")
+    one.heard("n2", runs=False)
+    assert not one.nobody, "nobody knows of n3 yet"
+    one.heard("n3", runs=False)
+    assert one.nobody
+    assert one.stands_by("n3")
+    one.want(0)
+    assert one.poll(0, {"n2": None, "n3": None}) == Alone()
+    one.heard("n2", runs=True)
+    assert not one.nobody
+    assert one.poll(1, {"n2": RECOVERING, "n3": None}) is None
+    assert one.poll(2, {"n2": STABLE, "n3": None}) == Ask("n2", 1)
+
+
 def test_a_partner_that_is_stabilising_is_waited_for() -> None:
     one = make()
     one.want(0)
