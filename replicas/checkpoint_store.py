@@ -62,6 +62,8 @@ class CheckpointStore:
     async def newest(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
         for name in reversed(self._names()):
+            if name in self._refused:
+                continue  # it was told
             path = self.folder / name
             try:
                 data = self._env.storage.read(path)
