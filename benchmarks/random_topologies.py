@@ -16,7 +16,7 @@ from replicas.planning.generator import Shape, random_topology
 from replicas.planning.greedy import greedy
 from replicas.planning.search import Problem
 from replicas.planning.structure import structure_aware
-from replicas.planning.topology import Partitioning
+from spe.plan import Partitioning
 
 STRUCTURED = {Partitioning.ONE_TO_ONE: 1.0, Partitioning.SPLIT: 1.0, Partitioning.MERGE: 1.0}
 BASE = Shape(operators=5, parallelism=(2, 6))

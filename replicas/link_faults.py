@@ -93,7 +93,7 @@ def dials(plan: Plan) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {name: set() for name in processes_of(plan)}
     for of in plan.placement:
         for node in plan.hosts(of):
-            for channel in plan.unit[of.unit].channels_in():
+            for channel in plan.unit[of.unit].channels_in(of.partition):
                 found[node] |= set(plan.producer_addresses(channel))
             found[node] |= {str(n) for n in plan.hosts(of)}
     for client in plan.clients.values():

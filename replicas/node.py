@@ -128,7 +128,7 @@ class NodeProcess:
         peers: dict[str, str] = {}
         mine = self._plan.replicas_on(self._node) + self._plan.standbys_on(self._node)
         for id in mine:
-            for channel in self._plan.unit[id.unit].channels_in():
+            for channel in self._plan.unit[id.unit].channels_in(id.partition):
                 peers |= self._plan.producer_addresses(channel)
             peers |= {n: self._plan.nodes[n].address for n in self._plan.hosts(id.of) if n != self._node}
         peers.pop(self._node, None)
@@ -136,7 +136,7 @@ class NodeProcess:
         if any(
             self._node in self._plan.producer_addresses(c)
             for id in mine
-            for c in self._plan.unit[id.unit].channels_in()
+            for c in self._plan.unit[id.unit].channels_in(id.partition)
         ):
             peers[self._node] = self._plan.nodes[self._node].address
         return peers

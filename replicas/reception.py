@@ -29,8 +29,8 @@ def subscriptions(plan: Plan, producer: str, consumer: str) -> int:
     """Channels of one process that another one reads, counted once per replica that reads it."""
     if consumer in plan.nodes:
         hosted = plan.replicas_on(NodeId(consumer)) + plan.standbys_on(NodeId(consumer))
-        units = [plan.unit[replica.unit] for replica in hosted]
-        return sum(producer in plan.producer_addresses(channel) for unit in units for channel in unit.channels_in())
+        channels = [c for replica in hosted for c in plan.unit[replica.unit].channels_in(replica.partition)]
+        return sum(producer in plan.producer_addresses(channel) for channel in channels)
     reads = next((c.reads for c in plan.clients.values() if f"client:{c.name}" == consumer), ())
     return sum(plan.partitions_of(stream) for stream in reads)
 

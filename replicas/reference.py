@@ -17,9 +17,9 @@ from operators.soutput import SOutput
 from operators.sunion import SUnion
 from replicas.comparison import ChannelRows, Difference, compare
 from spe.batch import Batch, Boundary, Element, Rows, concat_rows
-from spe.errors import RemoteProtocolError
+from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.hashing import partition_of
-from spe.plan import Channel, InputStream, Plan, Unit
+from spe.plan import Channel, InputStream, PartitionId, Plan, Unit
 from spe.states import Kind, StreamId
 from spe.times import BEFORE_TIME
 
@@ -43,8 +43,9 @@ class _Partition:
     def __init__(self, plan: Plan, unit: Unit, index: int) -> None:
         self.unit = unit
         self.index = index
+        self.of = PartitionId(unit.id, index)
         stream_index = {i.stream: at for at, i in enumerate(unit.inputs)}
-        channels = unit.channels_in()
+        channels = unit.channels_in(index)
         self.ports = {channel: at for at, channel in enumerate(channels)}
         self.sunion = SUnion(
             inputs=[(stream_index[c.stream], c.stream not in plan.sources) for c in channels],
@@ -92,7 +93,10 @@ class ReferenceRun:
         for stream, partitions in self._readers.get(channel.stream, ()):
             parts = _substreams(stream, element, len(partitions))
             for partition, part in zip(partitions, parts, strict=True):
-                partition.take(channel, part)
+                if channel in partition.ports:
+                    partition.take(channel, part)
+                elif isinstance(part, Batch) and len(part):
+                    raise LocalProtocolError(f"{channel} has rows of {partition.of}, which does not read it")
         if channel.stream in self._outputs:
             yield channel, element
 

@@ -70,7 +70,7 @@ class Replica:
         self.tentative_count = 0
         self.agreement = Agreement()
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
-        channels = self.unit.channels_in()
+        channels = self.unit.channels_in(id.partition)
         self.sunion = SUnion(
             inputs=[(stream_index[c.stream], c.stream not in plan.sources) for c in channels],
             streams=len(self.unit.inputs),

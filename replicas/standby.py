@@ -33,7 +33,7 @@ class Standby:
         self.id = id
         self.name = str(id)
         self.inputs: Sequence[Input] = ()
-        self._channels = plan.unit[id.unit].channels_in()
+        self._channels = plan.unit[id.unit].channels_in(id.partition)
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
         self._every_us = plan.standbys[id.of].every_us
         #: Of the newest checkpoint and of the one before it, which is what we acknowledge.

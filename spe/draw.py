@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spe.describe import describe_operator, describe_pace, describe_reader, operator_kind, show_duration
-from spe.plan import Node, PartitionId, Plan, Unit
+from spe.plan import InputStream, Node, PartitionId, Partitioning, Plan, Unit
 from spe.problems import show_path
 from spe.review import Finding, review
 from spe.schema import Schema
@@ -81,7 +81,7 @@ def _unit_title(unit: Unit) -> str:
 
 def _picture(plan: Plan, unit: Unit) -> list[str]:
     """Inputs, a box with the operators, outputs with who reads them."""
-    left = [_input_label(i.stream, i.producers, i.key) for i in unit.inputs]
+    left = [_input_label(i, unit.partitions) for i in unit.inputs]
     right = [f"{s} ──▶ {', '.join(_readers(plan, s)) or 'nobody'}" for s in unit.outputs]
     inside = table(((str(o.name), operator_kind(o.spec)) for o in unit.operators), " ")
     height = max(len(left), len(inside), len(right))
@@ -95,9 +95,11 @@ def _picture(plan: Plan, unit: Unit) -> list[str]:
     return [*(f"  {line}" for line in out), f"  {' ' * len(tags[0])}└{'─' * width}┘"]
 
 
-def _input_label(stream: StreamId, producers: int, key: tuple[str, ...] | None) -> str:
-    several = f" ×{producers}" if producers > 1 else ""
-    return f"{stream}{several}" + (f" by {', '.join(key)}" if key else "")
+def _input_label(one: InputStream, partitions: int) -> str:
+    several = f" ×{one.producers}" if one.producers > 1 else ""
+    if one.producers > 1 and one.partitioning(partitions) is not Partitioning.FULL:
+        several += f", {one.partitioning(partitions)}"
+    return f"{one.stream}{several}" + (f" by {', '.join(one.key)}" if one.key else "")
 
 
 def _joined(labels: Sequence[str], height: int) -> list[str]:

@@ -69,6 +69,15 @@ class Policy(enum.StrEnum):
     PROCESS = "process"
 
 
+class Partitioning(enum.StrEnum):
+    """How the partitions of an operator feed those of the next one (PPA section II)."""
+
+    ONE_TO_ONE = "one-to-one"
+    SPLIT = "split"
+    MERGE = "merge"
+    FULL = "full"
+
+
 class Reconcile(enum.StrEnum):
     """How a replica gets back behind tentative data (docs/rules.md R9)."""
 
@@ -107,12 +116,34 @@ class InputStream:
       producers: upstream partitions; each is an input of the unit's SUnion, in order.
       key: attributes whose hash picks the substream of each of the unit's partitions; None: all get everything
         (the unit has one partition).
+      aligned: the stream is divided by the same values already.
     """
 
     stream: StreamId
     schema: Schema
     producers: int
     key: tuple[str, ...] | None
+    aligned: bool = False
+
+    def upstream(self, partition: int, partitions: int) -> range:
+        """Producers that can have something for one of the unit's partitions.
+
+        Where the stream is divided by the same values already, these are the ones with the same hashes.
+        """
+        if not self.aligned:
+            return range(self.producers)
+        first = partition * self.producers // partitions
+        return range(first, ((partition + 1) * self.producers - 1) // partitions + 1)
+
+    def partitioning(self, partitions: int) -> Partitioning:
+        """What that is for a unit of so many partitions; where neither count divides the other it is called full."""
+        if self.aligned and partitions == self.producers:
+            return Partitioning.ONE_TO_ONE
+        if self.aligned and self.producers % partitions == 0:
+            return Partitioning.MERGE
+        if self.aligned and partitions % self.producers == 0:
+            return Partitioning.SPLIT
+        return Partitioning.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +163,13 @@ class Unit:
     outputs: tuple[StreamId, ...]
     partitions: int
 
-    def channels_in(self) -> tuple[Channel, ...]:
-        """SUnion's inputs, in index order."""
-        return tuple(Channel(i.stream, p) for i in self.inputs for p in range(i.producers))
+    def channels_in(self, partition: int) -> tuple[Channel, ...]:
+        """Inputs of a partition's SUnion, in index order."""
+        return tuple(Channel(i.stream, p) for i in self.inputs for p in i.upstream(partition, self.partitions))
+
+    def readers_of(self, channel: Channel) -> tuple[int, ...]:
+        """Partitions that read a channel."""
+        return tuple(p for p in range(self.partitions) if channel in self.channels_in(p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +389,7 @@ class Plan:
         return tuple(
             str(ReplicaId(u.id, p, n))
             for u in self.units
-            if any(i.stream == channel.stream for i in u.inputs)
-            for p in range(u.partitions)
+            for p in u.readers_of(channel)
             if (standbys := self.standbys.get(PartitionId(u.id, p))) is not None
             for n in standbys.nodes
         )
@@ -380,8 +414,7 @@ class Plan:
         names = [
             str(ReplicaId(u.id, p, n))
             for u in self.units
-            if any(i.stream == channel.stream for i in u.inputs)
-            for p in range(u.partitions)
+            for p in u.readers_of(channel)
             for n in self.hosts(PartitionId(u.id, p))
         ]
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
@@ -450,7 +483,7 @@ class Plan:
             "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
             "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in self.query.operators],
             "units": [
-                [u.id, u.partitions, [[i.stream, i.producers, i.key] for i in u.inputs], list(u.outputs)]
+                [u.id, u.partitions, [[i.stream, i.producers, i.key, i.aligned] for i in u.inputs], list(u.outputs)]
                 for u in self.units
             ],
             "bucket_us": self.bucket_us,

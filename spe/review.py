@@ -108,7 +108,8 @@ class _Short(NamedTuple):
 
 def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
     bare, normal = needed_wait_us(plan, unit)
-    reaction = 2 * (max(stall_us(plan, c) for c in unit.channels_in()) + plan.timing.connect_us)
+    channels = (c for p in range(unit.partitions) for c in unit.channels_in(p))
+    reaction = 2 * (max(stall_us(plan, c) for c in channels) + plan.timing.connect_us)
     if alpha_x_us <= bare:
         yield _Short(
             0,

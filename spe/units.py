@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spe.graphs import stable_order
+from spe.lineage import KeyNames, key_names
 from spe.plan import InputStream, Unit
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query import Operator, Query, inputs_of
@@ -98,31 +99,36 @@ def _finish(query: Query, drafts: Sequence[_Draft], problems: Problems) -> tuple
         count[draft.fragment.name] = count.get(draft.fragment.name, 0) + 1
     seen: dict[str, int] = {}
     partitions = {o.name: d.fragment.partitions for d in drafts for o in d.operators}
-    units = []
+    units: list[Unit] = []
+    carried: dict[StreamId, KeyNames] = {}
     for draft in drafts:
         name = draft.fragment.name
         seen[name] = seen.get(name, 0) + 1
         id = name if count[name] == 1 else f"{name}.{seen[name]}"
         own = {o.name for o in draft.operators}
         elsewhere = {s for o in query.operators if o.name not in own for s in inputs_of(o.spec)} | set(query.outputs)
-        inputs = tuple(
-            InputStream(
-                stream, query.schema_of(stream), partitions.get(stream, 1), _key_of(query, draft, stream, problems)
-            )
-            for stream in _inputs(draft, own)
-        )
+        inputs = []
+        for stream in _inputs(draft, own):
+            key = _key_of(query, draft, stream, problems)
+            aligned = key is not None and _carries(carried.get(stream, ()), key)
+            inputs.append(InputStream(stream, query.schema_of(stream), partitions.get(stream, 1), key, aligned))
         _check_key_types(draft, inputs, problems)
-        units.append(
-            Unit(
-                id=UnitId(id),
-                fragment=name,
-                inputs=inputs,
-                operators=tuple(draft.operators),
-                outputs=tuple(o.name for o in draft.operators if o.name in elsewhere),
-                partitions=draft.fragment.partitions,
-            )
+        unit = Unit(
+            id=UnitId(id),
+            fragment=name,
+            inputs=tuple(inputs),
+            operators=tuple(draft.operators),
+            outputs=tuple(o.name for o in draft.operators if o.name in elsewhere),
+            partitions=draft.fragment.partitions,
         )
+        carried |= key_names(unit)
+        units.append(unit)
     return tuple(units)
+
+
+def _carries(names: KeyNames, key: tuple[str, ...]) -> bool:
+    """Is a stream that carries the key of the unit that makes it, under these names, divided by ``key`` already?"""
+    return len(names) == len(key) and all(one in known for one, known in zip(key, names))
 
 
 def _inputs(draft: _Draft, own: Iterable[StreamId]) -> list[StreamId]:

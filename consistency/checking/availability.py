@@ -246,7 +246,7 @@ def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:
     for of, nodes in plan.placement.items():
         if of.unit == unit.id and of.partition == channel.partition:
             yield from (f"{of}@{n}" for n in nodes)
-    for upstream in unit.channels_in():
+    for upstream in unit.channels_in(channel.partition):
         yield from _replicas_behind(plan, upstream)
 
 

@@ -35,7 +35,7 @@ class Bounds:
           noise_us: what the machine may add to everything.
         """
         timing = plan.timing
-        channels = [c for u in plan.units for c in u.channels_in()]
+        channels = [c for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)]
         stall = max((stall_us(plan, c) for c in channels), default=0)
         levels = max((depth(plan, u) for u in plan.units), default=0)
         replicas = max((len(nodes) for nodes in plan.placement.values()), default=1)
@@ -60,4 +60,4 @@ def delay_us(plan: Plan, channel: Channel) -> int:
     unit = plan.producer[channel.stream]
     nodes = plan.placement[PartitionId(unit.id, channel.partition)]
     own = max(plan.share(unit.id, n).x_us for n in nodes)
-    return own + max(delay_us(plan, c) for c in unit.channels_in())
+    return own + max(delay_us(plan, c) for c in unit.channels_in(channel.partition))

@@ -47,7 +47,8 @@ def is_masked(static: Sequence[Interval], plan: Plan, bounds: Bounds) -> bool:
         return False
     alpha_x = min(plan.share(p.unit, n).alpha_x_us for p, nodes in plan.placement.items() for n in nodes)
     needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
-    patience = 2 * (max(stall_us(plan, c) for u in plan.units for c in u.channels_in()) + plan.timing.connect_us)
+    channels = (c for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition))
+    patience = 2 * (max(stall_us(plan, c) for c in channels) + plan.timing.connect_us)
     for before, after in pairwise(outages):
         if after[0].from_us - before[-1].to_us < bounds.settle_us:
             return False

@@ -57,7 +57,7 @@ class _Follow:
             (f"{of}@{node}", channel)
             for of in plan.placement
             for node in plan.hosts(of)
-            for channel in plan.unit[of.unit].channels_in()
+            for channel in plan.unit[of.unit].channels_in(of.partition)
         ] + [
             (f"client:{name}", Channel(s, p))
             for name, client in plan.clients.items()

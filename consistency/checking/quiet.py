@@ -92,7 +92,7 @@ def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator
 def _wanted(plan: Plan) -> Iterator[tuple[str, Channel]]:
     for of, nodes in plan.placement.items():
         for node in nodes:
-            for channel in plan.unit[of.unit].channels_in():
+            for channel in plan.unit[of.unit].channels_in(of.partition):
                 yield f"{of}@{node}", channel
     for name, client in plan.clients.items():
         for stream in client.reads:

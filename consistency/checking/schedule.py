@@ -185,7 +185,7 @@ class Paths:
         for node in self.producers(channel):
             if self._from(consumer_host, channel, node) is Reach.NONE:
                 continue
-            for upstream in self._plan.unit[of.unit].channels_in():
+            for upstream in self._plan.unit[of.unit].channels_in(of.partition):
                 if upstream.stream in self._plan.sources:
                     if self.channel(node, upstream) is not Reach.NONE:
                         yield f"{of}@{node}", upstream
@@ -204,7 +204,7 @@ class Paths:
     def _replica(self, of: PartitionId, node: str) -> Reach:
         if node in self._world.down or f"{of}@{node}" in self._world.recovering:
             return Reach.NONE
-        inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in()]
+        inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in(of.partition)]
         if all(reach is Reach.STABLE for reach in inputs):
             return Reach.STABLE
         return Reach.TENTATIVE if any(reach is not Reach.NONE for reach in inputs) else Reach.NONE
@@ -217,6 +217,6 @@ def hosts_behind(plan: Plan, channel: Channel) -> frozenset[str]:
     """Every process that has a part in a channel."""
     found = set(plan.producer_addresses(channel))
     if channel.stream not in plan.sources:
-        for upstream in plan.producer[channel.stream].channels_in():
+        for upstream in plan.producer[channel.stream].channels_in(channel.partition):
             found |= hosts_behind(plan, upstream)
     return frozenset(found)

@@ -31,7 +31,7 @@ def check_steady(history: History, plan: Plan, bounds: Bounds, counters: Counter
             plan.bucket_us,
             plan.share(of.unit, node).x_us,
             plan.nodes[node].during_stabilization is Policy.SUSPEND,
-            {channel: None for channel in plan.unit[of.unit].channels_in()},
+            {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},
         )
         for of in plan.placement
         for node in plan.hosts(of)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from replicas.planning.layout import ALL, Layout, Place
-from replicas.planning.topology import OperatorSpec, Partitioning, Topology
+from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
-from spe.plan import PartitionId, Plan
+from spe.plan import PartitionId, Partitioning, Plan
 from spe.problems import did_you_mean, one_of
 from spe.query import JoinSpec
 
@@ -17,7 +17,7 @@ UNKNOWN_RATE: Final = 1.0
 
 
 def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
-    """Sources never fail: what they have logged they can send again.  Streams are divided by a hash: fully.
+    """Sources never fail: what they have logged they can send again.
 
     Args:
       rates: by source or unit, tuples per second of each partition, as measured; else what a generator makes counts,
@@ -40,13 +40,17 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
     ]
     read_by_clients = {s for client in plan.clients.values() for s in client.reads}
     for unit in plan.units:
-        makers = [str(plan.producer[i.stream].id) if i.stream in plan.producer else str(i.stream) for i in unit.inputs]
+        makers: dict[str, Partitioning] = {}
+        for i in unit.inputs:
+            maker = str(plan.producer[i.stream].id) if i.stream in plan.producer else str(i.stream)
+            kind = i.partitioning(unit.partitions)
+            makers[maker] = kind if makers.get(maker, kind) is kind else Partitioning.FULL
         specs.append(
             OperatorSpec(
                 str(unit.id),
                 unit.partitions,
-                dict.fromkeys(makers, Partitioning.FULL),
-                correlated=len(set(makers)) > 1 and any(isinstance(o.spec, JoinSpec) for o in unit.operators),
+                makers,
+                correlated=len(makers) > 1 and any(isinstance(o.spec, JoinSpec) for o in unit.operators),
                 rates=rates.get(str(unit.id)),
                 output=any(s in read_by_clients for s in unit.outputs),
             )

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from replicas.planning.layout import ALL, LEVELS, Layout, Place
-from replicas.planning.topology import OperatorSpec, Partitioning, Topology, TopologyError
+from replicas.planning.topology import OperatorSpec, Topology, TopologyError
 from spe.config.document import Document, parse
 from spe.config.validate import validated
 from spe.config.values import Count, Model, Positive
 from spe.errors import ConfigError
+from spe.plan import Partitioning
 from spe.problems import Path, Problems, did_you_mean, one_of
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

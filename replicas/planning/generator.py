@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replicas.planning.topology import OperatorSpec, Partitioning, Topology
+from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
+from spe.plan import Partitioning
 
 
 @dataclass(frozen=True)

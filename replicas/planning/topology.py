@@ -6,7 +6,6 @@ order of their operators, so that everything about tasks is one array.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spe.errors import ConfigError
+from spe.plan import Partitioning
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,15 +31,6 @@ class TopologyError(ConfigError):
     def __init__(self, found: Sequence[tuple[str, str]]) -> None:
         super().__init__([f"{operator}: {message}" if operator else message for operator, message in found])
         self.found = tuple(found)
-
-
-class Partitioning(enum.StrEnum):
-    """How the tasks of an operator feed those of the next one (PPA section II)."""
-
-    ONE_TO_ONE = "one-to-one"
-    SPLIT = "split"
-    MERGE = "merge"
-    FULL = "full"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ around what the protocol waits for: the heartbeat timeout, αX and X.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from random import Random
 from typing import Any, Final
@@ -15,7 +15,7 @@ from consistency.checking.bounds import has_room
 from replicas.faults import Fault, processes_of, read_faults
 from spe.describe import show_duration
 from spe.errors import ConfigError
-from spe.plan import Channel, PartitionId, Plan, Unit
+from spe.plan import Channel, Plan
 from spe.problems import Problems
 from spe.times import MILLISECOND, SECOND
 
@@ -244,16 +244,14 @@ class _Drawing:
 
 def _links(plan: Plan) -> list[tuple[str, str]]:
     """(producer, consumer) of every pair of processes that share a channel."""
-    channels = [(c, hosts) for u in plan.units for c in u.channels_in() for hosts in [_hosts(plan, u)]]
+    channels: list[tuple[Channel, Sequence[str]]] = [
+        (c, plan.hosts(of)) for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)
+    ]
     for client in plan.clients.values():
         read = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
         channels += [(channel, [f"client:{client.name}"]) for channel in read]
     pairs = [(str(p), h) for channel, hosts in channels for p in plan.producer_addresses(channel) for h in hosts]
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
-
-
-def _hosts(plan: Plan, unit: Unit) -> list[str]:
-    return list(dict.fromkeys(str(n) for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]))
 
 
 _KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {

@@ -7,15 +7,29 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spe.batch import Column
 from spe.deploy import Deployment, make_plan, processes, with_addresses
 from spe.errors import ConfigError
 from spe.graphs import stable_order
+from spe.hashing import partition_of
 from spe.lineage import key_names
-from spe.plan import Client, Node, PartitionId, Plan, Policy, Source, Unit
+from spe.plan import (
+    Channel,
+    Client,
+    InputStream,
+    Node,
+    PartitionId,
+    Partitioning,
+    Plan,
+    Policy,
+    Source,
+    Unit,
+)
 from spe.problems import Problems
 from spe.query import (
     AggregateCall,
@@ -282,8 +296,56 @@ def test_partitioned_unit_reads_by_key_and_its_consumer_reads_every_partition() 
 
     assert [(i.stream, i.producers, i.key) for i in front.inputs] == [("A", 1, ("key",)), ("B", 1, ("key",))]
     assert [(i.stream, i.producers, i.key) for i in back.inputs] == [("u", 4, None)]
-    assert [str(c) for c in back.channels_in()] == ["u/0", "u/1", "u/2", "u/3"]
+    assert [str(c) for c in back.channels_in(0)] == ["u/0", "u/1", "u/2", "u/3"]
     assert plan.key_columns("front", "A") == (1,)
+
+
+def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Plan, list[list[int]]]:
+    """A stream by ``key`` in ``first`` partitions, read in ``then`` partitions by another key: who reads which."""
+    plan = deploy(
+        query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
+        fragment("front", "u", partitions=first, key=("key",)),
+        fragment("back", "f", partitions=then, key=(by,)),
+        nodes=8,
+    )
+    return plan, [[c.partition for c in plan.units[1].channels_in(p)] for p in range(then)]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "by", "kind", "read"),
+    [
+        (3, 3, "key", Partitioning.ONE_TO_ONE, [[0], [1], [2]]),
+        (4, 2, "key", Partitioning.MERGE, [[0, 1], [2, 3]]),
+        (2, 4, "key", Partitioning.SPLIT, [[0], [0], [1], [1]]),
+        (3, 2, "key", Partitioning.FULL, [[0, 1], [1, 2]]),
+        (2, 3, "key", Partitioning.FULL, [[0], [0, 1], [1]]),
+        (2, 2, "ts", Partitioning.FULL, [[0, 1], [0, 1]]),
+        (4, 1, "key", Partitioning.FULL, [[0, 1, 2, 3]]),
+    ],
+)
+def test_a_stream_that_is_divided_by_the_key_already_is_read_where_the_hashes_are(
+    first: int, then: int, by: str, kind: Partitioning, read: list[list[int]]
+) -> None:
+    plan, found = inputs_by_partition(first, then, by)
+
+    assert found == read
+    assert plan.units[1].inputs[0].partitioning(then) is kind
+    for channel in (Channel(StreamId("u"), p) for p in range(first)):
+        readers = [p for p in range(then) if channel.partition in read[p]]
+        named = [c for c in plan.consumers_of(channel) if not c.startswith("client")]
+        assert [c.partition("@")[0] for c in named] == [f"back/{p}" for p in readers for _ in range(2)]
+
+
+@given(st.integers(1, 9), st.integers(2, 9), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_what_a_partition_does_not_read_has_none_of_its_rows(first: int, then: int, values: list[int]) -> None:
+    column = Column(np.array(values, np.int64))
+    read = InputStream(StreamId("s"), SCHEMA, first, ("key",), aligned=True)
+
+    made, wanted = partition_of([column], first), partition_of([column], then)
+
+    assert all(m in read.upstream(w, then) for m, w in zip(made.tolist(), wanted.tolist(), strict=True))
+    assert max(made) < first
+    assert max(wanted) < then
 
 
 def test_number_of_replicas_is_placed_over_the_nodes_in_turn() -> None:

@@ -113,7 +113,7 @@ def test_a_cluster_reports_what_reaches_each_consumer() -> None:
         (f"{of}@{node}", channel)
         for of, nodes in plan.placement.items()
         for node in nodes
-        for channel in plan.unit[of.unit].channels_in()
+        for channel in plan.unit[of.unit].channels_in(of.partition)
     } | {("client:c", Channel(plan.query.outputs[0], 0))}
     assert {(e.consumer, e.channel) for e in received} == expected
     assert all(opened[e.consumer, e.channel, e.generation].producer == e.producer for e in received)

@@ -12,10 +12,10 @@ from replicas.planning.files import is_topology, read_layout, read_rates, read_t
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Layout, Place
 from replicas.planning.search import Problem
-from replicas.planning.topology import Partitioning
 from spe.cli.app import execute
 from spe.config import load_plan
 from spe.errors import ConfigError
+from spe.plan import Partitioning
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 TRAFFIC = CONFIGS / "topologies" / "traffic.yaml"

@@ -16,9 +16,10 @@ from replicas.planning.greedy import greedy
 from replicas.planning.program import Program
 from replicas.planning.search import Failure, Problem
 from replicas.planning.structure import structure_aware
-from replicas.planning.topology import OperatorSpec, Partitioning, Topology
+from replicas.planning.topology import OperatorSpec, Topology
 from replicas.planning.trees import count_trees, trees
 from spe.errors import ConfigError
+from spe.plan import Partitioning
 
 ONE, SPLIT, MERGE, FULL = Partitioning.ONE_TO_ONE, Partitioning.SPLIT, Partitioning.MERGE, Partitioning.FULL
 
