@@ -49,6 +49,17 @@ GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
             keys=1000,
             skew=1.0,
         ),
+        "locations": Generator(
+            Schema.of(ts="timestamp!", user="int64!", segment="int64!", speed="float64!"),
+            "cars on `keys` road segments, the first ones busiest (Zipf); where an incident is, they crawl",
+            keys=1000,
+            skew=0.5,
+        ),
+        "incidents": Generator(
+            Schema.of(ts="timestamp!", segment="int64!", reporter="int64!"),
+            "reports of the incidents that `locations` of as many segments drives into; one in ten is false",
+            keys=1000,
+        ),
         "rows": Generator(None, "rows of the source's own schema: `keys` values of each attribute", keys=20),
     }
 )

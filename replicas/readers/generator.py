@@ -102,7 +102,7 @@ class GeneratorReplay(Replay):
             others = [a for at, a in enumerate(schema) if at != self._time_at]
             self._make = _rows(self._draw, keys, skew, others)
         else:
-            self._make = _MAKERS[name](self._draw, keys, skew)
+            self._make = _MAKERS[name](self._draw, keys, skew, self._rate)
 
     def chunks(self, skip: int) -> Iterator[Chunk]:
         if self.origin_us is None:
@@ -132,11 +132,11 @@ class GeneratorReplay(Replay):
         return events
 
 
-def _sequence(draw: Draw, _keys: int, _skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _sequence(draw: Draw, _keys: int, _skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     return lambda index: (Column(index), Column(draw.uniform(1, index)))
 
 
-def _orders(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     picker = Keys(keys, skew)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
@@ -150,7 +150,7 @@ def _orders(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[
     return make
 
 
-def _readings(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     picker = Keys(keys, skew)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
@@ -164,7 +164,7 @@ def _readings(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tupl
     return make
 
 
-def _pages(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _pages(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     picker = Keys(keys, skew)
     urls = StringDictionary(f"/page/{i}" for i in range(keys))
     clients = StringDictionary(f"10.0.0.{i}" for i in range(_CLIENTS))
@@ -173,6 +173,62 @@ def _pages(draw: Draw, keys: int, skew: float) -> Callable[[Int64Array], tuple[C
         url = picker.pick(draw.uniform(1, index)).astype(np.int32)
         client = draw.below(2, index, _CLIENTS).astype(np.int32)
         return Column(url, None, urls), Column(client, None, clients)
+
+    return make
+
+
+class _Incidents:
+    """Where cars crawl, and when: the same for all seeds, so that streams of locations and of reports agree.
+
+    Each segment has one with probability ``SHARE`` in each stretch of ``LASTS_S`` seconds of event time.
+    """
+
+    LASTS_S: Final = 10
+    SHARE: Final = 0.05
+
+    def __init__(self, segments: int) -> None:
+        self._segments = segments
+        self._draw = Draw(0)
+
+    def at(self, segment: Int64Array, stretch: Int64Array) -> npt.NDArray[np.bool_]:
+        return self._draw.uniform(1, stretch * self._segments + segment) < self.SHARE
+
+    def one_of(self, uniform: Float64Array, stretch: Int64Array) -> Int64Array:
+        """A segment that has one, for each row; -1: none has."""
+        found = np.full(len(stretch), -1, np.int64)
+        for one in np.unique(stretch):
+            rows = stretch == one
+            where = np.flatnonzero(self.at(np.arange(self._segments), np.full(self._segments, one)))
+            if len(where):
+                found[rows] = where[(uniform[rows] * len(where)).astype(np.int64)]
+        return found
+
+
+def _stretch(index: Int64Array, rate: float) -> Int64Array:
+    return np.floor(index / (rate * _Incidents.LASTS_S)).astype(np.int64)
+
+
+def _locations(draw: Draw, keys: int, skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker, incidents = Keys(keys, skew), _Incidents(keys)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        segment = picker.pick(draw.uniform(1, index))
+        stuck = incidents.at(segment, _stretch(index, rate))
+        free = 60 + draw.below(2, segment, 60) + draw.below(3, index, 21) - 10
+        speed = np.where(stuck, draw.below(4, index, 15), free).astype(np.float64)
+        return Column(draw.below(5, index, 100_000)), Column(segment), Column(speed)
+
+    return make
+
+
+def _reports(draw: Draw, keys: int, _skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    incidents = _Incidents(keys)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        true = incidents.one_of(draw.uniform(1, index), _stretch(index, rate))
+        false = (draw.below(2, index, 10) == 0) | (true < 0)
+        segment = np.where(false, draw.below(3, index, keys), true)
+        return Column(segment), Column(draw.below(4, index, 100_000))
 
     return make
 
@@ -202,11 +258,13 @@ def _rows(
     return lambda index: tuple(column(lane, a, index) for lane, a in enumerate(attributes, 1))
 
 
-_MAKERS: Final[Mapping[str, Callable[[Draw, int, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
+_MAKERS: Final[Mapping[str, Callable[[Draw, int, float, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
     "sequence": _sequence,
     "orders": _orders,
     "readings": _readings,
     "pages": _pages,
+    "locations": _locations,
+    "incidents": _reports,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -382,6 +383,20 @@ def test_skew_prefers_the_first_keys_and_readings_are_null_now_and_then() -> Non
     assert all(200 < keys.count(k) < 400 for k in range(10))
     nulls = sum(r[2] is None for r in generated("readings"))
     assert 10 < nulls < 60
+
+
+def test_cars_crawl_where_incidents_are_reported() -> None:
+    """Ten seconds of each, from generators of other seeds and rates."""
+    speeds: dict[int, list[float]] = {}
+    for _, _, segment, speed in generated("locations", keys=100, rate=1000, count=10_000, seed=7):
+        speeds.setdefault(segment, []).append(speed)
+    reports = Counter(r[1] for r in generated("incidents", keys=100, rate=50, count=500, seed=8))
+
+    stuck = {segment for segment, values in speeds.items() if max(values) < 15}
+    assert stuck == {segment for segment, count in reports.items() if count > 20}
+    assert 0 < len(stuck) < 20
+    assert min(v for segment, values in speeds.items() if segment not in stuck for v in values) >= 50
+    assert 0 < sum(count for segment, count in reports.items() if segment not in stuck) < 100
 
 
 def test_generator_options_that_make_no_sense_are_named() -> None:
