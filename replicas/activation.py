@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from replicas.planning.configured import topology_of
+from replicas.planning.configured import costs_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
-from replicas.planning.search import Failure, Problem
+from replicas.planning.search import Problem
 from spe.plan import Channel, PartitionId, Plan
 from spe.states import NodeId, NodeState
 from spe.times import SECOND
 from spe.wire.messages import OutputStatus
-
-#: Cost of a replica that nobody could run.
-_NOWHERE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +132,7 @@ class Activation:
           ConfigError: the planner cannot do it; it says why.
         """
         topology = topology_of(self._plan, rates)
-        alone = {at for at, id in enumerate(self._ids) if id is not None and len(self._plan.placement[id]) < 2}
-        costs = [1.0 if id in self._plan.standbys and at in alone else _NOWHERE for at, id in enumerate(self._ids)]
-        failures = (Failure(frozenset(alone)),) if alone else ()
-        problem = Problem(topology, self.budget, costs, failures)
+        problem = Problem(topology, self.budget, costs_of(self._plan))
         found = make_plan(problem, self._algorithm, now=_no_clock)
         mask = np.array([[id in self.active for id in self._ids]])
         before = float(problem.values(mask)[0])

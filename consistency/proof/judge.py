@@ -6,11 +6,13 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
+from consistency.proof.losses import Fidelity, losses
 from consistency.proof.output import Scene, judge_output
 from consistency.proof.report.model import Output, Report, Settings, SourceFacts
 from consistency.proof.report.page import page
@@ -31,12 +33,15 @@ _LITTLE_BYTES: Final = 64 << 20
 Tell = Callable[[str], None]
 
 
-def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str, float]) -> Report:
+def judge_run(
+    spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str, float], fidelity: Fidelity | None = None
+) -> Report:
     """The report on a run; what an earlier one left is gone before anything is judged.
 
     Args:
       tell: is told each step as it begins.
       started_s: seconds that were spent before, by what on.
+      fidelity: what is to be expected of the output while partitions are lost; None: nothing is said of it.
 
     Raises:
       SpeError: a log or a recording cannot be used.
@@ -78,6 +83,8 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
             timings[f"{client} · {output}"] = time.monotonic() - began
     spark.catalog.clearCache()
     verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
+    replicas = tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run))
+    rates = {str(s): state.last_id / max(scene.duration_us / 1e6, 1e-9) for s, state in states.items()}
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
@@ -90,7 +97,8 @@ def judge_run(spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str,
         tolerance=tolerance_text(),
         outputs=outputs,
         faults=list(scene.faults),
-        replicas=tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run)),
+        replicas=replicas,
+        losses=[] if fidelity is None else losses(plan, replicas, outputs, partial(fidelity, rates)),
         sources=[
             SourceFacts(
                 name=str(s),

@@ -62,7 +62,7 @@ def _said(fault: Line) -> str:
 def tracks(
     plan: Plan, events: Sequence[Line], traces: Mapping[str, Sequence[Line]], begun_us: int, ended_us: int
 ) -> list[Track]:
-    """A track for each replica of the plan: its states, and ``down`` while its process did not run.
+    """A track for each replica, and each standby that ran: its states, and ``down`` while its process did not run.
 
     Args:
       traces: by node; a node without one is followed by what the supervisor saw.
@@ -79,11 +79,19 @@ def tracks(
             if line["event"] == "state":
                 changes.setdefault(line["replica"], []).append((int(line["t"]), line["state"]))
     names = [str(replica) for node in plan.nodes for replica in plan.replicas_on(node)]
+    names += [str(r) for node in plan.nodes for r in plan.standbys_on(node) if _ran(changes.get(str(r), ()))]
     return [Track(name=name, spans=_spans(sorted(changes.get(name, ())), begun_us, ended_us)) for name in sorted(names)]
 
 
+def _ran(changes: Sequence[tuple[int, str]]) -> bool:
+    """Not only was its node down."""
+    return any(state != _DOWN for _, state in changes)
+
+
 def _replicas_on(plan: Plan, process: str) -> list[str]:
-    return [str(r) for node in plan.nodes if node == process for r in plan.replicas_on(node)]
+    return [
+        str(r) for node in plan.nodes if node == process for r in (*plan.replicas_on(node), *plan.standbys_on(node))
+    ]
 
 
 def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list[Span]:

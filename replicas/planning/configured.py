@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
+from replicas.planning.fidelity import fidelity
 from replicas.planning.layout import ALL, Layout, Place
+from replicas.planning.search import NOWHERE
 from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
-from spe.plan import PartitionId, Partitioning, Plan
+from spe.plan import PartitionId, Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
 from spe.query import JoinSpec
 
@@ -18,6 +22,8 @@ UNKNOWN_RATE: Final = 1.0
 
 def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
     """Sources never fail: what they have logged they can send again.
+
+    Where partitions have standbys, those that have more than one replica anyway do not fail either.
 
     Args:
       rates: by source or unit, tuples per second of each partition, as measured; else what a generator makes counts,
@@ -52,10 +58,42 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
                 makers,
                 correlated=len(makers) > 1 and any(isinstance(o.spec, JoinSpec) for o in unit.operators),
                 rates=rates.get(str(unit.id)),
+                fails=_alone(plan, unit) if plan.standbys else True,
                 output=any(s in read_by_clients for s in unit.outputs),
             )
         )
     return Topology(specs)
+
+
+def _alone(plan: Plan, unit: Unit) -> list[bool]:
+    """Which partitions have one replica only."""
+    return [len(plan.placement[PartitionId(unit.id, p)]) < 2 for p in range(unit.partitions)]
+
+
+def costs_of(plan: Plan) -> list[float]:
+    """1 for each task, and more than anybody has where partitions have standbys, but this one has none."""
+    partitions = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
+    able = [True] * len(plan.sources) + [not plan.standbys or p in plan.standbys for p in partitions]
+    return [1.0 if one else NOWHERE for one in able]
+
+
+def standby_places(plan: Plan) -> dict[int, str]:
+    """The first standby of each task that has one: where its active replica would be."""
+    ids = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
+    first = len(plan.sources)
+    return {first + at: str(plan.standbys[id].nodes[0]) for at, id in enumerate(ids) if id in plan.standbys}
+
+
+def fidelity_of(plan: Plan, rates: Mapping[str, float], lost: Collection[PartitionId]) -> float:
+    """OF while nobody runs some partitions.
+
+    Args:
+      rates: tuples per second of each source.
+    """
+    topology = topology_of(plan, {name: [rate] for name, rate in rates.items()})
+    ids = [None] * len(plan.sources) + [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
+    alive = np.array([[id not in lost for id in ids]])
+    return float(fidelity(topology, alive)[0])
 
 
 def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]:

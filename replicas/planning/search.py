@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ import numpy.typing as npt
 from replicas.planning.fidelity import Running, completeness, fidelity
 from replicas.planning.topology import Bools, Floats, Ints, Topology
 from spe.errors import ConfigError
+
+#: Cost of a replica that nobody could run.
+NOWHERE: Final = 1e9
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ class Problem:
             problems.append(f"the budget is at least 0, got {self.budget:g}")
         if self.costs is not None and (len(self.costs) != tasks or min(self.costs) <= 0):
             problems.append(f"costs are {tasks} numbers above 0, one per task")
-        elif self.budget > (most := self.cost[self.topology.fails].sum()):
-            problems.append(f"a budget of {self.budget:g} is beyond all tasks, whose replicas cost {most:g} together")
+        elif self.budget > self.most:
+            problems.append(
+                f"a budget of {self.budget:g} is beyond all tasks, whose replicas cost {self.most:g} together"
+            )
         if any(f.probability <= 0 for f in self.failures):
             problems.append("the probability of a failure is above 0")
         if any(not f.tasks <= set(range(tasks)) for f in self.failures):
@@ -57,6 +63,11 @@ class Problem:
     def cost(self) -> Floats:
         """Per task."""
         return np.ones(self.topology.tasks) if self.costs is None else np.asarray(self.costs, np.float64)
+
+    @property
+    def most(self) -> float:
+        """What replicas of all tasks cost that can have one."""
+        return float(self.cost[self.topology.fails & (self.cost < NOWHERE)].sum())
 
     @cached_property
     def candidates(self) -> Ints:

@@ -45,7 +45,7 @@ class OperatorSpec:
       selectivity: output per input, where rates are not given.
       shares: what part of a stream that is divided over the tasks each of them gets; even if not given.
       weight: of a sink, against other sinks.
-      fails: False for what never fails and needs no replica (a source proxy with its durable log).
+      fails: False for what never fails and needs no replica (a source proxy with its durable log); or for each task.
       output: its results are final ones; what nobody reads always is.
     """
 
@@ -57,7 +57,7 @@ class OperatorSpec:
     selectivity: float = 1.0
     shares: Sequence[float] | None = None
     weight: float = 1.0
-    fails: bool = True
+    fails: bool | Sequence[bool] = True
     output: bool = False
 
 
@@ -132,7 +132,7 @@ class Operator:
     first: int
     tasks: int
     correlated: bool
-    fails: bool
+    fails: bool | Sequence[bool]
     output: bool
     weight: float
     inputs: tuple[Stream, ...]
@@ -232,7 +232,7 @@ class Topology:
     @cached_property
     def fails(self) -> Bools:
         """Per task, whether it can fail at all."""
-        return np.repeat([o.fails for o in self.operators], [o.tasks for o in self.operators])
+        return np.concatenate([np.broadcast_to(o.fails, o.tasks) for o in self.operators])
 
     def name_of(self, task: int) -> str:
         """``operator/partition``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from replicas.planning.configured import UNKNOWN_RATE, layout_of, topology_of, without_rates
+from replicas.planning.configured import UNKNOWN_RATE, costs_of, layout_of, standby_places, topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.layout import Layout
 from replicas.planning.planners import Algorithm, make_plan
@@ -35,6 +35,7 @@ class _Input:
     costs: tuple[float, ...]
     layout: Layout | None
     notes: tuple[str, ...] = ()
+    standbys: Mapping[int, str] = field(default_factory=dict)
 
 
 def plan(
@@ -56,7 +57,11 @@ def plan(
     failures = layout.failures() if layout is not None and set(layout.likely) != {"all"} else ()
     problem = Problem(given.topology, budget, given.costs, failures)
     chosen = make_plan(problem, Algorithm(algorithm), now=time.monotonic, seconds=seconds)
-    placed = layout.place(chosen.tasks, given.costs) if layout is not None else {}
+    placed: Mapping[int, str] = {}
+    if given.standbys:
+        placed = {task: given.standbys[task] for task in chosen.tasks}
+    elif layout is not None:
+        placed = layout.place(chosen.tasks, given.costs)
     console = Console(highlight=False, width=None if Console().is_terminal else 110)
     _head(console, problem, chosen, given.notes)
     if layout is not None and failures:
@@ -96,7 +101,8 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
         layout = read_layout(_text(domains), str(domains), topology, layout.homes)
     elif len(layout.nodes) < 2:
         layout, notes = None, [*notes, "one node only: nothing is said of places for replicas"]
-    return _Input(topology, (1.0,) * topology.tasks, layout, tuple(notes))
+    places = {} if domains is not None else standby_places(configured)
+    return _Input(topology, tuple(costs_of(configured)), layout, tuple(notes), places)
 
 
 def _text(path: Path) -> str:
@@ -170,7 +176,7 @@ class _Curve:
 
 def _curve(problem: Problem, algorithm: Algorithm, seconds: float) -> _Curve:
     """OF over budgets, from nothing to all."""
-    most = float(problem.cost[problem.topology.fails].sum())
+    most = problem.most
     if most <= _POINTS and (problem.cost == np.round(problem.cost)).all():
         budgets = np.arange(0, most + 1)
     else:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -138,10 +139,11 @@ def _one(spark: SparkSession, folder: str | Path, tell: _Progress, started_s: fl
     from consistency.proof.judge import judge_run, write_report
     from consistency.proof.remote import opened
     from consistency.proof.report.summary import text
+    from replicas.planning.configured import fidelity_of
 
     tell(f"reading {folder}")
     with opened(spark, folder) as run:
-        found = judge_run(spark, run, tell, {"start-up of Spark": started_s})
+        found = judge_run(spark, run, tell, {"start-up of Spark": started_s}, partial(fidelity_of, run.plan))
         data, shown = write_report(spark, found, run)
     print("\n" + "\n".join(text(found)))
     print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)

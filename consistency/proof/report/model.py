@@ -97,6 +97,21 @@ class FaultSpan(Span):
     targets: list[str]
 
 
+class Loss(_Data):
+    """A stretch of time in which nobody ran some partitions.
+
+    Attributes:
+      fidelity: output fidelity that PPA's model expects meanwhile, 0 to 1.
+      measured: by output, the first of its measures over the tentative results that came meanwhile; None: none came.
+    """
+
+    from_us: int
+    until_us: int
+    partitions: list[str]
+    fidelity: float
+    measured: dict[str, float | None]
+
+
 class Delay(_Data):
     """Delay_new: how late new tuples came, by the definition of DPC, against what is allowed and what the model says.
 
@@ -274,6 +289,7 @@ class Report(_Data):
     outputs: list[Output]
     faults: list[FaultSpan]
     replicas: list[Track]
+    losses: list[Loss] = Field(default_factory=list)
     sources: list[SourceFacts]
     settings: Settings
     configuration: str

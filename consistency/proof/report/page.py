@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from consistency.proof.report.figure import said, timeline
-from consistency.proof.report.model import Accuracy, Finding, Flaw, Offender, Output, Report, Verdict
+from consistency.proof.report.model import Accuracy, Finding, Flaw, Loss, Offender, Output, Report, Verdict
 from consistency.proof.report.summary import headline, sentence
 from consistency.proof.report.words import count, plural, seconds, share
 
@@ -47,7 +47,7 @@ def page(report: Report) -> str:
         "<h2>How wrong was it in between?</h2>",
         '<p class="sub">Tentative tuples against the truth. A wrong one stood from its receipt until it was taken '
         "back.</p>",
-        _between(report.outputs),
+        _between(report.outputs, report.losses),
         "<h2>Did it keep X?</h2>",
         '<p class="sub">The delay of a new tuple, on first receipt, from the moment of its time. The model is that of '
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
@@ -230,7 +230,7 @@ def _shown(value: object) -> str:
 # --- wrong in between ---
 
 
-def _between(outputs: Sequence[Output]) -> str:
+def _between(outputs: Sequence[Output], losses: Sequence[Loss]) -> str:
     columns = [("client · output", ""), ("tentative", "r"), ("right as they were", "r"), ("taken back", "r")]
     columns += [("corrections", "r"), ("wrong ones stood<br>(median)", "r"), ("longest", "r"), ("model expects", "r")]
     rows = []
@@ -242,6 +242,7 @@ def _between(outputs: Sequence[Output]) -> str:
         rows.append([escape(one.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected])
     parts = [f'<div class="card">{table("", columns, rows)}</div>']
     parts += [_accuracy(one, one.accuracy) for one in outputs if one.accuracy is not None]
+    parts.append(_losses(losses, outputs))
     return "".join(parts)
 
 
@@ -262,6 +263,30 @@ def _accuracy(output: Output, accuracy: Accuracy) -> str:
     ]
     return (
         f"<h3>{escape(output.title)}</h3><p class='sub'>Accuracy, {escape(key)}; the worst windows below.</p>"
+        f'<div class="card">{table("", columns, rows)}</div>'
+    )
+
+
+def _losses(losses: Sequence[Loss], outputs: Sequence[Output]) -> str:
+    """What PPA's model expects of the output while partitions are lost, beside what came."""
+    if not losses:
+        return ""
+    measured = [(o.title, o.accuracy.measures[0]) for o in outputs if o.accuracy is not None]
+    columns = [("nobody ran", ""), ("from", "r"), ("for", "r"), ("expected<br>fidelity (OF)", "r")]
+    columns += [(f"{escape(name)} of<br>{escape(title)}", "r") for title, name in measured]
+    rows = [
+        [
+            escape(", ".join(one.partitions)),
+            seconds(one.from_us),
+            seconds(one.until_us - one.from_us),
+            share(one.fidelity),
+            *(_measure(name, one.measured.get(title)) for title, name in measured),
+        ]
+        for one in losses
+    ]
+    return (
+        "<h3>While partitions were lost</h3><p class='sub'>What the model of PPA expects of the output, and how much "
+        "of the truth was among the tentative results that came meanwhile; – where none came.</p>"
         f'<div class="card">{table("", columns, rows)}</div>'
     )
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicas.planning.configured import layout_of, topology_of, without_rates
+from replicas.planning.configured import costs_of, layout_of, standby_places, topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Layout, Place
-from replicas.planning.search import Problem
+from replicas.planning.search import NOWHERE, Problem
 from spe.cli.app import execute
 from spe.config import load_plan
 from spe.errors import ConfigError
@@ -100,6 +100,24 @@ def test_the_topology_of_a_configuration() -> None:
     assert without_rates(plan, {}) == []
     with pytest.raises(ConfigError, match=r"no source or unit 'revenues' .did you mean 'revenue'"):
         topology_of(plan, {"revenues": [1.0]})
+
+
+def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
+    plan = load_plan(CONFIGS / "traffic.yaml")
+    topology = topology_of(plan, {})
+    kinds = {o.name: [s.partitioning.value for s in o.inputs] for o in topology.operators}
+    assert kinds == {
+        "cars_1": [],
+        "cars_2": [],
+        "reports": [],
+        "speeds": ["full", "full"],
+        "incidents": ["full"],
+        "jams": ["one-to-one", "split"],
+        "worst": ["full"],
+    }
+    assert topology.fails.tolist() == [False] * 3 + [True] * 10 + [False]
+    assert costs_of(plan)[3:] == [1.0] * 10 + [NOWHERE]
+    assert standby_places(plan) == dict(enumerate(["b1", "b2", "b1", "b2", "b1", "b2", "b3", "b3", "b3", "b3"], 3))
 
 
 def racks(*capacities: float | None) -> dict[str, Place]:

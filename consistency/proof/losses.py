@@ -1,0 +1,67 @@
+"""When nobody ran a partition, and what was to be expected of the output meanwhile (PPA, section IV).  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from consistency.proof.report.model import Loss, Output, Track
+from spe.plan import PartitionId, Plan
+from spe.states import NodeState
+
+#: Output fidelity while some partitions have nobody; from tuples per second of each source.
+Fidelity = Callable[[Mapping[str, float], Collection[PartitionId]], float]
+
+_SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
+#: A report lists at most so many.
+_MOST: Final = 50
+
+
+def losses(
+    plan: Plan, tracks: Sequence[Track], outputs: Sequence[Output], fidelity: Callable[[Collection[PartitionId]], float]
+) -> list[Loss]:
+    """Stretches of time in which the same partitions were lost, in order; only what was served before can be lost."""
+    served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in plan.placement}
+    names = {str(of): of for of in plan.placement}
+    for track in tracks:
+        of = names[track.name.rpartition("@")[0]]
+        served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in _SERVES]
+    moments = sorted({at for spans in served.values() for span in spans for at in span if at is not None})
+    found: list[tuple[int, int, frozenset[PartitionId]]] = []
+    for begin, end in pairwise(moments):
+        lost = frozenset(of for of, spans in served.items() if _lost(spans, begin))
+        if found and found[-1][2] == lost:
+            found[-1] = (found[-1][0], end, lost)
+        else:
+            found.append((begin, end, lost))
+    return [
+        Loss(
+            from_us=begin,
+            until_us=end,
+            partitions=sorted(map(str, lost)),
+            fidelity=fidelity(lost),
+            measured={o.title: _measured(o, begin, end) for o in outputs if o.accuracy is not None},
+        )
+        for begin, end, lost in found
+        if lost
+    ][:_MOST]
+
+
+def _lost(spans: Sequence[tuple[int, int | None]], at: int) -> bool:
+    before = any(begin <= at for begin, _ in spans)
+    return before and not any(begin <= at and (end is None or at < end) for begin, end in spans)
+
+
+def _measured(output: Output, begin: int, end: int) -> float | None:
+    """The first measure of what was received meanwhile, each window by its true results; None: nothing was."""
+    accuracy = output.accuracy
+    assert accuracy is not None
+    name = accuracy.measures[0]
+    values = [
+        (w.measures[name], w.truth)
+        for w in accuracy.windows
+        if w.at_us is not None and begin <= w.at_us < end and w.truth and w.measures.get(name) is not None
+    ]
+    total = sum(truth for _, truth in values)
+    return sum((value or 0.0) * truth for value, truth in values) / total if total else None
