@@ -7,7 +7,7 @@ the end, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -77,10 +77,12 @@ class ReferenceRun:
 
     Args:
       step_rows: rows per input in one slice.
+      lost: partitions whose tuples reach nobody: what is left when they fail, and all others go on without them.
     """
 
-    def __init__(self, plan: Plan, step_rows: int = STEP_ROWS) -> None:
+    def __init__(self, plan: Plan, step_rows: int = STEP_ROWS, lost: Collection[PartitionId] = ()) -> None:
         self._step_rows = step_rows
+        self._lost = {Channel(s, of.partition) for of in lost for s in plan.unit[of.unit].outputs}
         self._outputs = frozenset(plan.query.outputs)
         self._partitions = [[_Partition(plan, u, p) for p in range(u.partitions)] for u in plan.units]
         self._readers: dict[StreamId, list[tuple[InputStream, list[_Partition]]]] = {}
@@ -90,6 +92,8 @@ class ReferenceRun:
 
     def feed(self, channel: Channel, element: Element) -> Iterator[tuple[Channel, Element]]:
         """Gives an element of a channel to all who read it; yields it when it is an output of the query."""
+        if channel in self._lost and isinstance(element, Batch):
+            return
         for stream, partitions in self._readers.get(channel.stream, ()):
             parts = _substreams(stream, element, len(partitions))
             for partition, part in zip(partitions, parts, strict=True):
@@ -138,7 +142,11 @@ class _Feed:
 
 
 def run_reference(
-    plan: Plan, inputs: Mapping[StreamId, Iterable[Element]], *, step_rows: int = STEP_ROWS
+    plan: Plan,
+    inputs: Mapping[StreamId, Iterable[Element]],
+    *,
+    step_rows: int = STEP_ROWS,
+    lost: Collection[PartitionId] = (),
 ) -> Iterator[tuple[Channel, Element]]:
     """The stable elements of every output channel, as they become known.
 
@@ -149,13 +157,14 @@ def run_reference(
     Args:
       inputs: the stable stream of each source of the plan, e.g. of ``read_source_log``.
       step_rows: rows taken in between two passes over the units.
+      lost: partitions whose tuples reach nobody, for experiments.
 
     Raises:
       KeyError: a source of the plan has no input.
       RemoteProtocolError: an input holds something that a source does not send.
       OperatorFailed: an operator raised.
     """
-    run = ReferenceRun(plan, step_rows)
+    run = ReferenceRun(plan, step_rows, lost)
     feeds = [_Feed(stream, inputs[stream]) for stream in plan.sources]
     waiting = 0
     while feeds:

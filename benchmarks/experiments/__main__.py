@@ -12,6 +12,7 @@ from benchmarks.experiments import (
     chains,
     delaying,
     fast,
+    fidelity,
     healing,
     policies,
     reconciling,
@@ -30,6 +31,7 @@ EXPERIMENTS = {
     "bound": bound,
     "fast": fast,
     "healing": healing,
+    "fidelity": fidelity,
 }
 
 

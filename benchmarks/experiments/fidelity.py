@@ -1,0 +1,217 @@
+"""The two queries of the PPA paper under the loss of all that no active replica covers, budgets from 0 to 100 %.
+
+Beside each other: output fidelity (OF) and internal completeness (IC) as the planner computes them under measured
+rates, and the accuracy of what is left, against the truth: of the true hundred pages how many are found, of the true
+jams how many.  What is left is computed in one process: the same partitions, but those that are lost send no tuples.
+For some budgets a simulated cluster says the same: all first replicas die, and the client's tentative results count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.experiments.results import Row
+from consistency.checking.history import Delivered
+from replicas.faults import Fault, FaultKind
+from replicas.planning.configured import costs_of, topology_of
+from replicas.planning.fidelity import completeness, fidelity
+from replicas.planning.planners import Algorithm, make_plan
+from replicas.planning.search import Problem
+from replicas.reference import collect_rows, run_reference
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
+from replicas.source import Intake, reference_elements
+from spe.batch import Batch, Rows
+from spe.cli.plot import Line, Panel
+from spe.config import load_plan_data
+from spe.config.document import parse
+from spe.plan import Channel, PartitionId, Plan
+from spe.problems import Problems
+from spe.states import Kind
+from spe.times import SECOND
+
+TITLE = "OF, IC and accuracy"
+CONFIGS: Final = Path(__file__).parents[2] / "configs"
+#: Configuration, seconds of tuples, and a share of its rates for the simulator's sake.
+QUERIES: Final = {"top-100 pages": ("hottest_pages_tree.yaml", 20), "jams": ("traffic.yaml", 40)}
+#: Planners, and what IC alone would choose (Bellavista et al.), by trying everything.
+PLANNERS: Final = ("dynamic", "structure-aware", "greedy", "best IC")
+#: Windows that begin before the first one is full are left out.
+WARM_UP_US: Final = 4 * SECOND
+#: Of the simulated cluster: when all first replicas die, for how long, and the share of the rates that it gets.
+DIES_US: Final = 8 * SECOND
+DEAD_US: Final = 10 * SECOND
+LASTS_US: Final = 22 * SECOND
+SLOWER: Final = 4
+
+#: What makes two results the same: their time and the values of the key.
+Results = Mapping[int, frozenset[tuple[Any, ...]]]
+
+
+class Query:
+    """A configuration, its truth, and what is left of it when partitions are lost."""
+
+    def __init__(self, file: str, seconds: int) -> None:
+        self.config: dict[str, Any] = parse((CONFIGS / file).read_text(encoding="utf-8"), file, Problems()).data
+        for source in self.config["sources"].values():
+            source["from"]["generator"] |= {"duration": f"{seconds}s", "start": "1970-01-01T00:00:00"}
+        self.plan: Plan = load_plan_data(self.config)
+        (self.output,) = self.plan.query.outputs
+        key = self.config["accuracy"][self.output]["key"]
+        self.key = [key] if isinstance(key, str) else list(key)
+        self._measured: dict[frozenset[PartitionId], float] = {}
+
+    @cached_property
+    def partitions(self) -> list[PartitionId]:
+        return [PartitionId(u.id, p) for u in self.plan.units for p in range(u.partitions)]
+
+    @cached_property
+    def rates(self) -> dict[str, list[float]]:
+        """Tuples per second of every source and unit, counted."""
+        everything = replace(
+            self.plan, query=replace(self.plan.query, outputs=tuple(s for u in self.plan.units for s in u.outputs))
+        )
+        rows = collect_rows(everything, run_reference(everything, self._inputs()))
+        seconds = max(int(r.time[-1]) for _, r in rows.values() if len(r)) / SECOND
+        return {
+            str(u.id): [sum(len(rows[Channel(s, p)][1]) for s in u.outputs) / seconds for p in range(u.partitions)]
+            for u in self.plan.units
+        }
+
+    def left(self, lost: Collection[PartitionId]) -> Results:
+        """Results by time when some partitions are lost."""
+        rows = collect_rows(self.plan, run_reference(self.plan, self._inputs(), lost=lost))
+        return self.results([r for _, r in rows.values()])
+
+    @cached_property
+    def truth(self) -> Results:
+        return {time: found for time, found in self.left(()).items() if time >= WARM_UP_US}
+
+    def accuracy(self, lost: frozenset[PartitionId]) -> float:
+        """Share of the true results that are found."""
+        if lost not in self._measured:
+            self._measured[lost] = share_found(self.truth, self.left(lost))
+        return self._measured[lost]
+
+    def results(self, parts: Sequence[Rows]) -> Results:
+        schema = self.plan.query.schema_of(self.output)
+        places = [schema.index(name) for name in self.key]
+        found: dict[int, set[tuple[Any, ...]]] = {}
+        for rows in parts:
+            columns = [rows.columns[at].to_list() for at in places]
+            for time, *values in zip(rows.time.tolist(), *columns, strict=True):
+                found.setdefault(time, set()).add(tuple(values))
+        return {time: frozenset(values) for time, values in found.items()}
+
+    def _inputs(self) -> dict[Any, Any]:
+        return {s: reference_elements(source, Intake()) for s, source in self.plan.sources.items()}
+
+
+def share_found(truth: Results, found: Results) -> float:
+    total = sum(len(values) for values in truth.values())
+    return sum(len(values & found.get(time, frozenset())) for time, values in truth.items()) / total
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    for name, (file, seconds) in QUERIES.items():
+        query = Query(file, 8 if quick else seconds)
+        topology = topology_of(query.plan, query.rates)
+        candidates = np.flatnonzero(topology.fails)
+        for budget in range(0, len(candidates) + 1, 4 if quick else 1):
+            problem = Problem(topology, budget, costs_of(query.plan))
+            for planner in PLANNERS:
+                tasks = _chosen(problem, planner)
+                alive = ~topology.fails
+                alive[list(tasks)] = True
+                lost = frozenset(
+                    of for of, lives in zip(query.partitions, alive[-len(query.partitions) :]) if not lives
+                )
+                simulated = None
+                if planner == "structure-aware" and not quick and budget in _simulated(len(candidates)):
+                    simulated = _simulate(query, lost)
+                yield {
+                    "query": name,
+                    "planner": planner,
+                    "budget": budget,
+                    "of": float(fidelity(topology, alive[None, :])[0]),
+                    "ic": float(completeness(topology, alive[None, :])[0]),
+                    "accuracy": query.accuracy(lost),
+                    "simulated": simulated,
+                    "findings": "",
+                }
+
+
+def _simulated(most: int) -> tuple[int, ...]:
+    return tuple(round(most * part) for part in (0.4, 0.5, 0.7, 0.8))
+
+
+def _chosen(problem: Problem, planner: str) -> tuple[int, ...]:
+    if planner != "best IC":
+        return tuple(make_plan(problem, Algorithm(planner), now=lambda: 0.0).tasks)
+    topology = problem.topology
+    candidates = np.flatnonzero(topology.fails)
+    chosen = list(combinations(candidates.tolist(), int(problem.budget)))
+    alive = np.tile(~topology.fails, (len(chosen), 1))
+    for row, tasks in zip(alive, chosen, strict=True):
+        row[list(tasks)] = True
+    return chosen[int(completeness(topology, alive).argmax())]
+
+
+def _simulate(query: Query, lost: frozenset[PartitionId]) -> float:
+    """Accuracy of the client's tentative results while all first replicas are dead."""
+    config = _with_replicas(query, lost)
+    first = {str(nodes[0]) for of, nodes in query.plan.placement.items() if of in query.plan.standbys}
+    faults = tuple(Fault(FaultKind.KILL, (node,), for_us=DEAD_US, at_us=DIES_US) for node in sorted(first))
+    outcome = simulate(Scenario(1, config, {}, faults, LASTS_US, 2 * LASTS_US), cpu_s=600)
+    stable: list[Rows] = []
+    tentative: list[Rows] = []
+    for event in outcome.history:
+        if isinstance(event, Delivered) and isinstance(event.element, Batch):
+            (stable if event.element.kind is Kind.STABLE else tentative).append(event.element.rows)
+    found, truth = query.results(tentative), query.results(stable)
+    origin = min(truth)
+    reach = range(origin + DIES_US, origin + DIES_US + DEAD_US - 2 * SECOND)
+    return share_found({time: truth[time] for time in truth if time in reach}, found)
+
+
+def _with_replicas(query: Query, lost: frozenset[PartitionId]) -> dict[str, Any]:
+    """The configuration without standbys: who is active is a second replica, and slower sources."""
+    config = deepcopy(query.config)
+    config.pop("accuracy")
+    for source in config["sources"].values():
+        generator = source["from"]["generator"]
+        generator |= {"duration": f"{LASTS_US // SECOND}s", "rate": generator["rate"] / SLOWER}
+        del generator["start"]
+    for name, fragment in config["fragments"].items():
+        standbys = fragment.pop("standby", None)
+        fragment.pop("checkpoint", None)
+        if standbys is None:
+            continue
+        nodes = fragment["replicas"] if "partitions" in fragment else [fragment["replicas"]]
+        standbys = standbys if "partitions" in fragment else [standbys]
+        units = [u.id for u in query.plan.units if u.fragment == name]
+        placed = [
+            own + (more if all(PartitionId(u, p) not in lost for u in units) else [])
+            for p, (own, more) in enumerate(zip(nodes, standbys, strict=True))
+        ]
+        fragment["replicas"] = placed if "partitions" in fragment else placed[0]
+    config["clients"] = {"client": {"reads": config["outputs"]}}
+    return config
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    found = []
+    for name in dict.fromkeys(row["query"] for row in rows):
+        for planner in dict.fromkeys(row["planner"] for row in rows):
+            mine = [row for row in rows if row["query"] == name and row["planner"] == planner]
+            lines = [Line([row[c] for row in mine], c) for c in ("accuracy", "of", "ic")]
+            found.append(Panel(f"{name}, {planner}", [row["budget"] for row in mine], lines, "active replicas"))
+    return found
