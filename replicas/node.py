@@ -221,7 +221,10 @@ class NodeProcess:
 
     def _stand_by(self, id: ReplicaId) -> None:
         self._put_away(id.of)
-        self._standbys[id.of] = Standby(self._plan, id, self._env.clock.monotonic_us())
+        now = self._env.clock.monotonic_us()
+        self._standbys[id.of] = Standby(self._plan, id, now)
+        if self._env.history is not None:
+            self._env.history(StateChanged(now, str(id), NodeState.RECOVERING, False))
         self._begin(id.of, self._standby_tasks)
 
     async def _standby_tasks(self, partition: PartitionId) -> None:

@@ -16,6 +16,7 @@ from benchmarks.experiments import (
     healing,
     policies,
     reconciling,
+    recovery,
     serialisation,
     switching,
 )
@@ -32,6 +33,7 @@ EXPERIMENTS = {
     "fast": fast,
     "healing": healing,
     "fidelity": fidelity,
+    "recovery": recovery,
 }
 
 

@@ -243,9 +243,9 @@ def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:
     if channel.stream in plan.sources:
         return
     unit = plan.producer[channel.stream]
-    for of, nodes in plan.placement.items():
+    for of in plan.placement:
         if of.unit == unit.id and of.partition == channel.partition:
-            yield from (f"{of}@{n}" for n in nodes)
+            yield from (f"{of}@{n}" for n in plan.hosts(of))
     for upstream in unit.channels_in(channel.partition):
         yield from _replicas_behind(plan, upstream)
 

@@ -91,8 +91,13 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
 
 
 def check_states(history: History, plan: Plan) -> Iterator[Finding]:
-    """Every replica is STABLE in the end.  Yields findings of P3."""
+    """Every replica is STABLE in the end, and every standby that runs.  Yields findings of P3."""
     states = {e.replica: e for e in history if isinstance(e, StateChanged)}
+    for of, standbys in plan.standbys.items():
+        for last in (states.get(f"{of}@{n}") for n in standbys.nodes):
+            if last is not None and last.state in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
+                now = f"{last.state.name} since {last.at_us / 1e6:.3f} s"
+                yield Finding("P3", "all replicas are STABLE", history.end_us, last.replica, now)
     for of, nodes in plan.placement.items():
         for replica in (f"{of}@{n}" for n in nodes):
             last = states.get(replica)

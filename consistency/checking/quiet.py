@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
@@ -81,7 +81,8 @@ def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator
                     feeds[key].clear()
     if not feeds:
         return
-    for consumer, channel in _wanted(plan):
+    states = {e.replica: e.state for e in history if isinstance(e, StateChanged)}
+    for consumer, channel in _wanted(plan, states):
         counters.add("subscriptions checked at the end")
         modes = list(feeds.get((consumer, channel), {}).values())
         if modes != ["main"]:
@@ -89,9 +90,11 @@ def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator
             yield Finding("quiet", "every input is read", history.end_us, consumer, what)
 
 
-def _wanted(plan: Plan) -> Iterator[tuple[str, Channel]]:
+def _wanted(plan: Plan, states: Mapping[str, NodeState]) -> Iterator[tuple[str, Channel]]:
+    """Inputs of all that should run, and of the standbys that do."""
     for of, nodes in plan.placement.items():
-        for node in nodes:
+        running = [n for n in plan.hosts(of) if n in nodes or states.get(f"{of}@{n}") is NodeState.STABLE]
+        for node in running:
             for channel in plan.unit[of.unit].channels_in(of.partition):
                 yield f"{of}@{node}", channel
     for name, client in plan.clients.items():

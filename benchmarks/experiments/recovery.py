@@ -1,0 +1,226 @@
+"""Recovery of a tree of 8, 4, 2 and 1 tasks behind 16 sources (PPA section VI-A): active, passive, source replay.
+
+Each task runs on a node of its own and has a backup node.  One node dies, or all fifteen.  Active: the backup runs the
+task as well.  Checkpoint: it holds the newest checkpoint, and takes over from there.  Replay: it holds none, and takes
+over from nothing, that is from the sources' logs (Storm's way).  Full, half or no active replication, half being what
+structure-aware planning chooses for seven.
+
+Rates are a tenth of the paper's, and so is the speed at which a task works its way through what was missed: eight times
+its input at 1,000 tuples/s and source, four times at 2,000.  All times depend on that ratio only.  A task's state is
+the input of its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.experiments.results import CPU_S, Row
+from consistency.checking.history import Delivered, History
+from replicas.faults import Fault, FaultKind
+from replicas.simulation.clock import EPOCH_US
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
+from spe.batch import Batch, Boundary
+from spe.cli.plot import Line, Panel
+from spe.states import Kind
+from spe.times import MILLISECOND, SECOND
+
+TITLE = "Recovery of a tree of tasks"
+SOURCES: Final = 16
+LEVELS: Final = (8, 4, 2, 1)
+BUCKET_US: Final = 500 * MILLISECOND
+#: Rates and speeds against the paper's.
+SCALE: Final = 10
+#: Tuples per second that a task can do, before scaling.
+SPEED: Final = 16_000
+X_US: Final = 1500 * MILLISECOND
+#: Seven of the fifteen, three paths: what structure-aware planning chooses.
+HALF: Final = frozenset({(8, 0), (8, 1), (8, 2), (4, 0), (4, 1), (2, 0), (1, 0)})
+#: A client has caught up when it lags so little behind what it had before.
+CAUGHT_UP_US: Final = SECOND
+REPLAY: Final = "1h"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run.
+
+    Attributes:
+      rate: tuples per second and source, before scaling.
+      window: seconds.
+      checkpoint: interval of the backups' checkpoints.
+      active: tasks that have an active replica, as (parallelism of the level, partition).
+      single: one task of the first level dies; else all.
+    """
+
+    rate: int
+    window: int
+    checkpoint: str
+    active: frozenset[tuple[int, int]]
+    single: bool
+
+    @property
+    def fails_us(self) -> int:
+        """When every window is full."""
+        return (self.window + 8) * SECOND
+
+    @property
+    def dead_us(self) -> int:
+        """How long who died is away: longer than recovery takes without him."""
+        return (10 + 2 * self.window) * SECOND
+
+
+ALL: Final = frozenset((level, p) for level in LEVELS for p in range(level))
+NONE: Final[frozenset[tuple[int, int]]] = frozenset()
+
+
+def cases(quick: bool) -> Iterator[tuple[str, Case]]:
+    """(how, case)."""
+    if quick:
+        yield "checkpoint 2s", Case(1000, 4, "2s", NONE, single=False)
+        yield "half active", Case(1000, 4, "2s", HALF, single=False)
+        return
+    for rate, window, intervals in ((1000, 30, (1, 5, 15, 30)), (1000, 10, (5, 15)), (2000, 30, (5, 15))):
+        for single in (True, False):
+            yield "active", Case(rate, window, "15s", ALL, single)
+            for seconds in intervals:
+                yield f"checkpoint {seconds}s", Case(rate, window, f"{seconds}s", NONE, single)
+            yield "replay", Case(rate, window, REPLAY, NONE, single)
+        yield "half active", Case(rate, window, "15s", HALF, single=False)
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    for how, case in cases(quick):
+        outcome = simulate(_scenario(case), cpu_s=CPU_S)
+        tentative_us, passed_us, caught_up_us = _times(case, outcome.history)
+        yield {
+            "how": how,
+            "dies": "one" if case.single else "all",
+            "rate": case.rate,
+            "window_s": case.window,
+            "tentative_s": None if tentative_us is None else tentative_us / SECOND,
+            "recovered_s": None if passed_us is None else passed_us / SECOND,
+            "caught_up_s": None if caught_up_us is None else caught_up_us / SECOND,
+            "times": None if not tentative_us or passed_us is None else passed_us / tentative_us,
+            "findings": "; ".join(str(f) for f in outcome.findings),
+        }
+
+
+def _times(case: Case, history: History) -> tuple[int | None, int | None, int | None]:
+    """From the failure until the client gets something tentative, all that had come by then, and lags no more."""
+    tentative = passed = caught_up = None
+    ordinary = 0
+    for event in history:
+        if not isinstance(event, Delivered) or event.at_us >= case.fails_us + case.dead_us:
+            continue
+        element, since = event.element, event.at_us - case.fails_us
+        if isinstance(element, Batch) and element.kind is Kind.TENTATIVE and since > 0 and tentative is None:
+            tentative = since
+        if isinstance(element, Boundary) and element.kind is Kind.STABLE:
+            lag = event.at_us + EPOCH_US - element.time
+            if since < 0:
+                ordinary = max(ordinary, lag) if event.at_us > case.fails_us - 5 * SECOND else 0
+            elif passed is None and element.time >= EPOCH_US + case.fails_us:
+                passed = since
+            if since > 0 and passed is not None and caught_up is None and lag <= ordinary + CAUGHT_UP_US:
+                caught_up = since
+    return tentative, passed, caught_up
+
+
+def _scenario(case: Case) -> Scenario:
+    each = case.rate // SCALE
+    lasts_us = case.fails_us + case.dead_us
+    in_bucket = 2 * each * BUCKET_US // SECOND
+    options = {
+        "limits": {"slice_rows": -(-in_bucket // SOURCES)},
+        "turn_us": in_bucket * SECOND // (SPEED // SCALE),
+    }
+    victims = ["n8_0"] if case.single else [f"n{level}_{p}" for level in LEVELS for p in range(level)]
+    faults = tuple(Fault(FaultKind.KILL, (node,), for_us=case.dead_us, at_us=case.fails_us) for node in victims)
+    return Scenario(1, _configuration(case, lasts_us), options, faults, lasts_us, 60 * SECOND)
+
+
+def _configuration(case: Case, lasts_us: int) -> dict[str, Any]:
+    sources = {
+        f"s{i}": {
+            "from": {
+                "generator": {
+                    "name": "sequence",
+                    "rate": case.rate // SCALE,
+                    "seed": i,
+                    "duration": f"{lasts_us // SECOND}s",
+                }
+            },
+            "boundary": "500ms",
+        }
+        for i in range(1, SOURCES + 1)
+    }
+    query: dict[str, Any] = {
+        f"of_{name}": {"map": {"from": name, "compute": {"n": "n", "key": f"n * {SOURCES} + {at}"}}}
+        for at, name in enumerate(sources)
+    }
+    query["merged"] = {"union": list(query)}
+    fragments: dict[str, Any] = {}
+    before, operators = "merged", list(query)
+    for at, level in enumerate(LEVELS):
+        task = _task(before, level, case.window, f"n % {2 << at} < {1 << at}")
+        query |= task
+        name, operators = list(task)[-1], [*operators, *task]
+        primary = [[f"n{level}_{p}"] for p in range(level)]
+        backup = [[f"b{level}_{p}"] for p in range(level)]
+        active = [(level, p) in case.active for p in range(level)]
+        fragments[f"f{level}"] = {
+            "operators": operators,
+            "key": "n",
+            "partitions": level,
+            "replicas": [n + (b if a else []) for n, b, a in zip(primary, backup, active, strict=True)],
+            "standby": [[] if a else b for b, a in zip(backup, active, strict=True)],
+            "checkpoint": case.checkpoint,
+        }
+        before, operators = name, []
+    return {
+        "cluster": "recovery",
+        "bucket": "500ms",
+        "defaults": {"x": f"{X_US // MILLISECOND}ms", "alpha": 0.9, "policy": "process"},
+        "nodes": [f"{kind}{level}_{p}" for level in LEVELS for p in range(level) for kind in "nb"],
+        "sources": sources,
+        "query": query,
+        "outputs": [before],
+        "fragments": fragments,
+        "clients": {"client": {"reads": [before]}},
+    }
+
+
+def _task(stream: str, level: int, window: int, half: str) -> dict[str, Any]:
+    """Each tuple meets itself only, so the state is the input of the window; half of the tuples go on."""
+    join = {"left": stream, "right": stream, "on": "key", "within": [f"-{window}s", "0s"]}
+    back = {"n": "l_n", "key": "l_key"}
+    return {
+        f"joined_{level}": {"join": join},
+        f"back_{level}": {"map": {"from": f"joined_{level}", "compute": back}},
+        f"half_{level}": {"filter": {"from": f"back_{level}", "where": half}},
+    }
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    """Recovery by interval of checkpoints, and beside it what the others take."""
+    found = []
+    for dies in ("one", "all"):
+        mine = [row for row in rows if row["dies"] == dies and row["how"].startswith("checkpoint")]
+        intervals = sorted({_seconds(row) for row in mine})
+        lines = []
+        for rate, window in dict.fromkeys((row["rate"], row["window_s"]) for row in mine):
+            of = [r for r in rows if (r["dies"], r["rate"], r["window_s"]) == (dies, rate, window)]
+            by = {_seconds(r): r["recovered_s"] for r in of if r["how"].startswith("checkpoint")}
+            lines.append(Line([by.get(i) for i in intervals], f"{rate}/s, window {window} s"))
+            replay = next((r["recovered_s"] for r in of if r["how"] == "replay"), None)
+            lines.append(Line([replay] * len(intervals), dashed=True))
+        if intervals:
+            found.append(Panel(f"{dies} of 15 die: recovered, seconds", intervals, lines, "checkpoint interval, s"))
+    return found
+
+
+def _seconds(row: Row) -> float:
+    return float(str(row["how"]).removeprefix("checkpoint ").removesuffix("s"))
