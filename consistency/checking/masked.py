@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from consistency.checking.bounds import Bounds
@@ -24,6 +25,8 @@ def check_masked(
     ``static``: the intervals of the history.  A connection that became half open is noticed when something is missing,
     which may be any time later: of such a run nothing is claimed.
     """
+    standbys = {f"{of}@{n}" for of, one in plan.standbys.items() for n in one.nodes}
+    static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
     if any(isinstance(e, FaultBegan) and e.kind == "half-open" for e in history) or not is_masked(static, plan, bounds):
         return
     counters.add("masked runs")

@@ -16,6 +16,7 @@ from consistency.checking.masked import check_masked
 from consistency.checking.permanence import check_permanence
 from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
+from consistency.checking.restored import check_restored
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
 from consistency.checking.steady import check_steady
@@ -76,6 +77,7 @@ def judge(
         *check_availability(history, static, plan, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),
         *check_masked(history, static, plan, bounds, counters),
+        *check_restored(static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),
         *check_alarms(history, bounds.steps_per_second, counters),
     ]

@@ -13,7 +13,7 @@ from consistency.checking.history import Delivered, History, Opened, Received
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
 from spe.batch import Batch, Rows
-from spe.plan import Channel, Plan, Policy
+from spe.plan import Channel, Plan, Policy, Standbys
 from spe.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
 from spe.schema import Schema
 from spe.states import Kind, StreamId
@@ -372,6 +372,39 @@ def test_a_suspended_node_owes_nothing_tentative() -> None:
 def test_a_lost_replica_leaves_a_path() -> None:
     assert found(running(60, given=(0, 30), fault="down n1b")) == {("P1", "results come within kX")}
     assert verdict(running(60, fault="down n1b")).findings == []
+
+
+def standing_by() -> Plan:
+    """n1a runs the union, n1b stands by."""
+    plan = make_plan()
+    return replace(
+        plan,
+        placement={of: nodes[:1] for of, nodes in plan.placement.items()},
+        standbys={of: Standbys(nodes[1:], 1_000_000) for of, nodes in plan.placement.items()},
+    )
+
+
+def lost_at(second: int, *, given: int) -> str:
+    """n1b waits; n1a goes down; sources go on for a minute, and results come until second ``given``."""
+    lines = running(60, given=(0, given), fault="down n1a", begun=second).splitlines()
+    return "\n".join(line for line in lines if line != "0.1 state u1/0@n1b STABLE")
+
+
+def test_a_standby_is_no_path_until_it_runs() -> None:
+    restored = lost_at(30, given=30).replace("\n33 recv", "\n33 state u1/0@n1b STABLE\n33 recv", 1)
+    judged = verdict(restored, plan=standing_by())
+    assert {f.rule for f in judged.findings} == {"results come within kX"}
+    assert judged.findings[0].at_us > 34_000_000
+    assert judged.counters.amounts["partitions restored"] > 0
+
+
+def test_a_partition_that_is_lost_for_long_is_found() -> None:
+    judged = verdict(lost_at(30, given=30), plan=standing_by())
+    assert [f.rule for f in judged.findings] == ["a lost partition is restored"]
+    assert 34e6 < judged.findings[0].at_us < 45e6
+    assert verdict(lost_at(57, given=57), plan=standing_by()).findings == []
+    beside_a_cut = lost_at(30, given=30).replace("30 down n1a", f"30 down n1a\n30 {CUT_B}")
+    assert verdict(beside_a_cut, plan=standing_by()).findings == []
 
 
 def test_tentative_results_beside_a_whole_tree_are_found() -> None:
