@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicas.planning.configured import costs_of, topology_of
+from replicas.planning.configured import costs_of, partitions_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import Problem
 from spe.plan import Channel, PartitionId, Plan
@@ -119,7 +119,6 @@ class Activation:
         self._plan = plan
         self._algorithm = Algorithm(algorithm)
         self._margin = margin
-        self._ids = [None] * len(plan.sources) + [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
         self.budget = budget
         self.active = {id for id in active if id in plan.standbys}
         self.target = frozenset(self.active)
@@ -132,11 +131,12 @@ class Activation:
           ConfigError: the planner cannot do it; it says why.
         """
         topology = topology_of(self._plan, rates)
-        problem = Problem(topology, self.budget, costs_of(self._plan))
+        problem = Problem(topology, self.budget, costs_of(self._plan, topology))
         found = make_plan(problem, self._algorithm, now=_no_clock)
-        mask = np.array([[id in self.active for id in self._ids]])
+        ids = partitions_of(self._plan, topology)
+        mask = np.array([[id in self.active for id in ids]])
         before = float(problem.values(mask)[0])
-        chosen = frozenset(id for at, id in enumerate(self._ids) if at in set(found.tasks) and id is not None)
+        chosen = frozenset(id for task in found.tasks if (id := ids[task]) is not None)
         return Choice(chosen, float(found.value), before)
 
     def adopt(self, choice: Choice) -> bool:

@@ -45,11 +45,16 @@ def _through(spec: OperatorSpec, inputs: list[KeyNames]) -> KeyNames:
 
 def _renamed(names: frozenset[str], columns: dict[str, str] | object, keep: bool) -> frozenset[str]:
     assert isinstance(columns, dict)
-    return frozenset(n for n, text in columns.items() if text.strip() in names) | (names if keep else frozenset())
+    return frozenset(n for n, text in columns.items() if text.strip() in names) | (
+        names - columns.keys() if keep else frozenset()
+    )
 
 
 def _joined(spec: JoinSpec, inputs: list[KeyNames]) -> KeyNames:
-    """An outer row has null on its other side, so only sides that are always there carry the key."""
+    """An outer row has null on its other side, so only sides that are always there carry the key.
+
+    Each side has the values of its own rows.  Those of both may be mixed where the join makes them equal.
+    """
     sides = []
     if spec.kind in (JoinKind.INNER, JoinKind.LEFT):
         sides.append((spec.prefix[0], inputs[0]))
@@ -57,7 +62,14 @@ def _joined(spec: JoinSpec, inputs: list[KeyNames]) -> KeyNames:
         sides.append((spec.prefix[1], inputs[1]))
     if not sides or not all(names for _, names in sides):
         return ()
+    if len(sides[0][1]) > 1 and not _equated(spec, inputs):
+        sides = sides[:1]
     return tuple(
         frozenset(prefix + n for (prefix, _), ks in zip(sides, per_key) for n in ks)
         for per_key in zip(*[names for _, names in sides])
     )
+
+
+def _equated(spec: JoinSpec, inputs: list[KeyNames]) -> bool:
+    """Does the join ask each attribute of the key to be the same on both sides?"""
+    return all(any(a in x and b in y for a, b in spec.on) for x, y in zip(*inputs))

@@ -447,19 +447,28 @@ class Plan:
 
     @cached_property
     def _in_sequence(self) -> Mapping[tuple[UnitId, NodeId], int]:
-        """(unit, node) -> SUnions on the longest way through that node on which this unit's is one."""
-        hosted = {(p.unit, n) for p in self.placement for n in self.hosts(p)}
-        before: dict[tuple[UnitId, NodeId], int] = {}
-        after: dict[tuple[UnitId, NodeId], int] = {}
-        for unit in self.units:  # in topological order
-            makers = {self.producer[i.stream].id for i in unit.inputs if i.stream in self.producer}
-            for node in (n for u, n in hosted if u == unit.id):
-                before[unit.id, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
-        for unit in reversed(self.units):
-            readers = {u.id for u in self.units for i in u.inputs if self.producer.get(i.stream) is unit}
-            for node in (n for u, n in hosted if u == unit.id):
-                after[unit.id, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
-        return {key: before[key] + after[key] - 1 for key in before}
+        """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
+        before: dict[tuple[PartitionId, NodeId], int] = {}
+        after: dict[tuple[PartitionId, NodeId], int] = {}
+        makers: dict[PartitionId, list[PartitionId]] = {}
+        readers: dict[PartitionId, list[PartitionId]] = {}
+        in_order = [PartitionId(u.id, p) for u in self.units for p in range(u.partitions)]  # topological
+        for of in in_order:
+            channels = self.unit[of.unit].channels_in(of.partition)
+            made = [c for c in channels if c.stream in self.producer]
+            makers[of] = [PartitionId(self.producer[c.stream].id, c.partition) for c in made]
+            for maker in makers[of]:
+                readers.setdefault(maker, []).append(of)
+        for of in in_order:
+            for node in self.hosts(of):
+                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers[of]), default=0)
+        for of in reversed(in_order):
+            for node in self.hosts(of):
+                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers.get(of, ())), default=0)
+        found: dict[tuple[UnitId, NodeId], int] = {}
+        for (of, node), count in before.items():
+            found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)
+        return found
 
     def share(self, unit: UnitId, node: NodeId) -> Node:
         """The node with the share of X that one unit may use there.

@@ -204,9 +204,10 @@ def _pace(plan: Plan) -> Iterator[Finding]:
 def _order(plan: Plan) -> Iterator[Finding]:
     """Results that depend on ties in time between upstream partitions (docs/rules.md U11)."""
     for unit in plan.units:
-        if all(i.producers == 1 for i in unit.inputs):
+        partitions = range(unit.partitions)
+        many = {i.stream for i in unit.inputs if any(len(i.upstream(p, unit.partitions)) > 1 for p in partitions)}
+        if not many:
             continue
-        many = {i.stream for i in unit.inputs if i.producers > 1}
         for operator in unit.operators:
             many |= {operator.name} if many & set(inputs_of(operator.spec)) else set()
             sensitive = _order_sensitive(operator, plan)

@@ -121,7 +121,8 @@ def _finish(query: Query, drafts: Sequence[_Draft], problems: Problems) -> tuple
             outputs=tuple(o.name for o in draft.operators if o.name in elsewhere),
             partitions=draft.fragment.partitions,
         )
-        carried |= key_names(unit)
+        names = key_names(unit)
+        carried |= {stream: names[stream] for stream in unit.outputs}
         units.append(unit)
     return tuple(units)
 

@@ -38,7 +38,7 @@ class Bounds:
         channels = [c for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)]
         stall = max((stall_us(plan, c) for c in channels), default=0)
         levels = max((depth(plan, u) for u in plan.units), default=0)
-        replicas = max((len(nodes) for nodes in plan.placement.values()), default=1)
+        replicas = max((len(plan.hosts(of)) for of in plan.placement), default=1)
         settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
         correct = levels * replicas * 2 * timing.request_us
         return cls(settle + noise_us, correct + noise_us, 150_000 + 50_000 * levels + noise_us)
@@ -58,6 +58,6 @@ def delay_us(plan: Plan, channel: Channel) -> int:
     if channel.stream in plan.sources:
         return 0
     unit = plan.producer[channel.stream]
-    nodes = plan.placement[PartitionId(unit.id, channel.partition)]
+    nodes = plan.hosts(PartitionId(unit.id, channel.partition))
     own = max(plan.share(unit.id, n).x_us for n in nodes)
     return own + max(delay_us(plan, c) for c in unit.channels_in(channel.partition))

@@ -91,7 +91,7 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
 
 
 def check_states(history: History, plan: Plan) -> Iterator[Finding]:
-    """Every replica is STABLE in the end, and every standby that runs.  Yields findings of P3."""
+    """Every replica is STABLE in the end, and no standby is in the middle of something.  Yields findings of P3."""
     states = {e.replica: e for e in history if isinstance(e, StateChanged)}
     for of, standbys in plan.standbys.items():
         for last in (states.get(f"{of}@{n}") for n in standbys.nodes):

@@ -25,14 +25,14 @@ def check_restored(static: Sequence[Interval], plan: Plan, bounds: Bounds, count
         for one in static:
             if not _asked(plan, of, one.world):
                 since = None
-                continue
-            if since is None:
+            elif _restored(plan, of, one.world):
+                if since is not None:
+                    counters.add("partitions restored")
+                since = None
+            elif since is None:
                 since = one.from_us
                 counters.add("partitions lost")
-            if _restored(plan, of, one.world):
-                counters.add("partitions restored")
-                since = one.to_us  # and should it be lost again, the time begins anew
-            elif one.to_us - since > allowed_us:
+            if since is not None and one.to_us - since > allowed_us:
                 what = f"{of}: all its replicas are down since {since / 1e6:.3f} s, and no standby runs it"
                 yield Finding("P1", "a lost partition is restored", since + allowed_us, str(of), what)
                 break

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from consistency.proof.report.model import Loss, Output, Track
+from consistency.proof.report.model import Accuracy, Loss, Output, Track
 from spe.plan import PartitionId, Plan
 from spe.states import NodeState
 
@@ -23,11 +23,11 @@ def losses(
 ) -> list[Loss]:
     """Stretches of time in which the same partitions were lost, in order; only what was served before can be lost."""
     served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in plan.placement}
+    moments = sorted({at for t in tracks for s in t.spans for at in (s.from_us, s.until_us) if at is not None})
     names = {str(of): of for of in plan.placement}
     for track in tracks:
         of = names[track.name.rpartition("@")[0]]
         served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in _SERVES]
-    moments = sorted({at for spans in served.values() for span in spans for at in span if at is not None})
     found: list[tuple[int, int, frozenset[PartitionId]]] = []
     for begin, end in pairwise(moments):
         lost = frozenset(of for of, spans in served.items() if _lost(spans, begin))
@@ -48,16 +48,21 @@ def losses(
     ][:_MOST]
 
 
+def measure_of(accuracy: Accuracy) -> str:
+    """The measure that output fidelity stands for: how much of the truth was given, where that is measured."""
+    return next((m for m in ("recall", "topk") if m in accuracy.measures), accuracy.measures[0])
+
+
 def _lost(spans: Sequence[tuple[int, int | None]], at: int) -> bool:
     before = any(begin <= at for begin, _ in spans)
     return before and not any(begin <= at and (end is None or at < end) for begin, end in spans)
 
 
 def _measured(output: Output, begin: int, end: int) -> float | None:
-    """The first measure of what was received meanwhile, each window by its true results; None: nothing was."""
+    """A measure of what was received meanwhile, each window by its true results; None: nothing was."""
     accuracy = output.accuracy
     assert accuracy is not None
-    name = accuracy.measures[0]
+    name = measure_of(accuracy)
     values = [
         (w.measures[name], w.truth)
         for w in accuracy.windows

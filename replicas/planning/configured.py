@@ -70,29 +70,34 @@ def _alone(plan: Plan, unit: Unit) -> list[bool]:
     return [len(plan.placement[PartitionId(unit.id, p)]) < 2 for p in range(unit.partitions)]
 
 
-def costs_of(plan: Plan) -> list[float]:
+def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
+    """The partition that each task is; None: a source."""
+    units = {str(u.id): u.id for u in plan.units}
+    return [
+        PartitionId(units[o.name], p) if o.name in units else None for o in topology.operators for p in range(o.tasks)
+    ]
+
+
+def costs_of(plan: Plan, topology: Topology) -> list[float]:
     """1 for each task, and more than anybody has where partitions have standbys, but this one has none."""
-    partitions = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
-    able = [True] * len(plan.sources) + [not plan.standbys or p in plan.standbys for p in partitions]
+    able = [id is None or not plan.standbys or id in plan.standbys for id in partitions_of(plan, topology)]
     return [1.0 if one else NOWHERE for one in able]
 
 
-def standby_places(plan: Plan) -> dict[int, str]:
+def standby_places(plan: Plan, topology: Topology) -> dict[int, str]:
     """The first standby of each task that has one: where its active replica would be."""
-    ids = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
-    first = len(plan.sources)
-    return {first + at: str(plan.standbys[id].nodes[0]) for at, id in enumerate(ids) if id in plan.standbys}
+    ids = partitions_of(plan, topology)
+    return {at: str(plan.standbys[id].nodes[0]) for at, id in enumerate(ids) if id is not None and id in plan.standbys}
 
 
 def fidelity_of(plan: Plan, rates: Mapping[str, float], lost: Collection[PartitionId]) -> float:
     """OF while nobody runs some partitions.
 
     Args:
-      rates: tuples per second of each source.
+      rates: tuples per second of each source; 0 says as little as nothing.
     """
-    topology = topology_of(plan, {name: [rate] for name, rate in rates.items()})
-    ids = [None] * len(plan.sources) + [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]
-    alive = np.array([[id not in lost for id in ids]])
+    topology = topology_of(plan, {name: [rate or UNKNOWN_RATE] for name, rate in rates.items()})
+    alive = np.array([[id not in lost for id in partitions_of(plan, topology)]])
     return float(fidelity(topology, alive)[0])
 
 

@@ -23,13 +23,17 @@ class History:
         self._states: dict[str, str] = {}
 
     def heard(self, name: str, data: Mapping[str, Any]) -> list[StateChange]:
-        """Takes a status; returns the changes of replica states that it shows."""
+        """Takes a status; returns the changes of replica states that it shows.
+
+        One that stands by again holds nothing that it could serve, as one that begins.
+        """
         known, incarnation = self._last.setdefault(name, {}), int(data.get("incarnation", 0))
         again = bool(known) and incarnation not in known
         known[incarnation] = data
         changes = []
-        for one in data.get("replicas", ()):
-            replica, after = f"{one['unit']}/{one['partition']}@{name}", str(one["state"])
+        told = {f"{one['unit']}/{one['partition']}@{name}": str(one["state"]) for one in data.get("replicas", ())}
+        retired = [r for r in self._states if r.rpartition("@")[2] == name and r not in told]
+        for replica, after in [*told.items(), *((r, NodeState.RECOVERING.name) for r in retired)]:
             if again:  # every replica begins so, whether it was asked in that moment or not
                 self._states[replica] = NodeState.RECOVERING.name
             before = self._states.get(replica, "")

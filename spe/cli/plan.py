@@ -101,8 +101,8 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
         layout = read_layout(_text(domains), str(domains), topology, layout.homes)
     elif len(layout.nodes) < 2:
         layout, notes = None, [*notes, "one node only: nothing is said of places for replicas"]
-    places = {} if domains is not None else standby_places(configured)
-    return _Input(topology, tuple(costs_of(configured)), layout, tuple(notes), places)
+    places = {} if domains is not None else standby_places(configured, topology)
+    return _Input(topology, tuple(costs_of(configured, topology)), layout, tuple(notes), places)
 
 
 def _text(path: Path) -> str:

@@ -105,7 +105,8 @@ def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[E
         if event == "process_started":
             host = line["process"]
             yield ProcessUp(at_us, host, int(line["start"]))
-            for replica in plan.replicas_on(NodeId(host)) if host in plan.nodes else ():
+            node = NodeId(host)
+            for replica in plan.replicas_on(node) + plan.standbys_on(node) if node in plan.nodes else ():
                 yield StateChanged(at_us, str(replica), NodeState.RECOVERING, False)
         elif event in ("process_killed", "process_died"):
             yield ProcessDown(at_us, line["process"])

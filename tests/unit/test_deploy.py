@@ -49,7 +49,7 @@ from spe.query import (
 )
 from spe.review import Severity, review
 from spe.schema import Schema
-from spe.states import NodeId, StreamId
+from spe.states import NodeId, StreamId, UnitId
 from spe.units import FragmentSpec, cut_units
 
 SCHEMA = Schema.of(ts="timestamp!", key="int64!", user="string")
@@ -334,6 +334,87 @@ def test_a_stream_that_is_divided_by_the_key_already_is_read_where_the_hashes_ar
         readers = [p for p in range(then) if channel.partition in read[p]]
         named = [c for c in plan.consumers_of(channel) if not c.startswith("client")]
         assert [c.partition("@")[0] for c in named] == [f"back/{p}" for p in readers for _ in range(2)]
+
+
+def carried(*operators: tuple[str, OperatorSpec], key: tuple[str, ...], then: tuple[str, ...]) -> bool:
+    """Is the last of these operators read one-to-one by key ``then`` when they are divided by ``key``?"""
+    last = operators[-1][0]
+    plan = deploy(
+        query({**dict(operators), "f": reads(last)}, ["f"]),
+        fragment("front", *(name for name, _ in operators), partitions=3, key=key),
+        fragment("back", "f", partitions=3, key=then),
+        nodes=6,
+    )
+    return plan.units[-1].inputs[0].aligned
+
+
+JOINED = Schema.of(l_ts="timestamp", l_key="int64", l_user="string", r_ts="timestamp", r_key="int64", r_user="string")
+
+
+def test_who_else_reads_a_stream_does_not_say_how_it_is_divided() -> None:
+    """Two readers by another key come before one by the key that divides it."""
+    plan = deploy(
+        query({"u": reads("A", "B"), "f": reads("u"), "g": reads("u"), "h": reads("u")}, ["f", "g", "h"]),
+        fragment("front", "u", partitions=2, key=("key",)),
+        fragment("f", "f", partitions=2, key=("ts",)),
+        fragment("g", "g", partitions=2, key=("ts",)),
+        fragment("h", "h", partitions=2, key=("key",)),
+        nodes=8,
+    )
+    assert {u.id: u.inputs[0].aligned for u in plan.units} == {"front": False, "f": False, "g": False, "h": True}
+
+
+@pytest.mark.parametrize(
+    ("spec", "then", "aligned"),
+    [
+        (FilterSpec(StreamId("A"), "true"), ("key", "user"), True),
+        (FilterSpec(StreamId("A"), "true"), ("user", "key"), False),  # the hash goes by position
+        (FilterSpec(StreamId("A"), "true"), ("key",), False),
+        (MapSpec(StreamId("A"), {"ts": "ts", "key": "key", "user": "user"}, keep=False), ("key", "user"), True),
+        (MapSpec(StreamId("A"), {"key": "key + 1"}, keep=True), ("key", "user"), False),
+        (MapSpec(StreamId("A"), {"user": "user"}, keep=True), ("key", "user"), True),
+    ],
+)
+def test_a_key_of_several_attributes_is_carried_whole_or_not(
+    spec: OperatorSpec, then: tuple[str, ...], aligned: bool
+) -> None:
+    assert carried(("u", spec), key=("key", "user"), then=then) is aligned
+
+
+@pytest.mark.parametrize(
+    ("kind", "on", "then", "aligned"),
+    [
+        (JoinKind.INNER, (("key", "key"), ("user", "user")), ("l_key", "r_user"), True),
+        (JoinKind.INNER, (("key", "key"),), ("l_key", "l_user"), True),
+        (JoinKind.INNER, (("key", "key"),), ("l_key", "r_user"), False),
+        (JoinKind.LEFT, (("key", "key"), ("user", "user")), ("l_key", "l_user"), True),
+        (JoinKind.LEFT, (("key", "key"), ("user", "user")), ("l_key", "r_user"), False),
+        (JoinKind.RIGHT, (("key", "key"),), ("r_key", "r_user"), True),
+        (JoinKind.FULL, (("key", "key"), ("user", "user")), ("l_key", "l_user"), False),
+    ],
+)
+def test_a_join_carries_the_key_of_the_sides_that_are_always_there(
+    kind: JoinKind, on: tuple[tuple[str, str], ...], then: tuple[str, ...], aligned: bool
+) -> None:
+    unit = Unit(
+        UnitId("front"),
+        "front",
+        tuple(InputStream(StreamId(s), SCHEMA, 1, ("key", "user")) for s in "AB"),
+        (Operator(StreamId("j"), JoinSpec(StreamId("A"), StreamId("B"), kind, on, lower_us=0, upper_us=0), JOINED),),
+        (StreamId("j"),),
+        3,
+    )
+    names = key_names(unit)[StreamId("j")]
+    assert (len(names) == 2 and all(t in n for t, n in zip(then, names, strict=True))) is aligned
+
+
+def test_units_in_sequence_share_x_only_where_one_partition_reads_the_other() -> None:
+    plan = deploy(
+        query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
+        fragment("front", "u", partitions=2, key=("key",), replicas=((NodeId("n1"),), (NodeId("n2"),))),
+        fragment("back", "f", partitions=2, key=("key",), replicas=((NodeId("n2"),), (NodeId("n1"),))),
+    )
+    assert plan.share(UnitId("back"), NodeId("n1")).x_us == plan.nodes[NodeId("n1")].x_us
 
 
 @given(st.integers(1, 9), st.integers(2, 9), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))

@@ -42,6 +42,11 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
     ]
 
 
+def test_a_loss_that_lasts_is_told_until_the_end() -> None:
+    (found,) = losses(TRAFFIC, [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100))], [], share)
+    assert (found.from_us, found.until_us) == (40, 100)
+
+
 def test_what_an_active_replica_covers_is_not_lost() -> None:
     tracks = [
         track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100)),

@@ -102,7 +102,7 @@ class Loss(_Data):
 
     Attributes:
       fidelity: output fidelity that PPA's model expects meanwhile, 0 to 1.
-      measured: by output, the first of its measures over the tentative results that came meanwhile; None: none came.
+      measured: by output, recall, or its first measure, over the windows of which something came meanwhile; None: none.
     """
 
     from_us: int

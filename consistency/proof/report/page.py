@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import said, timeline
 from consistency.proof.report.model import Accuracy, Finding, Flaw, Loss, Offender, Output, Report, Verdict
 from consistency.proof.report.summary import headline, sentence
@@ -271,7 +272,7 @@ def _losses(losses: Sequence[Loss], outputs: Sequence[Output]) -> str:
     """What PPA's model expects of the output while partitions are lost, beside what came."""
     if not losses:
         return ""
-    measured = [(o.title, o.accuracy.measures[0]) for o in outputs if o.accuracy is not None]
+    measured = [(o.title, measure_of(o.accuracy)) for o in outputs if o.accuracy is not None]
     columns = [("nobody ran", ""), ("from", "r"), ("for", "r"), ("expected<br>fidelity (OF)", "r")]
     columns += [(f"{escape(name)} of<br>{escape(title)}", "r") for title, name in measured]
     rows = [
@@ -285,8 +286,8 @@ def _losses(losses: Sequence[Loss], outputs: Sequence[Output]) -> str:
         for one in losses
     ]
     return (
-        "<h3>While partitions were lost</h3><p class='sub'>What the model of PPA expects of the output, and how much "
-        "of the truth was among the tentative results that came meanwhile; – where none came.</p>"
+        "<h3>While partitions were lost</h3><p class='sub'>What the model of PPA expects of the output, and what "
+        "was measured of the windows of which tentative results came meanwhile; – where none came.</p>"
         f'<div class="card">{table("", columns, rows)}</div>'
     )
 

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicas.planning.configured import costs_of, layout_of, standby_places, topology_of, without_rates
+from replicas.planning.configured import costs_of, fidelity_of, layout_of, standby_places, topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Layout, Place
 from replicas.planning.search import NOWHERE, Problem
 from spe.cli.app import execute
-from spe.config import load_plan
+from spe.config import load_plan, load_plan_data
 from spe.errors import ConfigError
-from spe.plan import Partitioning
+from spe.plan import PartitionId, Partitioning
+from spe.states import UnitId
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 TRAFFIC = CONFIGS / "topologies" / "traffic.yaml"
@@ -116,8 +117,42 @@ def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
         "worst": ["full"],
     }
     assert topology.fails.tolist() == [False] * 3 + [True] * 10 + [False]
-    assert costs_of(plan)[3:] == [1.0] * 10 + [NOWHERE]
-    assert standby_places(plan) == dict(enumerate(["b1", "b2", "b1", "b2", "b1", "b2", "b3", "b3", "b3", "b3"], 3))
+    assert costs_of(plan, topology)[3:] == [1.0] * 10 + [NOWHERE]
+    assert standby_places(plan, topology) == dict(
+        enumerate(["b1", "b2", "b1", "b2", "b1", "b2", "b3", "b3", "b3", "b3"], 3)
+    )
+
+
+def test_tasks_are_numbered_as_the_topology_has_them_and_not_as_the_configuration() -> None:
+    """``mid`` comes before ``other`` there, and after it by layers."""
+    generator = {"from": {"generator": {"name": "orders", "duration": "1s"}}}
+    plan = load_plan_data(
+        {
+            "nodes": ["n1", "n2"],
+            "sources": {"a": generator, "b": generator},
+            "query": {
+                "front": {"filter": {"from": "a", "where": "true"}},
+                "mid": {"filter": {"from": "front", "where": "true"}},
+                "other": {"filter": {"from": "b", "where": "true"}},
+                "last": {"union": ["mid", "other"]},
+            },
+            "outputs": ["last"],
+            "fragments": {
+                "f": {"operators": ["front"], "replicas": ["n1", "n2"]},
+                "m": {"operators": ["mid"], "replicas": ["n1"], "standby": ["n2"]},
+                "o": {"operators": ["other"], "replicas": ["n1"]},
+                "l": {"operators": ["last"], "replicas": ["n1", "n2"]},
+            },
+        }
+    )
+    topology = topology_of(plan, {})
+    names = [o.name for o in topology.operators]
+    assert names.index("o") < names.index("m")
+    assert standby_places(plan, topology) == {names.index("m"): "n2"}
+    assert costs_of(plan, topology)[names.index("o")] == NOWHERE
+    assert costs_of(plan, topology)[names.index("m")] == 1
+    assert fidelity_of(plan, {"a": 3.0, "b": 1.0}, {PartitionId(UnitId("o"), 0)}) == 0.75
+    assert fidelity_of(plan, {"a": 0.0, "b": 1.0}, {PartitionId(UnitId("o"), 0)}) == 0.5
 
 
 def racks(*capacities: float | None) -> dict[str, Place]:
