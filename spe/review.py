@@ -235,7 +235,7 @@ def _total_order(spec: TopKSpec, plan: Plan) -> bool:
     """Does it rank window results by all that tells them apart?  Then there are no ties."""
     made = {o.name: o.spec for o in plan.query.operators}
     source = made.get(spec.input)
-    while isinstance(source, FilterSpec):
+    while isinstance(source, FilterSpec | TopKSpec):
         source = made.get(source.input)
     if not isinstance(source, AggregateSpec) or source.window.kind is WindowKind.COUNT:
         return False
@@ -250,13 +250,30 @@ def _keys(plan: Plan) -> Iterator[Finding]:
         names = key_names(unit)
         for operator in unit.operators:
             missing = _divided(operator, names)
-            if missing:
+            if missing and not _goes_on_in_a_tree(operator, plan):
                 yield Finding(
                     Severity.WARNING,
                     ("query", str(operator.name)),
                     f"{missing}, but fragment {unit.fragment!r} is divided by another key: each partition computes a "
                     "result of its own over its share",
                 )
+
+
+def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
+    """Is it a top-k whose partitions' results are only ranked once more, in the same way and for no more of them?
+
+    Then what is first of all is among the first of each part.
+    """
+    spec = operator.spec
+    if not isinstance(spec, TopKSpec) or spec.rank_as is not None or operator.name in plan.query.outputs:
+        return False
+    readers = [o.spec for o in plan.query.operators if operator.name in inputs_of(o.spec)]
+    return all(
+        isinstance(r, TopKSpec)
+        and (r.order_by, r.partition_by, r.window) == (spec.order_by, spec.partition_by, spec.window)
+        and r.k <= spec.k
+        for r in readers
+    )
 
 
 def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...]]) -> str:

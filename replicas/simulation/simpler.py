@@ -14,7 +14,7 @@ Configuration = Mapping[str, Any]
 
 def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
     """The configuration with one thing less; not all of them are right."""
-    for key in ("limits", "timing"):
+    for key in ("limits", "timing", "coordinator"):
         if config.get(key):
             yield {k: v for k, v in config.items() if k != key}
     defaults = config["defaults"]
@@ -90,17 +90,21 @@ def _without_the_unused(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
-    rows = [row for fragment in config["fragments"].values() for row in fragment["replicas"]]
+    fragments = config["fragments"].values()
+    rows = [row for fragment in fragments for row in (*fragment["replicas"], *fragment.get("standby", ()))]
     hosts = {node for row in rows for node in ([row] if isinstance(row, str) else row)}
     return {**config, "nodes": [n for n in config["nodes"] if n in hosts]}
 
 
 def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:
-    """One partition instead of many; one replica less."""
+    """No standbys; one partition instead of many; one replica less."""
     replicas = fragment.get("replicas")
+    if "standby" in fragment:
+        yield {k: v for k, v in fragment.items() if k not in ("standby", "checkpoint")}
     if fragment.get("partitions", 1) > 1:
         rest = {k: v for k, v in fragment.items() if k not in ("partitions", "key")}
-        yield rest if isinstance(replicas, int) else {**rest, "replicas": replicas[0]}
+        first = {k: rest[k][0] for k in ("replicas", "standby") if isinstance(rest.get(k), list)}
+        yield {**rest, **first}
     elif isinstance(replicas, list) and len(replicas) > 1 and all(isinstance(r, str) for r in replicas):
         yield from ({**fragment, "replicas": [r for r in replicas if r != one]} for one in reversed(replicas))
 

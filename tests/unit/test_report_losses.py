@@ -84,4 +84,4 @@ def test_fidelity_of_a_configuration_follows_from_what_is_lost_on_each_path() ->
     assert of(("speeds", 2), ("jams", 2)) == 0.75
     assert of(("incidents", 1)) == 0.5
     assert of(("incidents", 1), ("speeds", 2), ("speeds", 3), ("jams", 3)) == 0.5
-    assert of(("worst", 0)) == 0
+    assert of(("everywhere", 0)) == 0

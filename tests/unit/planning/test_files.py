@@ -114,7 +114,7 @@ def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
         "speeds": ["full", "full"],
         "incidents": ["full"],
         "jams": ["one-to-one", "split"],
-        "worst": ["full"],
+        "everywhere": ["full"],
     }
     assert topology.fails.tolist() == [False] * 3 + [True] * 10 + [False]
     assert costs_of(plan, topology)[3:] == [1.0] * 10 + [NOWHERE]

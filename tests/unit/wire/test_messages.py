@@ -25,6 +25,8 @@ from spe.wire.messages import (
     InjectAnswer,
     Message,
     NotReady,
+    Order,
+    OrderAnswer,
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
@@ -70,6 +72,8 @@ EXAMPLES: list[Message] = [
     Status({"replicas": [{"state": "STABLE", "fill": 0.5, "why": None}]}),
     Inject({"kind": "cut", "peer": "n2", "seconds": 1.5}),
     InjectAnswer(False, "unknown fault"),
+    Order(3, 17, "install", "u1", 2),
+    OrderAnswer(17, 3, "n1 is no standby of u1/2"),
 ]
 
 
