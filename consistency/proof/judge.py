@@ -84,7 +84,7 @@ def judge_run(
     spark.catalog.clearCache()
     verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
     replicas = tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run))
-    rates = {str(s): state.last_id / max(scene.duration_us / 1e6, 1e-9) for s, state in states.items()}
+    rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
@@ -133,6 +133,21 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
         for file in (data, shown):
             HadoopFolder(spark, run.origin).put(file, run.relative(file))
     return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
+
+
+def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], duration_us: int) -> dict[str, list[float]]:
+    """Tuples per second of each source, and of the partitions of each unit all of which have made some."""
+    seconds = max(duration_us / 1e6, 1e-9)
+    found = {name: [count / seconds] for name, count in sent.items() if count}
+    made: dict[str, int] = {}
+    for one in summary.get("replicas", ()):
+        partition = str(one["replica"]).rpartition("@")[0]
+        made[partition] = max(made.get(partition, 0), int(one["stable"] or 0))
+    for unit in plan.units:
+        counts = [made.get(f"{unit.id}/{p}", 0) for p in range(unit.partitions)]
+        if all(counts):
+            found[str(unit.id)] = [count / seconds for count in counts]
+    return found
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

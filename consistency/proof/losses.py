@@ -10,12 +10,13 @@ from consistency.proof.report.model import Accuracy, Loss, Output, Track
 from spe.plan import PartitionId, Plan
 from spe.states import NodeState
 
-#: Output fidelity while some partitions have nobody; from tuples per second of each source.
-Fidelity = Callable[[Mapping[str, float], Collection[PartitionId]], float]
+#: Output fidelity while some partitions have nobody; from tuples per second of each source and of units' partitions.
+Fidelity = Callable[[Mapping[str, Sequence[float]], Collection[PartitionId]], float]
 
 _SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
-#: A report lists at most so many.
+#: A report lists at most so many, and none that was over at once.
 _MOST: Final = 50
+_SHORT_US: Final = 100_000
 
 
 def losses(
@@ -44,7 +45,7 @@ def losses(
             measured={o.title: _measured(o, begin, end) for o in outputs if o.accuracy is not None},
         )
         for begin, end, lost in found
-        if lost
+        if lost and end - begin >= _SHORT_US
     ][:_MOST]
 
 

@@ -90,13 +90,13 @@ def standby_places(plan: Plan, topology: Topology) -> dict[int, str]:
     return {at: str(plan.standbys[id].nodes[0]) for at, id in enumerate(ids) if id is not None and id in plan.standbys}
 
 
-def fidelity_of(plan: Plan, rates: Mapping[str, float], lost: Collection[PartitionId]) -> float:
+def fidelity_of(plan: Plan, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]) -> float:
     """OF while nobody runs some partitions.
 
     Args:
-      rates: tuples per second of each source; 0 says as little as nothing.
+      rates: as of :func:`topology_of`.
     """
-    topology = topology_of(plan, {name: [rate or UNKNOWN_RATE] for name, rate in rates.items()})
+    topology = topology_of(plan, rates)
     alive = np.array([[id not in lost for id in partitions_of(plan, topology)]])
     return float(fidelity(topology, alive)[0])
 

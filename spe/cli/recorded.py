@@ -31,7 +31,7 @@ from replicas.recorder import read_recording
 from spe.batch import Batch, Boundary
 from spe.cli.reference import logged_inputs
 from spe.delays import source_epoch
-from spe.plan import Channel, Plan
+from spe.plan import COORDINATOR, Channel, Plan
 from spe.recording import channel_folder, client_folder
 from spe.states import NodeId, NodeState
 from spe.storage import DiskStorage
@@ -102,7 +102,9 @@ def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[E
     numbers: dict[str, int] = {}
     for line in lines:
         at_us, event = int(line["t"]), line["event"]
-        if event == "process_started":
+        if event == "process_ready" and line["process"] == COORDINATOR:
+            yield ProcessUp(at_us, COORDINATOR, int(line["t"]))
+        elif event == "process_started" and line["process"] != COORDINATOR:
             host = line["process"]
             yield ProcessUp(at_us, host, int(line["start"]))
             node = NodeId(host)

@@ -18,7 +18,10 @@ TRAFFIC = load_plan(Path(__file__).parents[2] / "configs" / "traffic.yaml")
 
 
 def track(replica: str, *spans: tuple[str, int, int]) -> Track:
-    return Track(name=replica, spans=[Span(name=n, from_us=a, until_us=b) for n, a, b in spans])
+    return Track(name=replica, spans=[Span(name=n, from_us=a * SECOND, until_us=b * SECOND) for n, a, b in spans])
+
+
+SECOND = 1_000_000
 
 
 def share(lost: Collection[PartitionId]) -> float:
@@ -35,7 +38,7 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
 
     found = losses(TRAFFIC, tracks, [], share)
 
-    assert [(one.from_us, one.until_us, one.partitions, one.fidelity) for one in found] == [
+    assert [(one.from_us // SECOND, one.until_us // SECOND, one.partitions, one.fidelity) for one in found] == [
         (40, 50, ["speeds/0"], 0.9),
         (50, 70, ["speeds/0", "speeds/1"], 0.8),
         (70, 90, ["speeds/1"], 0.9),
@@ -44,7 +47,7 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
 
 def test_a_loss_that_lasts_is_told_until_the_end() -> None:
     (found,) = losses(TRAFFIC, [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100))], [], share)
-    assert (found.from_us, found.until_us) == (40, 100)
+    assert (found.from_us, found.until_us) == (40 * SECOND, 100 * SECOND)
 
 
 def test_what_an_active_replica_covers_is_not_lost() -> None:
@@ -57,9 +60,9 @@ def test_what_an_active_replica_covers_is_not_lost() -> None:
 
 def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
     windows = [
-        Window(time="a", at_us=39, tentative=9, truth=9, measures={"recall": 1.0}),
-        Window(time="b", at_us=45, tentative=3, truth=6, measures={"recall": 0.5}),
-        Window(time="c", at_us=55, tentative=1, truth=2, measures={"recall": 0.1}),
+        Window(time="a", at_us=39 * SECOND, tentative=9, truth=9, measures={"recall": 1.0}),
+        Window(time="b", at_us=45 * SECOND, tentative=3, truth=6, measures={"recall": 0.5}),
+        Window(time="c", at_us=55 * SECOND, tentative=1, truth=2, measures={"recall": 0.1}),
         Window(time="d", at_us=None, tentative=0, truth=5, measures={"recall": 0.0}),
     ]
     accuracy = Accuracy(key=["segment"], measures=["recall"], overall={"recall": 0.4}, worst=[], windows=windows)
@@ -75,7 +78,7 @@ def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
 
 
 def test_fidelity_of_a_configuration_follows_from_what_is_lost_on_each_path() -> None:
-    rates = {"cars_1": 2000.0, "cars_2": 2000.0, "reports": 100.0}
+    rates = {"cars_1": [2000.0], "cars_2": [2000.0], "reports": [100.0]}
 
     def of(*lost: tuple[str, int]) -> float:
         return fidelity_of(TRAFFIC, rates, {PartitionId(UnitId(u), p) for u, p in lost})

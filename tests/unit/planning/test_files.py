@@ -151,8 +151,8 @@ def test_tasks_are_numbered_as_the_topology_has_them_and_not_as_the_configuratio
     assert standby_places(plan, topology) == {names.index("m"): "n2"}
     assert costs_of(plan, topology)[names.index("o")] == NOWHERE
     assert costs_of(plan, topology)[names.index("m")] == 1
-    assert fidelity_of(plan, {"a": 3.0, "b": 1.0}, {PartitionId(UnitId("o"), 0)}) == 0.75
-    assert fidelity_of(plan, {"a": 0.0, "b": 1.0}, {PartitionId(UnitId("o"), 0)}) == 0.5
+    assert fidelity_of(plan, {"a": [3.0], "b": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
+    assert fidelity_of(plan, {"m": [3.0], "o": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
 
 
 def racks(*capacities: float | None) -> dict[str, Place]:
