@@ -126,7 +126,7 @@ class Coordination:
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
         standbys = self._plan.standbys[id].nodes
         missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
-        if missing:
+        if missing and one.unserved_since is None:  # else it would begin from less, or beside one that begins as well
             return [Decision("install", ReplicaId(*id, n)) for n in missing]
         if one.unserved_since is not None:
             coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])

@@ -267,7 +267,8 @@ class Replica:
         )
         if unknown and waited < self.plan.timing.request_us:
             return None
-        helped = NodeState.RECOVERING in self.partners.values() and self.id.of in self.plan.standbys
+        helpers = () if self._backs else self._standbys
+        helped = any(self.partners.get(n) is NodeState.RECOVERING for n in helpers)
         if helped and self.stored is None and waited < 4 * self.node.x_us:
             return None  # a standby makes its state again from a checkpoint; from nothing it would take us longer
         patience = self.node.x_us if self.stored is None else self.plan.timing.request_us

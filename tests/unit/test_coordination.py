@@ -103,6 +103,16 @@ def test_helpers_retire_one_after_the_other_the_last_first() -> None:
     assert world.at(20) == "retire@n1b"
 
 
+def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
+    """Two that begin at once would have nothing to give each other."""
+    world = World()
+    world.coordination.want(PARTITION, [B])
+    world.nodes[A] = RECOVERING
+    assert world.at(10) == ""
+    world.nodes[A] = STABLE
+    assert world.at(20) == "install@n1b"
+
+
 def test_a_standby_that_is_wanted_runs_and_stays() -> None:
     world = World()
     world.coordination.want(PARTITION, [C])
