@@ -2,8 +2,9 @@
 
 A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
 ``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that
-only helped out stand by again, one after the other.  The data path knows nothing of all this.  What is decided wrongly
-costs work, never a tuple: two replicas too many are two replicas (ids tell duplicates), and one that is missing is
+only helped out stand by again, one after the other.  Where nothing is left that a partition could go on from, what lies
+before it begins anew from the sources' logs.  The data path knows nothing of all this.  What is decided wrongly costs
+work, never a tuple: two replicas too many are two replicas (ids tell duplicates), and one that is missing is
 asked for again.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spe.plan import Channel, PartitionId, Plan, ReplicaId
-from spe.states import NodeId, NodeState
+from spe.states import NodeId, NodeState, StreamId
 from spe.wire.fields import Verb
 from spe.wire.messages import OutputStatus
 
@@ -38,13 +39,15 @@ class _Partition:
       running: state of each replica that answers, by node.
       unserved_since: since when nobody serves it; None: somebody does.
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
-      asked_at: last order to each node, by verb.
+      lacking_since: of those that run and can go on from nothing that is left: since when.
+      asked_at: when each order was given last.
     """
 
     unserved_since: int | None
     running: dict[NodeId, NodeState] = field(default_factory=dict)
     wanted: set[NodeId] = field(default_factory=set)
-    asked_at: dict[tuple[NodeId, Verb], int] = field(default_factory=dict)
+    lacking_since: dict[NodeId, int] = field(default_factory=dict)
+    asked_at: dict[Decision, int] = field(default_factory=dict)
 
 
 class Coordination:
@@ -64,6 +67,9 @@ class Coordination:
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
         self._partitions = {id: _Partition(now) for id in plan.standbys}
+        self._before = {id: _before(plan, id) for id in plan.standbys}
+        #: Smallest id that each replica of a partition still has in all its outputs.
+        self._first: dict[PartitionId, dict[NodeId, int]] = {}
 
     # --- news ---
 
@@ -71,24 +77,39 @@ class Coordination:
         """A heartbeat answer: whatever the node runs is in it."""
         self._alive.add(node)
         self._heard.add(node)
-        told = {Channel(o.stream, o.partition): NodeState(o.state) for o in outputs}  # type: ignore[arg-type]
+        told = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
+        self._forget(node)
+        for channel, output in told.items():
+            firsts = self._first.setdefault(self._plan.maker_of(channel), {})
+            firsts[node] = max(firsts.get(node, 0), output.first)
         for id, one in self._partitions.items():
             if node in self._plan.hosts(id):
-                state = told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition))
-                if state is None:
-                    one.running.pop(node, None)
-                else:
-                    one.running[node] = state
-                self._judge(one, now)
+                self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
 
     def lost(self, node: NodeId, now: int) -> None:
         """It does not answer any more."""
         self._alive.discard(node)
         if not self._alive:
             self._heard.clear()  # it may be we who were cut off: who is heard first then is not the only one
+        self._forget(node)
         for one in self._partitions.values():
+            self._runs(one, node, None, now)
+
+    def _forget(self, node: NodeId) -> None:
+        for firsts in self._first.values():
+            firsts.pop(node, None)
+
+    def _runs(self, one: _Partition, node: NodeId, output: OutputStatus | None, now: int) -> None:
+        """What a node tells of a partition; None: it does not run it."""
+        if output is None:
             one.running.pop(node, None)
-            self._judge(one, now)
+        else:
+            one.running[node] = NodeState(output.state)
+        if output is not None and output.lacking:
+            one.lacking_since.setdefault(node, now)
+        else:
+            one.lacking_since.pop(node, None)
+        self._judge(one, now)
 
     def _judge(self, one: _Partition, now: int) -> None:
         if any(state is not NodeState.RECOVERING for state in one.running.values()):
@@ -117,9 +138,8 @@ class Coordination:
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
-                asked = decision.replica.node, decision.verb
-                if now - one.asked_at.get(asked, now - REPEAT_US) >= REPEAT_US:
-                    one.asked_at[asked] = now
+                if now - one.asked_at.get(decision, now - REPEAT_US) >= REPEAT_US:
+                    one.asked_at[decision] = now
                     found.append(decision)
         return found
 
@@ -129,21 +149,38 @@ class Coordination:
         if missing and one.unserved_since is None:  # else it would begin from less, or beside one that begins as well
             return [Decision("install", ReplicaId(*id, n)) for n in missing]
         if one.unserved_since is not None:
-            coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
-            if now - one.unserved_since < (self._recovery_us if coming else self._patience_us):
-                return []
-            since = one.unserved_since
-            asked = max((one.asked_at.get((n, "install"), since) for n in standbys if n in one.running), default=None)
-            if asked is not None and now - asked < self._recovery_us:
-                return []  # it is on its way: a second one would be no faster
-            able = [n for n in standbys if n in self._alive and n not in one.running]
-            return [Decision("install", ReplicaId(*id, n)) for n in able[:1]]
+            return self._restore(id, one, one.unserved_since, now)
         meant = {*self._plan.placement[id], *one.wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
         steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
         if helping and steady and all(s is NodeState.STABLE for s in one.running.values()):
             return [Decision("retire", ReplicaId(*id, helping[-1]))]
         return []
+
+    def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
+        """Nobody serves it."""
+        standbys = self._plan.standbys[id].nodes
+        coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
+        if now - since < (self._recovery_us if coming else self._patience_us):
+            return []
+        installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
+        asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in one.running), default=None)
+        if asked is not None and now - asked < self._recovery_us:
+            return []  # it is on its way: a second one would be no faster
+        able = [n for n in standbys if n in self._alive and n not in one.running]
+        if able:
+            return [installs[able[0]]]
+        lacking = [now - one.lacking_since.get(n, now) >= self._recovery_us for n in one.running]
+        return self._replays(id) if lacking and all(lacking) else []
+
+    def _replays(self, id: PartitionId) -> list[Decision]:
+        """The last resort: one replica of everything before it begins anew, unless one still has its beginning."""
+        found = []
+        for before in self._before[id]:
+            firsts = self._first.get(before, {})
+            if firsts and min(firsts.values()) > 1:
+                found.append(Decision("replay", ReplicaId(*before, max(firsts))))
+        return found
 
     # --- for people ---
 
@@ -160,3 +197,16 @@ class Coordination:
             }
             for id, one in self._partitions.items()
         ]
+
+
+def _before(plan: Plan, id: PartitionId) -> tuple[PartitionId, ...]:
+    """The partitions that one reads, directly or through others."""
+    found: dict[PartitionId, None] = {}
+    waiting = [id]
+    while waiting:
+        of = waiting.pop()
+        for channel in plan.unit[of.unit].channels_in(of.partition):
+            if channel.stream not in plan.sources and (maker := plan.maker_of(channel)) not in found:
+                found[maker] = None
+                waiting.append(maker)
+    return tuple(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replicas.choosing import Choosing
-from replicas.feeds import Action, Close, Feed, Port
+from replicas.feeds import Action, Close, Feed, Port, Producer
 from spe.batch import Batch, Boundary, Element, RecDone, Undo
 from spe.errors import RemoteProtocolError
 from spe.plan import Channel
@@ -71,10 +71,18 @@ class Input(Choosing):
         known = max((p.frontier for p in self.producers.values() if p.alive), default=BEFORE_TIME)
         return self.main is not None and self.main.opened and self.port.frontier >= known
 
+    def serving(self) -> list[Producer]:
+        """Those that we reach and that are not recovering themselves."""
+        return [p for p in self.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
+
+    def forgotten(self, position: int) -> bool:
+        """Everybody that we reach has forgotten what follows ``position`` (A3)."""
+        reachable = self.serving()
+        return bool(reachable) and all(p.first > position + 1 for p in reachable)
+
     def truncated(self) -> bool:
-        """Every producer that we reach has forgotten what we need next (A3)."""
-        reachable = [p for p in self.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
-        return bool(reachable) and all(p.first > self.port.position + 1 for p in reachable)
+        """The same for what we need next."""
+        return self.forgotten(self.port.position)
 
     # --- elements ---
 

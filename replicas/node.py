@@ -283,7 +283,7 @@ class NodeProcess:
             return f"{peer} is not the coordinator"
         if message.epoch < self._epoch:
             return f"epoch {message.epoch} is over: {self._epoch} has begun"
-        if id not in self._plan.standbys_on(self._node):
+        if message.verb != "replay" and id not in self._plan.standbys_on(self._node):
             return f"{self._node} is no standby of {id.of}"
         if message.epoch > self._epoch:
             await self._remember_epoch(message.epoch)
@@ -299,6 +299,11 @@ class NodeProcess:
         elif message.verb == "retire" and id.of in self._hosted:
             self._stand_by(id)
             self._told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
+        elif message.verb == "replay":
+            if id.of not in self._hosted:
+                return f"{self._node} does not run {id.of}"
+            self._host(id)
+            self._hosted[id.of].replica.replays = True
         return ""
 
     async def _remember_epoch(self, epoch: int) -> None:
@@ -417,7 +422,9 @@ class NodeProcess:
 
     async def _look_on_disk(self, partition: PartitionId) -> None:
         hosted = self._hosted.get(partition)
-        if hosted is not None and self._plan.disk_us(hosted.replica.id) is not None:
+        if hosted is None or hosted.replica.replays:
+            return
+        if self._plan.disk_us(hosted.replica.id) is not None:
             hosted.replica.stored = await self._store(hosted.replica.id).newest()
 
     def _store(self, id: ReplicaId) -> CheckpointStore:
@@ -574,6 +581,7 @@ class NodeProcess:
                         log.first,
                         min(1.0, log.fill),
                         *hosted.replica.core.stable_output(at).newest_mark,
+                        hosted.replica.lacking(),
                     )
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)

@@ -109,6 +109,8 @@ class Replica:
         self._standbys = () if standbys is None else standbys.nodes
         self._backs = id.node in self._standbys
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
+        #: It begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
+        self.replays = False
         #: Whoever is not heard now has not been for long: we stood by, and listened (H3).
         self.partners_are_known = False
         self.core = UnitReplica(
@@ -257,10 +259,13 @@ class Replica:
         """
         if self.installed:
             return None
+        waited = now - self._started_at
+        if self.replays:
+            self.installed = self._upstream_has_what_follows(patient=waited < self.node.x_us)
+            return None
         for name, state in self.partners.items():
             if state not in (None, NodeState.RECOVERING):
                 return name
-        waited = now - self._started_at
         stands_by = self.core.partners.stands_by
         unknown = not self.partners_are_known and any(
             state is None and not stands_by(name) for name, state in self.partners.items()
@@ -284,13 +289,18 @@ class Replica:
 
         Unreachable ones are waited for while ``patient``, then believed.
         """
-        for one, position in zip(self.inputs, self._stored_positions(), strict=True):
-            ready = [p for p in one.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
-            if not ready and patient:
-                return False
-            if ready and all(p.first > position + 1 for p in ready):
-                return False
-        return True
+        if patient and not all(one.serving() for one in self.inputs):
+            return False
+        return not self._begins_too_late()
+
+    def _begins_too_late(self) -> bool:
+        """Has every producer of some input that we reach forgotten what follows our checkpoint, or id 1?"""
+        positions = self._stored_positions()
+        return any(one.forgotten(position) for one, position in zip(self.inputs, positions, strict=True))
+
+    def lacking(self) -> bool:
+        """Nothing that we could go on from is left: neither a state nor what would follow from it (H8)."""
+        return not self.installed and self._begins_too_late()
 
     def _stored_positions(self) -> list[int]:
         return [0 for _ in self.inputs] if self.stored is None else [int(p) for p in self.stored["positions"]]

@@ -199,7 +199,7 @@ class Upstream:
                 await self._other_message(peer, message)
 
     def _tell_inputs(self, peer: str, answer: HeartbeatAnswer) -> None:
-        states = {(o[0], o[1]): o for o in answer.outputs}
+        states = {(o.stream, o.partition): o for o in answer.outputs}
         for owner in self._owners.values():
             for one in owner.inputs:
                 if peer not in one.producers:
@@ -208,17 +208,16 @@ class Upstream:
                 if news is None:
                     one.lost(peer)
                     continue
-                _, _, state, fresh, last_id, frontier, tentative_frontier, first, fill, _, _ = news
                 one.heard(
                     peer,
                     incarnation=answer.incarnation,
-                    state=NodeState(state),
-                    fresh=fresh,
-                    last_id=last_id,
-                    frontier=frontier,
-                    tentative_frontier=tentative_frontier,
-                    first=first,
-                    fill=fill,
+                    state=news.state,
+                    fresh=news.fresh,
+                    last_id=news.last_id,
+                    frontier=news.frontier,
+                    tentative_frontier=news.tentative_frontier,
+                    first=news.first,
+                    fill=news.fill,
                 )
 
     def _lose(self, peer: str) -> None:

@@ -384,6 +384,10 @@ class Plan:
         """The unit that makes a stream (sources are not in it)."""
         return {s: u for u in self.units for s in u.outputs}
 
+    def maker_of(self, channel: Channel) -> PartitionId:
+        """The partition that makes a channel (sources' are not made by one)."""
+        return PartitionId(self.producer[channel.stream].id, channel.partition)
+
     def standbys_of(self, channel: Channel) -> tuple[str, ...]:
         """Names of those consumers of a channel that stand by (H2)."""
         return tuple(
@@ -401,8 +405,7 @@ class Plan:
         """Name (node id, or ``source:NAME``) -> address of every process that serves a channel."""
         if channel.stream in self.sources:
             return {f"source:{channel.stream}": self.sources[channel.stream].address}
-        unit = self.producer[channel.stream]
-        return {n: self.nodes[n].address for n in self.hosts(PartitionId(unit.id, channel.partition))}
+        return {n: self.nodes[n].address for n in self.hosts(self.maker_of(channel))}
 
     def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """Every node that may run a partition: its replicas, then its standbys."""

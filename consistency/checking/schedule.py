@@ -181,7 +181,7 @@ class Paths:
         """(replica, source channel) of every place where tuples enter that may come to a consumer; some repeatedly."""
         if channel.stream in self._plan.sources:
             return
-        of = PartitionId(self._plan.producer[channel.stream].id, channel.partition)
+        of = self._plan.maker_of(channel)
         for node in self.producers(channel):
             if self._from(consumer_host, channel, node) is Reach.NONE:
                 continue

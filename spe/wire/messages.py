@@ -72,6 +72,7 @@ class OutputStatus(NamedTuple):
       first: smallest stable id that can still be had.
       fill: share of the output buffer's cap in use, 0 … 1.
       marked_id, digest: newest id at which a digest of the stable tuples was taken, for partners to compare; 0: none.
+      lacking: RECOVERING, and nobody upstream has what it would go on from (H8).
     """
 
     stream: str
@@ -85,6 +86,7 @@ class OutputStatus(NamedTuple):
     fill: float
     marked_id: int = 0
     digest: int = 0
+    lacking: bool = False
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -256,6 +258,7 @@ class HeartbeatAnswer(Message):
             is_share,
             is_id,
             is_id,
+            is_boolean,
         ),
     ]
 

@@ -245,3 +245,32 @@ def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
     assert together == [True]
     assert tentative(met) == 0
     assert met.longest_gap_us("c", (2 * SECOND, 12 * SECOND)) < SECOND // 2
+
+
+@pytest.mark.parametrize("dead", [("n3a",), ("n2a", "n3a")])
+def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, ...]) -> None:
+    """H8, the last resort: upstream has forgotten the beginning, so it is made again from the sources' logs."""
+    plan = with_standbys(longer(make_plan(3), 16))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(6.3)
+        for node in dead:
+            spoil(cluster, node[:2] + "b")
+            cluster.kill(node)
+        helpers = [f"u{n[1]}/0@{n[:2]}b" for n in dead]
+        await until(lambda: all(runs(cluster, helper) for helper in helpers), within_s=20)
+        for node in dead:
+            spoil(cluster, node)
+            cluster.restart(node)
+        await until(lambda: all(gone(cluster, helper) for helper in helpers))
+
+    met = play(plan, script)
+    assert any("verb=replay replica=u1/0@n1a" in line for line in met.log)
+    assert any("u1/0@n1a origin=nothing" in line for line in met.log)
+
+
+def spoil(cluster: SimCluster, node: str) -> None:
+    """Damages every checkpoint on its disk."""
+    for path, file in cluster.disks[node].files.items():
+        if path.suffix == ".checkpoint":
+            file.written[len(file.written) // 2] ^= 1

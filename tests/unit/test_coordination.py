@@ -121,3 +121,56 @@ def test_a_standby_that_is_wanted_runs_and_stays() -> None:
     assert world.at(20) == ""
     world.coordination.want(PARTITION, [])
     assert world.at(30 + REPEAT_US) == "retire@n1c"
+
+
+class TwoDeep:
+    """u2, which n2a runs and n2b backs, reads u1, which n1a and n1b run."""
+
+    def __init__(self) -> None:
+        found = make_plan(2)
+        self.of = PartitionId(UnitId("u2"), 0)
+        placement = {**found.placement, self.of: (NodeId("n2a"),)}
+        plan = replace(found, placement=placement, standbys={self.of: Standbys((NodeId("n2b"),), 1)})
+        self.coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.first = {"n1a": 40, "n1b": 40}
+        self.lacking = {"n2b": True}
+
+    def at(self, now: int) -> list[str]:
+        for node, first in self.first.items():
+            output = OutputStatus("s1", 0, STABLE, False, 90, 0, 0, first, 0.0)
+            self.coordination.heard(NodeId(node), [output], now)
+        for node, lacking in self.lacking.items():
+            output = OutputStatus("s2", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=lacking)
+            self.coordination.heard(NodeId(node), [output], now)
+        return [f"{d.verb} {d.replica}" for d in self.coordination.decide(now)]
+
+
+def test_where_nothing_is_left_to_go_on_from_one_replica_before_it_begins_anew() -> None:
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    assert world.at(10) == []
+    assert world.at(9 + RECOVERY) == [], "it may have been told of something only now"
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1b"]
+    assert world.at(11 + RECOVERY) == []
+    world.first["n1b"] = 1
+    assert world.at(20 + RECOVERY + REPEAT_US) == [], "it has begun"
+    world.first["n1b"] = 7
+    assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
+
+
+def test_while_one_of_them_can_go_on_nobody_begins_anew() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": False, "n2b": True}
+    world.at(10)
+    assert world.at(10 + 3 * RECOVERY) == []
+    world.lacking["n2a"] = True
+    assert world.at(20 + 3 * RECOVERY) == []
+    assert world.at(20 + 4 * RECOVERY) == ["replay u1/0@n1b"]
+
+
+def test_while_a_standby_has_not_tried_nobody_begins_anew() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": True}
+    world.coordination.heard(NodeId("n2b"), [], 0)
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["install u2/0@n2b"]

@@ -121,7 +121,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(SUBSCRIBE, substream_index=4), "expected a substream index below 4, got 4"),
         (packed(SUBSCRIBE, substream_count=0), "Subscribe.substream_count: expected an integer from 1"),
         (packed(StateChange(NodeState.STABLE, False), state=4), "StateChange.state: expected a state from 0 to 3"),
-        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 11 fields"),
+        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 12 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
         (packed(Heartbeat(1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
         (packed(Status({}), data={1: 2}), "no control message|expected a map"),
