@@ -7,7 +7,7 @@ changing the plan while it runs is what the paper leaves open).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,17 +124,20 @@ class Activation:
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
 
-    def choose(self, rates: Mapping[str, Sequence[float]]) -> Choice:
+    def choose(self, rates: Mapping[str, Sequence[float]], unable: Collection[PartitionId] = ()) -> Choice:
         """The best plan under these rates.  Takes up to a second for a thousand partitions.
+
+        Args:
+          unable: partitions whose standby cannot run now.
 
         Raises:
           ConfigError: the planner cannot do it; it says why.
         """
         topology = topology_of(self._plan, rates)
-        problem = Problem(topology, self.budget, costs_of(self._plan, topology))
+        problem = Problem(topology, self.budget, costs_of(self._plan, topology, unable))
         found = make_plan(problem, self._algorithm, now=_no_clock)
         ids = partitions_of(self._plan, topology)
-        mask = np.array([[id in self.active for id in ids]])
+        mask = np.array([[id in self.active and id not in unable for id in ids]])
         before = float(problem.values(mask)[0])
         chosen = frozenset(id for task in found.tasks if (id := ids[task]) is not None)
         return Choice(chosen, float(found.value), before)
@@ -157,8 +160,8 @@ class Activation:
         """Comes a little nearer to the target: first a new one runs, then an old one goes.
 
         Args:
-          state: of a partition's first standby: RECOVERING also before it runs; None: its node does not answer, and
-            nobody waits for it.
+          state: of a partition's first standby: RECOVERING also before it runs; None: it does not come, and nobody
+            waits for it.
 
         Returns:
           The partition that joined or left ``active``; None: nothing can be done now.
@@ -171,8 +174,12 @@ class Activation:
         if leaving and (len(self.active) > self.budget or not coming):
             if any(states[id] not in (NodeState.STABLE, None) for id in self.active & self.target):
                 return None  # what takes its place does not do it yet
-            self.active.remove(leaving[0])
-            return leaving[0]
+            serving = sum(one is NodeState.STABLE for one in states.values())
+            first = min(leaving, key=lambda id: (states[id] is NodeState.STABLE, id))
+            if states[first] is NodeState.STABLE and serving <= min(self.budget, len(self.target)):
+                return None  # it would be missed
+            self.active.remove(first)
+            return first
         if coming:
             self.active.add(coming[0])
             return coming[0]

@@ -1,6 +1,6 @@
 """A replica's snapshot as bytes, and its checkpoints on disk (docs/rules.md A8).
 
-One form for all: what a partner sends, what lies on disk, what a standby node would receive.  It is checksummed
+One form for all: what a partner sends, what lies on disk, what a standby takes.  It is checksummed
 (spe.wire.state) and says which plan it is of, for another plan has other ids (U11).
 """
 
@@ -61,17 +61,29 @@ class CheckpointStore:
 
     async def newest(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
-        for name in reversed(self._names()):
+        try:
+            names = self._names()
+        except OSError as error:
+            self._tell_refused(self.folder, error)
+            return None
+        for name in reversed(names):
             if name in self._refused:
                 continue  # it was told
             path = self.folder / name
             try:
-                data = self._env.storage.read(path)
-                return await self._env.compute.run(partial(decode_snapshot, self._plan, self._replica.of, data))
-            except (OSError, RemoteProtocolError) as error:
+                return await self._env.compute.run(partial(self._read, path))
+            except OSError as error:  # perhaps it can be read next time
+                self._tell_refused(path, error)
+            except RemoteProtocolError as error:
                 self._refused.add(name)
-                self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
+                self._tell_refused(path, error)
         return None
+
+    def _read(self, path: PurePosixPath) -> dict[str, Any]:
+        return decode_snapshot(self._plan, self._replica.of, self._env.storage.read(path))
+
+    def _tell_refused(self, path: PurePosixPath, error: Exception) -> None:
+        self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
 
     async def write(self, snapshot: Mapping[str, Any]) -> int:
         """Writes one more, and forgets all but the newest; returns its size in bytes.

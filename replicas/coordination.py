@@ -41,6 +41,8 @@ class _Partition:
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
       lacking_since: of those that run and can go on from nothing that is left: since when.
       asked_at: when each order was given last.
+      refused_at: when a node said last that it does not follow one.
+      wanted_at: since when ``wanted`` is as it is.
     """
 
     unserved_since: int | None
@@ -48,6 +50,8 @@ class _Partition:
     wanted: set[NodeId] = field(default_factory=set)
     lacking_since: dict[NodeId, int] = field(default_factory=dict)
     asked_at: dict[Decision, int] = field(default_factory=dict)
+    refused_at: dict[NodeId, int] = field(default_factory=dict)
+    wanted_at: int = 0
 
 
 class Coordination:
@@ -117,19 +121,32 @@ class Coordination:
         elif one.unserved_since is None:
             one.unserved_since = now
 
-    def want(self, partition: PartitionId, standbys: Iterable[NodeId]) -> None:
+    def refused(self, replica: ReplicaId, now: int) -> None:
+        """A node does not follow an order: another one is asked for a while."""
+        if (one := self._partitions.get(replica.of)) is not None:
+            one.refused_at[replica.node] = now
+
+    def want(self, partition: PartitionId, standbys: Iterable[NodeId], now: int) -> None:
         """From now on these standbys of a partition are to run, whatever happens."""
-        self._partitions[partition].wanted = set(standbys)
+        one = self._partitions[partition]
+        one.wanted, one.wanted_at = set(standbys), now
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
-    def helper(self, partition: PartitionId) -> NodeState | None:
-        """State of the first standby: RECOVERING also before it runs; None: its node does not answer."""
-        first = self._plan.standbys[partition].nodes[0]
-        if first not in self._alive:
+    def helper(self, partition: PartitionId, now: int) -> NodeState | None:
+        """State of the first standby: RECOVERING also before it runs; None: it does not come, as it seems."""
+        first, one = self._plan.standbys[partition].nodes[0], self._partitions[partition]
+        state = one.running.get(first, NodeState.RECOVERING)
+        gone = first in self._heard and first not in self._alive
+        if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
             return None
-        return self._partitions[partition].running.get(first, NodeState.RECOVERING)
+        return state
+
+    def unable(self) -> frozenset[PartitionId]:
+        """Partitions whose first standby was heard, and is dead."""
+        dead = self._heard - self._alive
+        return frozenset(id for id, standbys in self._plan.standbys.items() if standbys.nodes[0] in dead)
 
     # --- orders ---
 
@@ -168,6 +185,7 @@ class Coordination:
         if asked is not None and now - asked < self._recovery_us:
             return []  # it is on its way: a second one would be no faster
         able = [n for n in standbys if n in self._alive and n not in one.running]
+        able.sort(key=lambda n: now - one.refused_at.get(n, now - self._recovery_us) < self._recovery_us)
         if able:
             return [installs[able[0]]]
         lacking = [now - one.lacking_since.get(n, now) >= self._recovery_us for n in one.running]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -65,7 +66,7 @@ class Coordinator(Bystander):
             active=self._store.wanted(),
         )
         for id, nodes in self.activation.wanted().items():
-            self.coordination.want(id, nodes)
+            self.coordination.want(id, nodes, now)
         self._meter = RateMeter(plan, now)
         self._upstream = Upstream(
             env,
@@ -138,12 +139,13 @@ class Coordinator(Bystander):
                 next_at = now + every_us
                 if (rates := self._meter.take(now)) and activation.settled:
                     await self._choose(rates)
-            if (changed := activation.step(self.coordination.helper)) is not None:
+            if (changed := activation.step(partial(self.coordination.helper, now=now))) is not None:
                 await self._want(changed)
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
         try:
-            choice = await self._env.compute.run(lambda: self.activation.choose(rates))
+            unable = self.coordination.unable()
+            choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))
             print(f"{COORDINATOR}: no plan for the budget: {error}", file=sys.stderr)
@@ -155,7 +157,7 @@ class Coordinator(Bystander):
 
     async def _want(self, changed: PartitionId) -> None:
         wanted = self.activation.wanted()
-        self.coordination.want(changed, wanted.get(changed, ()))
+        self.coordination.want(changed, wanted.get(changed, ()), self._env.clock.monotonic_us())
         try:
             await self._store.want(wanted)
         except OSError as error:  # the next coordinator would choose once more
@@ -193,6 +195,7 @@ class Coordinator(Bystander):
             return
         if message.error:
             self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
+            self.coordination.refused(decision.replica, self._env.clock.monotonic_us())
         self._store.ordered(
             message.number,
             self._epoch,

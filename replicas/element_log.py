@@ -123,6 +123,12 @@ class ElementLog:
             return self._spilled.number_after(last_id)
         return self._memory_start + self._after(last_id)
 
+    def spilled_after(self, last_id: int) -> list[Entry]:
+        """Entries of the first spilled piece that reaches beyond an id; none: memory has the rest.
+
+        Raises SpillDamaged as above."""
+        return self._spilled.piece_after(last_id) if self._spilled else []
+
     def entries_after(self, last_id: int) -> list[Entry]:
         """Raises SpillDamaged as above."""
         spilled = list(self._spilled.entries_after(last_id)) if self._spilled else []

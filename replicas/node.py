@@ -14,6 +14,7 @@ import trio.lowlevel
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
+from replicas.entry import Entry
 from replicas.hosted import Hosted
 from replicas.incarnation import claim
 from replicas.links import Identity, dial
@@ -236,6 +237,7 @@ class NodeProcess:
         stored = await store.newest()
         if stored is not None:
             standby.holds(stored)
+        del stored  # its arrays are as large as the file
         if self._standbys.get(partition) is standby:
             self._upstream.add(standby)
         while self._standbys.get(partition) is standby:
@@ -246,7 +248,9 @@ class NodeProcess:
 
     async def _take_checkpoint(self, standby: Standby, store: CheckpointStore, maker: str) -> None:
         data = await self._fetch_snapshot(standby.id, maker)
-        if data is None:
+        if isinstance(data, str):
+            standby.failed()
+            self._tell_of_trouble(standby, f"{maker}: {data}")
             return
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
@@ -265,9 +269,9 @@ class NodeProcess:
             print(f"{standby.name} takes no checkpoint: {why}; what it holds grows old", file=sys.stderr)
         standby.trouble = why
 
-    async def order(self, peer: str, message: Order) -> OrderAnswer:
+    def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
-        refused = await self._follow(peer, message)
+        refused = self._follow(peer, message)
         self._env.trace.event(
             "order",
             verb=message.verb,
@@ -277,7 +281,7 @@ class NodeProcess:
         )
         return OrderAnswer(message.number, self._epoch, refused)
 
-    async def _follow(self, peer: str, message: Order) -> str:
+    def _follow(self, peer: str, message: Order) -> str:
         id = ReplicaId(UnitId(message.unit), message.partition, self._node)
         if peer != COORDINATOR:
             return f"{peer} is not the coordinator"
@@ -286,9 +290,9 @@ class NodeProcess:
         if message.verb != "replay" and id not in self._plan.standbys_on(self._node):
             return f"{self._node} is no standby of {id.of}"
         if message.epoch > self._epoch:
-            await self._remember_epoch(message.epoch)
-            if message.epoch < self._epoch:
-                return f"epoch {message.epoch} is over: {self._epoch} has begun"
+            self._epoch = message.epoch
+            assert self._nursery is not None
+            self._nursery.start_soon(self._keep_epoch)  # not here: the coordinator's heartbeats wait for the answer
         if message.verb == "install" and id.of in self._standbys:
             standby = self._standbys.pop(id.of)
             self._upstream.remove(standby.name)
@@ -306,8 +310,7 @@ class NodeProcess:
             self._hosted[id.of].replica.replays = True
         return ""
 
-    async def _remember_epoch(self, epoch: int) -> None:
-        self._epoch = max(self._epoch, epoch)
+    async def _keep_epoch(self) -> None:
         async with self._keeping_epoch:  # of two at once the later one is what stays
             path = PurePosixPath("nodes", self._node, "epoch")
             try:
@@ -437,10 +440,10 @@ class NodeProcess:
         """Installs what ``partner`` sends, if it does; True: our own checkpoint from disk was further on."""
         id = hosted.replica.id
         data = await self._fetch_snapshot(id, partner)
-        if data is None:
+        if isinstance(data, str):
             return False
         try:
-            state = decode_snapshot(self._plan, id.of, data)
+            state = await self._env.compute.run(lambda: decode_snapshot(self._plan, id.of, data))
         except RemoteProtocolError as error:
             self._env.trace.event("no_snapshot", replica=hosted.name, partner=partner, why=str(error))
             return False
@@ -448,8 +451,8 @@ class NodeProcess:
             return hosted.replica.install_newest(state, self._env.clock.monotonic_us())
         return False
 
-    async def _fetch_snapshot(self, id: ReplicaId, partner: str) -> bytes | None:
-        """What ``partner`` sends of a partition, as it was encoded; None: nothing came, the trace says why."""
+    async def _fetch_snapshot(self, id: ReplicaId, partner: str) -> bytes | str:
+        """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""
         address = self._plan.nodes[NodeId(partner)].address
         try:
             connection, _ = await dial(self._env, self._plan, self._me, partner, address)
@@ -462,7 +465,6 @@ class NodeProcess:
             data = str(error)
         if isinstance(data, str):
             self._env.trace.event("no_snapshot", replica=str(id), partner=partner, why=data)
-            return None
         return data
 
     async def _write_checkpoints(self, partition: PartitionId) -> None:
@@ -480,7 +482,7 @@ class NodeProcess:
                 clock.monotonic_us() - last >= every_us or (replica.installed and replica.upstream_full())
             ):
                 continue
-            snapshot = replica.durable_snapshot()
+            snapshot = await self._snapshot_of(hosted) if replica.worth_storing() else None
             if snapshot is None:
                 continue
             last = clock.monotonic_us()
@@ -590,7 +592,7 @@ class NodeProcess:
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
         if hosted is None or hosted.error is not None:
             return SnapshotRefused(f"{self._node} does not run {message.unit}/{message.partition}")
-        state = hosted.replica.snapshot()
+        state = await self._snapshot_of(hosted)
         if state is None:
             return SnapshotRefused(f"{hosted.name} is recovering itself")
         try:
@@ -598,6 +600,26 @@ class NodeProcess:
         except LocalProtocolError as error:  # an operator of the user's: nobody can ever be given its state
             self._tell_of_state(hosted, str(error))
             return SnapshotRefused(f"{hosted.name} cannot be stored: {error}")
+
+    async def _snapshot_of(self, hosted: Hosted) -> dict[str, Any] | None:
+        """A snapshot; None: there is none to be had.
+
+        What of its output lies in spill files is read before, piece by piece, so that others get their turn.
+        """
+        ahead: list[list[Entry]] = []
+        for log in hosted.replica.logs:
+            read: list[Entry] = []
+            while piece := log.spilled_after(read[-1].batch.upto_id if read else 0):
+                read += piece
+                await self._env.compute.turn()
+            ahead.append(read)
+        if self._hosted.get(hosted.replica.id.of) is not hosted or hosted.error is not None:
+            return None
+        try:
+            return hosted.replica.snapshot(ahead)
+        except OperatorFailed as error:  # with undo/redo it may have to make its state again
+            self._fail(hosted, str(error), error.where())
+            return None
 
     def _tell_of_state(self, hosted: Hosted, why: str) -> None:
         """Said once: we go on, but no restarted partner can come back."""

@@ -40,11 +40,16 @@ class NotReady:
 
 @dataclass(slots=True)
 class _Ack:
-    """What a configured consumer has processed into its stable state, as far as we heard."""
+    """What a configured consumer has processed into its stable state, as far as we heard.
+
+    Attributes:
+      granted: what a standby was given back, which it does not hold yet.
+    """
 
     incarnation: int = _NEVER
     id: int = 0
     evicted: bool = False
+    granted: int = 0
 
 
 class OutputLog:
@@ -224,8 +229,9 @@ class OutputLog:
         if ack is None:
             self.unknown_acks += 1
             return
-        if ack.evicted and id < self.first - 1 and consumer in self._standbys:
-            id = self.first - 1
+        granted = ack.evicted and id < self.first - 1 and consumer in self._standbys
+        if granted:
+            id = ack.granted = self.first - 1
         if incarnation < ack.incarnation or (ack.evicted and id < self.first - 1):
             return
         ack.id = id if incarnation > ack.incarnation or ack.evicted else max(ack.id, id)
@@ -233,10 +239,11 @@ class OutputLog:
         self._truncate()
 
     def evictable(self, dead: Collection[str]) -> list[str]:
-        """Consumers whose place in the log can be given up: a live replica of the same partition is further on.
+        """Consumers whose place in the log can be given up: a live replica of the same partition is further on, or a
+        standby, which acknowledges what its disk holds.
 
-        So can that of a standby for which alone the log is kept, also of a live one: what it cannot store must not hold
-        up those that run (H2).
+        So can the place of a standby for which alone the log is kept, also of a live one: what it cannot store must not
+        hold up those that run (H2).
 
         Args:
           dead: consumers that do not answer.
@@ -246,7 +253,7 @@ class OutputLog:
         """
         best: dict[str, int] = {}
         for name, ack in self._acks.items():
-            if name not in dead and name not in self._standbys and not ack.evicted:
+            if name not in dead and not ack.evicted and ack.id > ack.granted:
                 group = _partition_of(name)
                 best[group] = max(best.get(group, 0), ack.id)
         found = [
@@ -284,9 +291,22 @@ class OutputLog:
 
     # --- snapshots (A3) ---
 
-    def export(self, from_id: int | None = None) -> dict[str, Any]:
-        """The stable log beyond ``from_id`` (None: all of it) as a tree that can be stored and sent."""
-        entries = self._entries_after(self.first - 1 if from_id is None else from_id)
+    def spilled_after(self, last_id: int) -> list[Entry]:
+        """The next piece of what is spilled beyond an id; nothing where the rest is in memory."""
+        while True:
+            try:
+                return self.stable.spilled_after(max(last_id, self.first - 1))
+            except SpillDamaged:
+                pass  # counted where it was found; the log begins behind what is lost
+
+    def export(self, ahead: Sequence[Entry] = ()) -> dict[str, Any]:
+        """The stable log as a tree that can be stored and sent.
+
+        Args:
+          ahead: its first entries, where they were read before (:meth:`spilled_after`).
+        """
+        entries = [e for e in ahead if e.batch.upto_id >= self.first]
+        entries += self._entries_after(entries[-1].batch.upto_id if entries else self.first - 1)
         return {
             "base_id": entries[0].batch.from_id if entries else self.last_id,
             "frontier": self.stable.frontier,

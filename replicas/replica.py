@@ -16,6 +16,7 @@ from consistency.partners import Ask, Partners
 from consistency.skew import InputSkew
 from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
+from replicas.entry import Entry
 from replicas.feeds import Action
 from replicas.inputs import Input
 from replicas.output_log import OutputLog
@@ -320,8 +321,12 @@ class Replica:
         """Upstream has forgotten what we need: only a partner's snapshot helps now."""
         return self.installed and any(i.truncated() for i in self.inputs)
 
-    def snapshot(self) -> dict[str, Any] | None:
-        """State, positions and stable logs for a restarting partner; None while we recover ourselves."""
+    def snapshot(self, ahead: Sequence[Sequence[Entry]] = ()) -> dict[str, Any] | None:
+        """State, positions and stable logs for a restarting partner; None while we recover ourselves.
+
+        Args:
+          ahead: of each log what was read before (OutputLog.export).
+        """
         taken = self.core.snapshot()
         if taken is None:
             return None
@@ -331,7 +336,7 @@ class Replica:
             "fragment": checkpoint.fragment,
             "outputs": list(checkpoint.outputs),
             "positions": positions,
-            "logs": [log.export() for log in self.logs],
+            "logs": [log.export(read) for log, read in zip(self.logs, ahead or [()] * len(self.logs), strict=True)],
         }
 
     def install_newest(self, snapshot: Mapping[str, Any], now: int) -> bool:
@@ -364,17 +369,16 @@ class Replica:
 
     # --- checkpoints on disk (A8) ---
 
-    def durable_snapshot(self) -> dict[str, Any] | None:
-        """What to write now; None: nothing new, or not now.
+    def worth_storing(self) -> bool:
+        """Is there anything new to write, and may it be made now?
 
         With undo/redo there is no state to be had while tainted, short of making it again: that is done only where
         upstream is full, or a failure further on and ours would hold each other for ever (R2).
         """
         if self.sunion.tainted and self.node.reconcile is Reconcile.UNDO and not self.upstream_full():
-            return None
-        if not self.installed or self.sunion.acknowledged() == self._durable:
-            return None  # with a standby's node: both of its checkpoints hold it
-        return self.snapshot()
+            return False
+        # With a standby's node: both of its checkpoints hold it.
+        return self.installed and self.sunion.acknowledged() != self._durable
 
     def written(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: upstream may forget what it holds.

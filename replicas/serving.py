@@ -80,7 +80,7 @@ class Service(Protocol):
 
     async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused: ...
 
-    async def order(self, peer: str, message: Order) -> OrderAnswer: ...
+    def order(self, peer: str, message: Order) -> OrderAnswer: ...
 
     def status(self) -> Mapping[str, Any]: ...
 
@@ -112,7 +112,7 @@ class Bystander:
     async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
         return SnapshotRefused(f"{self.who} runs no partition")
 
-    async def order(self, peer: str, message: Order) -> OrderAnswer:
+    def order(self, peer: str, message: Order) -> OrderAnswer:
         return OrderAnswer(message.number, 0, f"{self.who} runs no partition")
 
 
@@ -192,7 +192,7 @@ class Server:
             elif isinstance(message, SnapshotRequest):
                 await self._snapshot(connection, message)
             elif isinstance(message, Order):
-                await _answer(connection, await service.order(peer, message))
+                await _answer(connection, service.order(peer, message))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status({**service.status(), "connections": self._reception.status()}))
             elif isinstance(message, Inject):

@@ -125,6 +125,14 @@ class SpilledEntries:
         for piece in [p for p in self._pieces if p.end > number]:
             yield from self._load(piece)[max(0, number - piece.number) :]
 
+    def piece_after(self, last_id: int) -> list[Entry]:
+        """Those of the first piece that reaches beyond an id, if one does.  Raises SpillDamaged as above."""
+        number = self.number_after(last_id)
+        if number == self._pieces[-1].end:
+            return []
+        piece = self._piece(number)
+        return self._load(piece)[number - piece.number :]
+
     def forget_through(self, last_id: int) -> None:
         """Forgets every piece that lies wholly at or below an id."""
         count = bisect_right(self._pieces, last_id, key=lambda p: p.upto_id)

@@ -7,17 +7,19 @@ stands by can always go on from a checkpoint, and from nothing while it has none
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from replicas.feeds import Action
 from replicas.inputs import Input
-from spe.plan import Channel, Plan, ReplicaId
-from spe.states import NodeState
+from spe.plan import Channel, Plan, Reconcile, ReplicaId
+from spe.states import NodeId, NodeState
 from spe.wire.messages import OutputStatus
 
-#: An input's producer that is so full asks for a checkpoint before its time.
+#: An input's producer that is so full asks for a checkpoint before its time, where it is for our sake: where what we
+#: acknowledge lies within this share of what it keeps from its beginning.
 FULL = 0.5
+_AT_THE_LINE = 0.25
 
 
 class Standby:
@@ -33,6 +35,7 @@ class Standby:
         self.id = id
         self.name = str(id)
         self.inputs: Sequence[Input] = ()
+        self._plan = plan
         self._channels = plan.unit[id.unit].channels_in(id.partition)
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
         self._every_us = plan.standbys[id.of].every_us
@@ -45,6 +48,8 @@ class Standby:
         #: How far the maker was when we asked: what it sends is no older.
         self._asked_at: tuple[int, int] | None = None
         self._crowded: set[str] = set()
+        #: The last one did not come.
+        self._failed = False
         self.checkpoints = 0
         #: Why no checkpoint could be taken last time; "" where one could.
         self.trouble = ""
@@ -79,7 +84,8 @@ class Standby:
             self._told.pop(peer, None)
         else:
             self._told[peer] = told
-        crowded = any(outputs[c].fill >= FULL for c in self._channels if c in outputs)
+        acks = zip(self._channels, self._positions, strict=True)
+        crowded = any(_holds_up(outputs[channel], ack) for channel, ack in acks if channel in outputs)
         (self._crowded.add if crowded else self._crowded.discard)(peer)
 
     def lost(self, peer: str) -> None:
@@ -88,18 +94,32 @@ class Standby:
 
     def wish(self, now: int) -> str | None:
         """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
-        if now - self._looked_at < (self._every_us // 4 if self._crowded else self._every_us):
+        if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failed else self._every_us):
             return None
-        able = {p: o for p, o in self._told.items() if o.state is not NodeState.RECOVERING}
+        able = {p: o for p, o in self._told.items() if o.state in self._giving(p)}
         best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
         if best is None:
             return None
         nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
         if nothing_new and self._positions == self._held:
             return None
-        self._looked_at = now
+        self._looked_at, self._failed = now, False
         self._asked_at = (able[best].last_id, able[best].frontier)
         return best
+
+    def _giving(self, maker: str) -> Collection[NodeState]:
+        """States in which a maker gives a checkpoint.
+
+        With undo/redo it has no consistent state at hand while tainted, and would make it again for us: only where a
+        producer is full for our sake.
+        """
+        if self._plan.share(self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO and not self._crowded:
+            return (NodeState.STABLE,)
+        return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
+
+    def failed(self) -> None:
+        """What we asked for did not come."""
+        self._failed = True
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:
         """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
@@ -121,3 +141,9 @@ class Standby:
             "positions": {str(c): p for c, p in zip(self._channels, self._held, strict=True)},
             "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
         }
+
+
+def _holds_up(output: OutputStatus, ack: int) -> bool:
+    """Is a producer's log filling up because we acknowledge no more?"""
+    before = output.first - 1
+    return output.fill >= FULL and ack - before <= _AT_THE_LINE * (output.last_id - before)

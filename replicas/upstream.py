@@ -7,8 +7,8 @@ acknowledgements with the question (docs/rules.md F3, A1).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
 
 import trio
 import trio.lowlevel
@@ -38,6 +38,8 @@ from spe.wire.messages import (
 )
 from spe.wire.messages import SetMode as SetModeMessage
 
+#: Acknowledgements in one heartbeat; whoever has more of them tells them in turn.
+ACKS_MAX: Final = 1_024
 #: Heartbeats missed in a row before a process counts as gone (F3).
 MISSES = 3
 
@@ -98,6 +100,8 @@ class Upstream:
         self._gone = gone
         self._other_message = other_message
         self._owners: dict[str, Owner] = {}
+        #: Who makes a channel, as far as it was asked.
+        self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
         self._control: dict[str, Connection] = {}
         self._nursery: trio.Nursery | None = None
@@ -170,12 +174,15 @@ class Upstream:
 
     async def _ask(self, peer: str, connection: Connection, answered: list[int]) -> None:
         timing, clock = self._plan.timing, self._env.clock
-        number = 0
+        number = told = 0
         while True:
             number += 1
             asked_at = clock.monotonic_us()
+            acks = self._acks_for(peer)
+            told = told if told < len(acks) else 0
             with trio.move_on_after(timing.heartbeat_us * MISSES / 1e6) as scope:
-                await connection.send(Heartbeat(number, self._me.incarnation, self._acks_for(peer)))
+                await connection.send(Heartbeat(number, self._me.incarnation, acks[told : told + ACKS_MAX]))
+            told += ACKS_MAX
             if scope.cancelled_caught:
                 raise LinkBroken("it does not read our heartbeats")
             await trio.sleep(timing.heartbeat_us / 1e6)
@@ -235,8 +242,14 @@ class Upstream:
             Ack(channel.stream, channel.partition, owner.name, upto)
             for owner in self._owners.values()
             for channel, upto in owner.acks()
-            if peer in self._plan.producer_addresses(channel)
+            if peer in self._producers(channel)
         ]
+
+    def _producers(self, channel: Channel) -> Collection[str]:
+        found = self._makers.get(channel)
+        if found is None:
+            found = self._makers[channel] = frozenset(self._plan.producer_addresses(channel))
+        return found
 
     # --- feeds ---
 
@@ -319,7 +332,7 @@ class Upstream:
             self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
             self._tell_history(owner, index, Close(generation, why))
             one.closed(generation, clock.monotonic_us())
-            if owner.name in self._owners:
+            if self._owners.get(owner.name) is owner:
                 self._choose_for(owner)
 
     async def _subscribe(

@@ -167,10 +167,6 @@ class Unit:
         """Inputs of a partition's SUnion, in index order."""
         return tuple(Channel(i.stream, p) for i in self.inputs for p in i.upstream(partition, self.partitions))
 
-    def readers_of(self, channel: Channel) -> tuple[int, ...]:
-        """Partitions that read a channel."""
-        return tuple(p for p in range(self.partitions) if channel in self.channels_in(p))
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -384,6 +380,16 @@ class Plan:
         """The unit that makes a stream (sources are not in it)."""
         return {s: u for u in self.units for s in u.outputs}
 
+    @cached_property
+    def _readers(self) -> Mapping[Channel, list[PartitionId]]:
+        """Partitions that read each channel."""
+        found: dict[Channel, list[PartitionId]] = {}
+        for unit in self.units:
+            for partition in range(unit.partitions):
+                for channel in unit.channels_in(partition):
+                    found.setdefault(channel, []).append(PartitionId(unit.id, partition))
+        return found
+
     def maker_of(self, channel: Channel) -> PartitionId:
         """The partition that makes a channel (sources' are not made by one)."""
         return PartitionId(self.producer[channel.stream].id, channel.partition)
@@ -391,10 +397,9 @@ class Plan:
     def standbys_of(self, channel: Channel) -> tuple[str, ...]:
         """Names of those consumers of a channel that stand by (H2)."""
         return tuple(
-            str(ReplicaId(u.id, p, n))
-            for u in self.units
-            for p in u.readers_of(channel)
-            if (standbys := self.standbys.get(PartitionId(u.id, p))) is not None
+            str(ReplicaId(id.unit, id.partition, n))
+            for id in self._readers.get(channel, ())
+            if (standbys := self.standbys.get(id)) is not None
             for n in standbys.nodes
         )
 
@@ -415,10 +420,7 @@ class Plan:
     def consumers_of(self, channel: Channel) -> tuple[str, ...]:
         """Names of all configured consumers of a channel: replicas and standbys, then clients (A2)."""
         names = [
-            str(ReplicaId(u.id, p, n))
-            for u in self.units
-            for p in u.readers_of(channel)
-            for n in self.hosts(PartitionId(u.id, p))
+            str(ReplicaId(id.unit, id.partition, n)) for id in self._readers.get(channel, ()) for n in self.hosts(id)
         ]
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
         return tuple(names)

@@ -272,6 +272,7 @@ def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
         isinstance(r, TopKSpec)
         and (r.order_by, r.partition_by, r.window) == (spec.order_by, spec.partition_by, spec.window)
         and r.k <= spec.k
+        and (spec.with_ties or not r.with_ties)
         for r in readers
     )
 

@@ -78,10 +78,13 @@ def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
     ]
 
 
-def costs_of(plan: Plan, topology: Topology) -> list[float]:
-    """1 for each task, and more than anybody has where partitions have standbys, but this one has none."""
-    able = [id is None or not plan.standbys or id in plan.standbys for id in partitions_of(plan, topology)]
-    return [1.0 if one else NOWHERE for one in able]
+def costs_of(plan: Plan, topology: Topology, unable: Collection[PartitionId] = ()) -> list[float]:
+    """1 for each task; more than anybody has where partitions have standbys, and this one none that is able."""
+
+    def able(id: PartitionId | None) -> bool:
+        return id is None or not plan.standbys or (id in plan.standbys and id not in unable)
+
+    return [1.0 if able(id) else NOWHERE for id in partitions_of(plan, topology)]
 
 
 def standby_places(plan: Plan, topology: Topology) -> dict[int, str]:

@@ -165,7 +165,7 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
         later = cluster.env("n1b").clock.wall_us() + 3 * SECOND
-        await cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
+        cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
         cluster.kill("n1a")
         await trio.sleep(4)
         assert gone(cluster, "u1/0@n1b"), "it follows no older one"

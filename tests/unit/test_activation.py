@@ -96,6 +96,30 @@ def test_nobody_waits_for_one_whose_node_is_dead() -> None:
     assert [one.step(states.get), one.step(states.get)] == [part(0), part(1)]
 
 
+def test_what_runs_is_not_given_up_for_one_whose_node_is_dead() -> None:
+    one = activation(1, 1)
+    one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
+    states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): None}
+    assert one.step(states.get) == part(0)
+    assert one.step(states.get) is None, "somebody must run"
+    states[part(0)] = NodeState.STABLE
+    assert one.step(states.get) == part(1)
+
+
+def test_of_those_that_leave_a_dead_one_goes_first() -> None:
+    one = activation(1, 0, 1, 2)
+    one.adopt(Choice(frozenset({part(2)}), 1.0, 0.1))
+    states = {part(0): NodeState.STABLE, part(1): None, part(2): NodeState.STABLE}
+    assert [one.step(states.get), one.step(states.get)] == [part(1), part(0)]
+
+
+def test_whose_node_is_dead_is_not_chosen_and_does_not_count() -> None:
+    one = activation(2, 1)
+    choice = one.choose(rates(10, 40, 20, 0), [part(1)])
+    assert choice.active == {part(0), part(2)}
+    assert choice.before == 0
+
+
 def test_a_plan_that_fills_less_is_no_reason_to_give_up_a_better_one() -> None:
     """Structure-aware may leave room: then any better one is taken, and none that is worse."""
     one = activation(2, 0, 1)

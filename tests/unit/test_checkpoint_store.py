@@ -136,3 +136,38 @@ async def test_a_full_disk_leaves_what_was_there() -> None:
     found = await disk.store().newest()
     assert found is not None
     assert found["positions"] == [1]
+
+
+async def test_one_that_cannot_be_read_now_is_tried_again_later() -> None:
+    """A file descriptor too few is no damage."""
+    disk = Disk()
+    await disk.store().write(snapshot(1))
+    await disk.store().write(snapshot(2))
+    store, read = disk.store(), disk.storage.read
+
+    def refuses(path: PurePosixPath) -> bytes:
+        if path.name == "000000000002.checkpoint":
+            raise OSError(24, "Too many open files")
+        return read(path)
+
+    disk.storage.read = refuses  # type: ignore[method-assign]
+    found = await store.newest()
+    assert found is not None
+    assert found["positions"] == [1]
+    disk.storage.read = read  # type: ignore[method-assign]
+    found = await store.newest()
+    assert found is not None
+    assert found["positions"] == [2]
+
+
+async def test_a_folder_that_cannot_be_listed_is_told() -> None:
+    disk = Disk()
+    await disk.store().write(snapshot(1))
+    store = disk.store()
+
+    def refuses(folder: PurePosixPath) -> list[str]:
+        raise OSError(13, "Permission denied")
+
+    disk.storage.list = refuses  # type: ignore[method-assign]
+    assert await store.newest() is None
+    assert any("Permission denied" in line for line in disk.log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replicas.coordination import REPEAT_US, Coordination
-from spe.plan import PartitionId, Plan, Standbys
+from spe.plan import PartitionId, Plan, ReplicaId, Standbys
 from spe.states import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
@@ -106,7 +106,7 @@ def test_helpers_retire_one_after_the_other_the_last_first() -> None:
 def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
     """Two that begin at once would have nothing to give each other."""
     world = World()
-    world.coordination.want(PARTITION, [B])
+    world.coordination.want(PARTITION, [B], 0)
     world.nodes[A] = RECOVERING
     assert world.at(10) == ""
     world.nodes[A] = STABLE
@@ -115,11 +115,11 @@ def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
 
 def test_a_standby_that_is_wanted_runs_and_stays() -> None:
     world = World()
-    world.coordination.want(PARTITION, [C])
+    world.coordination.want(PARTITION, [C], 0)
     assert world.at(10) == "install@n1c"
     world.nodes[C] = STABLE
     assert world.at(20) == ""
-    world.coordination.want(PARTITION, [])
+    world.coordination.want(PARTITION, [], 30)
     assert world.at(30 + REPEAT_US) == "retire@n1c"
 
 
@@ -174,3 +174,31 @@ def test_while_a_standby_has_not_tried_nobody_begins_anew() -> None:
     world.coordination.heard(NodeId("n2b"), [], 0)
     world.at(10)
     assert world.at(10 + RECOVERY) == ["install u2/0@n2b"]
+
+
+def test_one_that_does_not_follow_is_passed_over_for_a_while() -> None:
+    world = World()
+    world.at(10)
+    world.nodes[A] = None
+    world.at(20)
+    assert world.at(200) == "install@n1b"
+    world.coordination.refused(ReplicaId(*PARTITION, B), 210)
+    assert world.at(220) == "install@n1c"
+    assert world.at(200 + REPEAT_US) == "install@n1b"
+
+
+def test_a_helper_that_does_not_come_is_not_waited_for() -> None:
+    world = World()
+    coordination = world.coordination
+    coordination.want(PARTITION, [B], 5)
+    assert coordination.helper(PARTITION, 6) is RECOVERING, "it was not heard yet"
+    world.at(10)
+    assert coordination.helper(PARTITION, 5 + RECOVERY) is None
+    world.nodes[B] = STABLE
+    world.at(20)
+    assert coordination.helper(PARTITION, 5 + RECOVERY) is STABLE
+    assert coordination.unable() == frozenset()
+    world.nodes[B] = None
+    world.at(30)
+    assert coordination.helper(PARTITION, 31) is None
+    assert coordination.unable() == {PARTITION}

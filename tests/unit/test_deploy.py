@@ -552,6 +552,23 @@ def test_ranking_of_window_results_by_all_their_groups_has_no_ties() -> None:
     assert len(warnings(plan("n"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("parts_ties", "root_ties", "root_k", "partial"),
+    [(False, False, 3, False), (False, False, 4, True), (False, True, 3, True), (True, True, 3, False)],
+)
+def test_a_top_k_of_top_ks_is_whole_where_the_parts_send_all_that_it_may_want(
+    parts_ties: bool, root_ties: bool, root_k: int, partial: bool
+) -> None:
+    parts = TopKSpec(StreamId("n"), 3, (("n", True), ("key", False)), with_ties=parts_ties)
+    root = replace(parts, input=StreamId("p"), k=root_k, with_ties=root_ties)
+    plan = deploy(
+        query({"n": aggregate("A", "key"), "p": parts, "out": root}, ["out"], ["A"]),
+        fragment("front", "n", "p", partitions=2, key=("key",)),
+        fragment("back", "out"),
+    )
+    assert any("divided by another key" in w for w in warnings(plan)) is partial
+
+
 RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import replicas.entry
 from replicas.element_log import COALESCE_ROWS
+from replicas.entry import Entry
 from replicas.output_log import NotReady, OutputLog, Truncated
 from replicas.producer_subscription import OutputSubscription, Overtaken
 from replicas.simulation.disk import SimDisk
@@ -579,6 +580,18 @@ def test_a_standby_for_which_alone_the_log_is_kept_can_be_evicted_though_it_live
     assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable({"v/0@b"}) == [], "nobody else has it"
 
 
+def test_a_dead_replica_can_be_evicted_for_a_standby_that_holds_more() -> None:
+    """It runs the partition, or its checkpoint will: the log is not kept for one that may never come back."""
+    assert truncating(2, 9, 3, 3, standbys=["v/0@b"]).evictable({"v/0@a"}) == ["v/0@a"]
+    log = truncating(3, 1, 8, 8, standbys=["v/0@b"])
+    log.evict("v/0@b")
+    log.acknowledge("v/0@b", 5, 1)
+    assert (log.first, log.truncation_line) == (4, 3)
+    assert log.evictable({"v/0@a"}) == [], "what it was given back it does not hold yet"
+    log.acknowledge("v/0@b", 5, 5)
+    assert log.evictable({"v/0@a"}) == ["v/0@a"]
+
+
 def test_an_evicted_standby_gets_its_place_back_where_the_log_begins() -> None:
     """Its checkpoints always lie behind the replica, so it would never count again."""
     log = truncating(2, 9, 8, 8, standbys=["v/0@a"])
@@ -648,18 +661,6 @@ def test_a_subscription_ends_when_the_log_is_replaced() -> None:
     one.log.install(one.log.export())
     with pytest.raises(Overtaken, match="replaced by a snapshot"):
         p.pull(PLENTY)
-
-
-def test_an_export_begins_where_it_is_asked_to() -> None:
-    one = TextProducer()
-    one.stable("S1/1 S2/2 B5 S3/6 B7 S4/8 B9")
-    other = TextProducer()
-    other.log.install(one.log.export(2))
-    assert other.log.first == 3
-    assert pulled(other.subscribe(2, 5)) == "S3/6 S4/8 B9(4)"
-    other.log.install(one.log.export(4))
-    assert (other.log.first, other.log.frontiers()[0]) == (5, 9)
-    assert pulled(other.subscribe(4, 5)) == "B9(4)"
 
 
 # --- the unit's side ---
@@ -773,6 +774,24 @@ class TestSpilled:
         assert folder.used > 0
         assert not other.full
         assert self.read(other, 0) == list(range(300))
+
+    def test_what_is_spilled_can_be_read_ahead_piece_by_piece(self) -> None:
+        """And what is forgotten meanwhile is not in the snapshot."""
+        log, _, _ = self.make()
+        ahead: list[Entry] = []
+        pieces = 0
+        while piece := log.spilled_after(ahead[-1].batch.upto_id if ahead else 0):
+            ahead += piece
+            pieces += 1
+        assert pieces > 1
+        assert ahead[0].batch.from_id == 0
+        assert len(ahead) < 300, "the rest is in memory"
+        for name in "cd":
+            log.acknowledge(name, 1, 60)
+        other, _, _ = self.make(3)
+        other.install(log.export(ahead))
+        assert 1 < other.first == log.first
+        assert self.read(other, 60) == list(range(60, 300))
 
     def test_a_damaged_piece_is_never_served_and_the_log_begins_behind_it(self) -> None:
         log, storage, folder = self.make()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replicas.standby import FULL, Standby
-from spe.plan import Channel, ReplicaId
+from spe.plan import Channel, Reconcile, ReplicaId
 from spe.states import NodeId, NodeState, StreamId
 from spe.wire.messages import OutputStatus
 from tests.unit.test_coordination import PARTITION, plan
@@ -12,8 +14,11 @@ EVERY = 1
 A, C = "n1a", "n1c"
 
 
-def standby() -> Standby:
-    return Standby(plan(), ReplicaId(*PARTITION, NodeId("n1b")), 0)
+def standby(every_us: int = EVERY, reconcile: Reconcile = Reconcile.CHECKPOINT) -> Standby:
+    found = plan()
+    nodes = {id: replace(node, reconcile=reconcile) for id, node in found.nodes.items()}
+    standbys = {id: replace(one, every_us=every_us) for id, one in found.standbys.items()}
+    return Standby(replace(found, nodes=nodes, standbys=standbys), ReplicaId(*PARTITION, NodeId("n1b")), 0)
 
 
 def output(last_id: int, *, state: NodeState = NodeState.STABLE, stream: str = "s1", fill: float = 0.0) -> OutputStatus:
@@ -95,3 +100,32 @@ def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
     assert one.useful(snapshot(5, 6, 7))
     assert one.useful(snapshot(9, 6, 7))
     assert not one.useful(snapshot(9, 5, 9))
+
+
+def test_a_log_that_is_kept_for_somebody_else_is_no_reason_to_hurry() -> None:
+    one = standby(every_us=8)
+    for at in (90, 95):
+        one.holds(snapshot(9, at, 9))
+    hears(one, A, output(10))
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(4) is None, "we acknowledge 90 of 99: others need more"
+    assert one.wish(8) == A
+
+
+def test_what_did_not_come_is_asked_for_again_sooner() -> None:
+    one = standby(every_us=8)
+    hears(one, A, output(10))
+    assert one.wish(8) == A
+    one.failed()
+    assert one.wish(9) is None
+    assert one.wish(10) == A
+    assert one.wish(12) is None
+
+
+def test_with_undo_a_tainted_replica_is_left_alone_until_a_producer_is_full() -> None:
+    """It would have to make a consistent state for us."""
+    one = standby(reconcile=Reconcile.UNDO)
+    hears(one, A, output(10, state=NodeState.UP_FAILURE))
+    assert one.wish(EVERY) is None
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(EVERY) == A

@@ -14,14 +14,22 @@ from replicas.inputs import Input
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
 from replicas.simulation.cluster import SimCluster
-from replicas.upstream import Upstream
+from replicas.upstream import ACKS_MAX, Upstream
 from spe.batch import Element
 from spe.errors import LinkBroken
 from spe.plan import Channel
 from spe.states import NodeId, NodeState, StreamId
 from spe.strings import StringPool
 from spe.times import BEFORE_TIME
-from spe.wire.messages import PROTOCOL_VERSION, SnapshotPart, SnapshotRequest, Subscribed, Welcome
+from spe.wire.messages import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    HeartbeatAnswer,
+    SnapshotPart,
+    SnapshotRequest,
+    Subscribed,
+    Welcome,
+)
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
@@ -156,3 +164,42 @@ async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
     await Connection(theirs).send(SnapshotPart(0, False, b"half"))
     with pytest.raises(LinkBroken, match="nothing more of the snapshot"):
         await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0))
+
+
+class Backing(Opening):
+    """An owner that acknowledges more than goes into one heartbeat, and opens nothing."""
+
+    def choose(self, now: int) -> list[tuple[int, Action]]:
+        return []
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        channel = Channel(StreamId("s"), 0)
+        return [(channel, at) for at in range(2 * ACKS_MAX + 5)]
+
+
+async def test_many_acknowledgements_are_told_in_turn(autojump_clock: trio.testing.MockClock) -> None:
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+    told: list[list[int]] = []
+
+    async def listening(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        connection.allow(1 << 20)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        while True:
+            heartbeat = await connection.receive_message()
+            assert isinstance(heartbeat, Heartbeat)
+            told.append([ack.id for ack in heartbeat.acks])
+            await connection.send(HeartbeatAnswer(heartbeat.number, 1, ()))
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream.add(Backing())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listening)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+
+    assert list(map(len, told[:4])) == [ACKS_MAX, ACKS_MAX, 5, ACKS_MAX]
+    assert [id for ids in told[:3] for id in ids] == list(range(2 * ACKS_MAX + 5))
