@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from consistency.checking.history import Delivered
+from replicas.coordinator import Coordinator
 from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Element
 from spe.config import load_plan_data
@@ -274,3 +275,99 @@ def spoil(cluster: SimCluster, node: str) -> None:
     for path, file in cluster.disks[node].files.items():
         if path.suffix == ".checkpoint":
             file.written[len(file.written) // 2] ^= 1
+
+
+async def seen(cluster: SimCluster, what: str) -> None:
+    """Waits for a line of the story."""
+    await until(lambda: any(what in line for line in cluster.log), look_s=0.001)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "peer_lost peer=n1a",
+        "ordered verb=install",
+        "order verb=install",
+        "installed replica=u1/0@n1b",
+        "ordered verb=retire",
+        "order verb=retire",
+    ],
+)
+def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(step: str) -> None:
+    plan = with_standbys(longer(make_plan(1), 14))
+    retires = "retire" in step
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(3)
+        if not retires:
+            cluster.kill("n1a")
+            await seen(cluster, step)
+        else:
+            cluster.kill("n1a")
+            await until(lambda: runs(cluster, "u1/0@n1b"))
+            cluster.restart("n1a")
+            await seen(cluster, step)
+        cluster.kill(COORDINATOR, power=True)
+        await trio.sleep(1)
+        cluster.restart(COORDINATOR)
+        if not retires:
+            await until(lambda: runs(cluster, "u1/0@n1b"))
+            cluster.restart("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1a") and gone(cluster, "u1/0@n1b"))
+
+    play(plan, script)
+
+
+def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_followed() -> None:
+    """H6: somebody starts a second one while the first lives; the first hears of it with its first order, and ends."""
+    plan = with_standbys(longer(make_plan(1), 16))
+    other = replace(plan, coordinator=replace(plan.coordinator, address="elsewhere:1"))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(2)
+        second = Coordinator(cluster.env("elsewhere"), other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second.run)
+            await trio.sleep(1)
+            cluster.kill("n1a")
+            await until(lambda: runs(cluster, "u1/0@n1b"))
+            await seen(cluster, "coordinator ended:")
+            cluster.restart("n1a")
+            await until(lambda: runs(cluster, "u1/0@n1a") and gone(cluster, "u1/0@n1b"))
+            nursery.cancel_scope.cancel()
+        cluster.restart(COORDINATOR)
+
+    met = play(plan, script)
+    assert any("coordinator ended:" in line for line in met.log)
+
+
+@pytest.mark.parametrize(
+    "step", ["actives_chosen active=['fa/0']", "ordered verb=install replica=fa/0@n3", "state=STABLE"]
+)
+def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> None:
+    """H7: what is wanted lies on its disk; whoever follows goes on from there."""
+    plan = two_units(budget=1, adapt="2s", margin=0.2)
+
+    async def script(cluster: SimCluster) -> None:
+        await until(lambda: runs(cluster, "fb/0@n3"))
+        await seen(cluster, f"fa/0@n3 {step}" if step.startswith("state") else step)
+        cluster.kill(COORDINATOR)
+        await trio.sleep(0.5)
+        cluster.restart(COORDINATOR)
+        await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
+
+    assert tentative(play(plan, script)) == 0
+
+
+def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> None:
+    plan = two_units(budget=1, adapt="2s", margin=0.2)
+
+    async def script(cluster: SimCluster) -> None:
+        await until(lambda: runs(cluster, "fb/0@n3"))
+        await seen(cluster, "ordered verb=install replica=fa/0@n3")
+        cluster.kill("n3")
+        await trio.sleep(2)
+        cluster.restart("n3")
+        await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
+
+    play(plan, script)
