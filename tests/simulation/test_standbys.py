@@ -179,7 +179,7 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
     assert any("coordinator ended: n1b follows a coordinator that began later" in line for line in met.log)
 
 
-def two_units(**coordinator: Any) -> Plan:
+def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Plan:
     """Each alone on its node and backed by n3; ``fb`` reads more, and makes less."""
     generator = {"name": "sequence", "duration": "16s"}
     plan = load_plan_data(
@@ -193,7 +193,7 @@ def two_units(**coordinator: Any) -> Plan:
             },
             "query": {
                 "s_a": {"filter": {"from": "a", "where": "n >= 0"}},
-                "s_b": {"filter": {"from": "b", "where": "n % 10 = 0"}},
+                "s_b": {"filter": {"from": "b", "where": where_b}},
                 "all": {"union": {"from": ["s_a", "s_b"]}},
             },
             "outputs": ["all"],
@@ -371,3 +371,19 @@ def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> 
         await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
 
     play(plan, script)
+
+
+def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
+    """The larger stream shrinks to a tenth after eight seconds."""
+    plan = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)
+
+    async def script(cluster: SimCluster) -> None:
+        await until(lambda: runs(cluster, "fb/0@n3"))
+        await trio.sleep(6)
+        assert runs(cluster, "fb/0@n3")
+        assert gone(cluster, "fa/0@n3"), "the measured rates say the same as the configured ones"
+        await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
+
+    met = play(plan, script)
+    assert tentative(met) == 0
+    assert met.longest_gap_us("c", (2 * SECOND, 14 * SECOND)) < SECOND // 2
