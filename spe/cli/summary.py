@@ -14,7 +14,8 @@ from spe.cli.history import History
 from spe.cli.view import count, seconds
 from spe.delays import delay_bound_us, longest_path
 from spe.describe import show_duration, show_lateness
-from spe.plan import Channel, Plan, Source
+from spe.plan import Channel, Plan, ReplicaId, Source
+from spe.states import NodeId
 
 
 def figures(
@@ -43,9 +44,7 @@ def figures(
             for data in history.over(f"client:{client}")
             for switch in data.get("switches", ())
         ],
-        "replicas": [
-            _replica(history, node, id.unit, id.partition) for node in plan.nodes for id in plan.replicas_on(node)
-        ],
+        "replicas": [_replica(history, id) for node in plan.nodes for id in _ran(plan, history, node)],
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
@@ -71,13 +70,22 @@ def _channel(plan: Plan, history: History, client: str, channel: Channel) -> dic
     }
 
 
-def _replica(history: History, node: str, unit: str, partition: int) -> dict[str, Any]:
-    parts = [p for p in history.parts(node, "replicas", "unit", unit) if p["partition"] == partition]
+def _ran(plan: Plan, history: History, node: NodeId) -> list[ReplicaId]:
+    """The replicas of a node, and those that it stood by for and ran."""
+    return [*plan.replicas_on(node), *(id for id in plan.standbys_on(node) if _parts(history, id))]
+
+
+def _parts(history: History, id: ReplicaId) -> list[Any]:
+    return [p for p in history.parts(id.node, "replicas", "unit", id.unit) if p["partition"] == id.partition]
+
+
+def _replica(history: History, id: ReplicaId) -> dict[str, Any]:
+    parts = _parts(history, id)
     # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last ones are all.
     counters = parts[-1].get("counters", {}) if parts else {}
     return {
-        "replica": f"{unit}/{partition}@{node}",
-        "starts": history.starts(node),
+        "replica": str(id),
+        "starts": history.starts(id.node),
         "state": parts[-1]["state"] if parts else None,
         "stable": max((p["stable"] for p in parts), default=0),
         "tentative": sum(p["tentative"] for p in parts),

@@ -58,3 +58,56 @@ def test_neighbours_that_run_alone_die_and_nothing_is_lost(tmp_path: Path) -> No
         ("retire", "f2/0@n4", ""),
     }
     assert len(epochs) == 2, "one coordinator took over, another one let them retire"
+
+
+BUDGET = """
+cluster: half
+bucket: 50ms
+sources:
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 60, seed: 1, duration: 14s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 2, duration: 14s}}}
+query:
+  s_a: {filter: {from: a, where: n >= 0}}
+  s_b: {filter: {from: b, where: n >= 0}}
+  all: {union: [s_a, s_b]}
+outputs: [all]
+fragments:
+  fa: {operators: [s_a], replicas: [n1], standby: [n3], checkpoint: 500ms}
+  fb: {operators: [s_b], replicas: [n2], standby: [n3], checkpoint: 500ms}
+  all: {operators: [all], replicas: [n4, n5]}
+defaults: {x: 1s, alpha: 0.9, policy: process}
+nodes: [n1, n2, n3, n4, n5]
+clients: {c: {reads: [all]}}
+"""
+
+
+def test_with_a_budget_for_one_only_the_other_is_missed_and_the_report_shows_it(tmp_path: Path) -> None:
+    """Both primaries die, and the coordinator; the planner has the larger stream's standby run already."""
+    config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
+    config.write_text(BUDGET)
+    schedule.write_text(
+        """
+- {at: 5s, kind: kill, target: coordinator, for: 3s}
+- {at: 5s, kind: kill, target: n1, for: 6s}
+- {at: 5s, kind: kill, target: n2, for: 6s}
+"""
+    )
+    options = ["--budget", "1", "--faults", schedule, "--run-dir", run_dir, "--no-view", "--report"]
+    command = [sys.executable, "-m", "spe.cli", "run", config, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "CONSISTENT" in ended.stdout
+    report = json.loads((run_dir / "report" / "report.json").read_text())
+    lost = [one for one in report["losses"] if one["until_us"] - one["from_us"] > 1_000_000]
+    assert [one["partitions"] for one in lost] == [["fa/0"]], ended.stdout
+    assert 0.55 < lost[0]["fidelity"] < 0.7, "the larger stream is a hundred of a hundred and sixty"
+    assert "longest loss: nobody ran 1 partition for" in ended.stdout
+
+
+def test_a_budget_that_nobody_can_fill_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(BUDGET)
+    command = [sys.executable, "-m", "spe.cli", "run", config, "--budget", "3", "--no-view"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "--budget: expected at most 2" in ended.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from consistency.proof.losses import losses
 from consistency.proof.report.model import Accuracy, Span, Track, Window
 from consistency.proof.report.page import page
+from consistency.proof.report.summary import text
 from replicas.planning.configured import fidelity_of
 from spe.config import load_plan
 from spe.plan import PartitionId
@@ -72,9 +73,12 @@ def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
     found = losses(TRAFFIC, tracks, [one], share)
 
     assert [loss.measured for loss in found] == [{one.title: 0.4}]
-    shown = page(report().model_copy(update={"outputs": [one], "losses": found}))
+    whole = report().model_copy(update={"outputs": [one], "losses": found})
+    shown = page(whole)
     assert "While partitions were lost" in shown
     assert "speeds/0" in shown
+    said = f"longest loss: nobody ran 1 partition for 20 s; expected fidelity (OF) 90.0 %, recall of {one.title} 40.0 %"
+    assert text(whole)[-1].strip() == said
 
 
 def test_fidelity_of_a_configuration_follows_from_what_is_lost_on_each_path() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from consistency.proof.losses import measure_of
 from consistency.proof.report.model import Flaw, Output, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
 
@@ -101,4 +102,18 @@ def text(report: Report) -> list[str]:
                 shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
                 lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}: {shown}")
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
-    return lines
+    return lines + _lost(report)
+
+
+def _lost(report: Report) -> list[str]:
+    """The longest time in which nobody ran some partitions: what PPA's model expected, and what was measured."""
+    if not report.losses:
+        return []
+    worst = max(report.losses, key=lambda one: one.until_us - one.from_us)
+    lost, took = plural(len(worst.partitions), "partition"), seconds(worst.until_us - worst.from_us)
+    said = [f"  longest loss: nobody ran {lost} for {took}; expected fidelity (OF) {share(worst.fidelity)}"]
+    for output in report.outputs:
+        value = worst.measured.get(output.title)
+        if output.accuracy is not None and value is not None and not measure_of(output.accuracy).startswith("error"):
+            said.append(f"{measure_of(output.accuracy)} of {output.title} {share(value)}")
+    return [", ".join(said)]
