@@ -147,9 +147,10 @@ class OutputSubscription:
     def _pull_stable(self, out: list[Element | StateChange], budget: int) -> int:
         """Stable elements beyond (position, frontier); returns the bytes that are left, 0 if there is more to send."""
         log, cursor = self._output.stable, self._stable
+        least = budget // 2  # to cut an entry only to fill a pull up costs a frame more than it brings
         cursor.number = max(cursor.number, log.start)  # what a consumer ahead of us has may go as soon as it is made
         while cursor.number < log.end or (log.frontier > self._frontier and log.last_id >= cursor.done):
-            if budget <= 0:
+            if budget <= least:
                 return 0
             batch, boundary = cursor.take(log, budget, self._share)
             if batch is not None:
@@ -201,7 +202,8 @@ class OutputSubscription:
     def _pull_tentative(self, out: list[Element | StateChange], budget: int) -> None:
         output = self._output
         cursor, log = self._enter_suffix(), output.suffix
-        while budget > 0 and (cursor.number < log.end or log.frontier > self._tentative_frontier):
+        least = budget // 2
+        while budget > least and (cursor.number < log.end or log.frontier > self._tentative_frontier):
             batch, boundary = cursor.take(log, budget, self._news)
             advances = boundary > self._tentative_frontier
             if (batch is not None or advances) and self._correcting:

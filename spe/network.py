@@ -23,6 +23,9 @@ Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 CONNECT_S: Final = 0.6
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10
+#: What may lie unsent in the kernel before a sender waits: what goes in one piece (replicas.serving.PULL_BYTES).  With
+#: trio's 16 KiB a sender whose reader is slower is woken for every few rows that it takes.
+UNSENT_BYTES: Final = 256 << 10
 #: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
 #: that nothing waits for ever.
 _KEEPALIVE_S: Final = 15
@@ -60,8 +63,9 @@ class TcpStream(trio.abc.Stream):
             (socket.IPPROTO_TCP, "TCP_KEEPIDLE", _KEEPALIVE_S),
             (socket.IPPROTO_TCP, "TCP_KEEPINTVL", _KEEPALIVE_S),
             (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", round(1000 * silent_s)),
+            (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES),
         ):
-            if hasattr(socket, name):  # the last three are not everywhere; TCP_NODELAY is set by trio
+            if hasattr(socket, name):  # only the first is everywhere; TCP_NODELAY is set by trio
                 stream.setsockopt(level, getattr(socket, name), value)
 
     @property

@@ -474,6 +474,23 @@ def test_a_pull_stays_near_its_limit_and_the_rest_follows() -> None:
     assert " ".join(pieces) == "U(0) " + " ".join(f"S{t + 1}/{t}" for t in range(100)) + " B100(100) R- T/100 b110"
 
 
+@pytest.mark.parametrize("kind", ["stable", "tentative"])
+def test_a_batch_is_not_cut_only_to_fill_a_pull_up(kind: str) -> None:
+    """A frame of three rows costs what one of a thousand does."""
+    one = TextProducer()
+    if kind == "tentative":
+        one.fails()
+    row = "S" if kind == "stable" else "T"
+    for first in (0, 20, 40):
+        text = " ".join(f"{row}/{t}" for t in range(first, first + 20)) + (f" B{first + 20}" if row == "S" else "")
+        (one.stable if kind == "stable" else one.tentative)(text)
+    p = one.subscribe(0, 0)
+    log = one.log.stable if kind == "stable" else one.log.suffix
+    row_bytes = log.entries_after(-1)[-1].batch.rows.nbytes // 20
+    got = [pull(p, 33 * row_bytes) for _ in range(3)]
+    assert [[len(e) for e in elements if isinstance(e, Batch)] for elements in got] == [[20], [20], [20]]
+
+
 def test_a_row_larger_than_the_limit_is_sent_all_the_same() -> None:
     one = TextProducer()
     one.stable("S1/1 S2/2 B3")
