@@ -12,6 +12,10 @@ from typing import Any, Final
 
 #: Replicas of a whole cluster: a run should cost about a second of computing.
 MOST_REPLICAS: Final = 14
+#: Share of the clusters in which the counts of two neighbours divide each other.
+_RELATED: Final = 0.5
+#: Partitions of two neighbours: they read each other one-to-one, split or merged.
+_RELATED_COUNTS: Final = ((2, 2), (2, 4), (2, 4), (4, 2), (4, 2))
 #: Share of the clusters with several nodes per partition in which only the first one runs it.
 _PASSIVE: Final = 0.3
 #: Share of those in which some standbys run all the same, chosen by the planner.
@@ -219,13 +223,13 @@ def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dic
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
     passive = replicas > 1 and random.random() < _PASSIVE
-    room = max(1, MOST_REPLICAS // (replicas * max(len(query.groups), len(query.outputs))))
+    counts = _partitions(random, query, replicas)
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}
     for at, (operators, key) in enumerate(zip(query.groups, query.keys, strict=True), 1):
         where = [f"n{'' if shared else at}{letter}" for letter in "abc"[:replicas]]
         nodes += [n for n in where if n not in nodes]
-        partitions = min(room, random.choice([1, 1, 2, 3, 4]))
+        partitions = counts[at - 1]
         fragments[f"f{at}"] = {"operators": operators, "replicas": where}
         if partitions > 1:
             fragments[f"f{at}"] |= {"key": key, "partitions": partitions, "replicas": [where] * partitions}
@@ -236,3 +240,19 @@ def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dic
                 "checkpoint": random.choice(["200ms", "700ms", "2s"]),
             }
     return nodes, fragments
+
+
+def _partitions(random: Random, query: _Query, replicas: int) -> list[int]:
+    """How many each fragment has.
+
+    Of two fragments that divide a stream by the same key one reads the other one-to-one, merged or split where one
+    count divides the other: that takes two neighbours with several partitions, so such counts are drawn on purpose.
+    """
+    fragments = len(query.groups)
+    if fragments == 1 or random.random() >= _RELATED:
+        room = max(1, MOST_REPLICAS // (replicas * max(fragments, len(query.outputs))))
+        return [min(room, random.choice([1, 1, 2, 3, 4])) for _ in range(fragments)]
+    at = random.randrange(fragments - 1)
+    room = MOST_REPLICAS // replicas - (fragments - 2)
+    fitting = [pair for pair in _RELATED_COUNTS if sum(pair) <= room] or [(1, 1)]
+    return [1] * at + list(random.choice(fitting)) + [1] * (fragments - 2 - at)
