@@ -4,38 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from consistency.checking.bounds import Bounds
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, World
-from spe.plan import PartitionId, Plan
+from consistency.checking.history import FaultBegan, History, Note
+from consistency.checking.schedule import Interval, World, hosts_behind
+from spe.plan import COORDINATOR, Channel, PartitionId, Plan
 from spe.review import depth
+from spe.times import END_OF_TIME
 
 
-def check_restored(static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters) -> Iterator[Finding]:
+def check_restored(
+    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+) -> Iterator[Finding]:
     """Claims something only while nothing but nodes is down: links, sources and the coordinator work.
 
-    Partitions further up may be lost as well, and are restored first.
+    Partitions further up may be lost as well, and are restored first.  The time begins anew when somebody comes or
+    goes, for that may have been the one on its way.  What begins anew from the sources' logs (H8) takes as long as it
+    takes, so nothing is claimed of what may have to.
     """
     timing = plan.timing
     each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
-    for of in plan.standbys:
+    everybody = {*plan.nodes, COORDINATOR}
+    for of in plan.standbys if has_room(plan) else ():
         allowed_us = each_us * depth(plan, plan.unit[of.unit])
-        since: int | None = None
+        until_us = _may_lack(history, plan, of)
+        since, down = None, frozenset[str]()
         for one in static:
-            if not _asked(plan, of, one.world):
+            moved, down = one.world.down != down or not one.shaken.isdisjoint(everybody), one.world.down
+            if not _asked(plan, of, one.world) or one.from_us >= until_us:
                 since = None
             elif _restored(plan, of, one.world):
                 if since is not None:
                     counters.add("partitions restored")
                 since = None
-            elif since is None:
+            elif since is None or moved:
+                counters.add("partitions lost", since is None)
                 since = one.from_us
-                counters.add("partitions lost")
-            if since is not None and one.to_us - since > allowed_us:
+            if since is not None and min(one.to_us, until_us) - since > allowed_us:
                 what = f"{of}: all its replicas are down since {since / 1e6:.3f} s, and no standby runs it"
                 yield Finding("P1", "a lost partition is restored", since + allowed_us, str(of), what)
                 break
+
+
+def _may_lack(history: History, plan: Plan, of: PartitionId) -> int:
+    """From when on what a partition would go on from may be damaged, or forgotten by those before it."""
+    hosts = hosts_behind(plan, Channel(plan.unit[of.unit].outputs[0], of.partition))
+    for event in history:
+        if isinstance(event, FaultBegan) and event.kind == "flip" and hosts & set(event.hosts):
+            return event.at_us
+        if isinstance(event, Note) and event.name == "evicted":
+            return event.at_us
+    return END_OF_TIME
 
 
 def _asked(plan: Plan, of: PartitionId, world: World) -> bool:

@@ -13,6 +13,7 @@ from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
 from consistency.checking.history import History
 from consistency.checking.masked import check_masked
+from consistency.checking.orders import check_orders
 from consistency.checking.permanence import check_permanence
 from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
@@ -77,7 +78,8 @@ def judge(
         *check_availability(history, static, plan, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),
         *check_masked(history, static, plan, bounds, counters),
-        *check_restored(static, plan, bounds, counters),
+        *check_restored(history, static, plan, bounds, counters),
+        *check_orders(history, static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),
         *check_alarms(history, bounds.steps_per_second, counters),
     ]

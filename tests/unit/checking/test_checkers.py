@@ -13,7 +13,7 @@ from consistency.checking.history import Delivered, History, Opened, Received
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
 from spe.batch import Batch, Rows
-from spe.plan import Channel, Plan, Policy, Standbys
+from spe.plan import Channel, CoordinatorSettings, Plan, Policy, Standbys
 from spe.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
 from spe.schema import Schema
 from spe.states import Kind, StreamId
@@ -405,6 +405,54 @@ def test_a_partition_that_is_lost_for_long_is_found() -> None:
     assert verdict(lost_at(57, given=57), plan=standing_by()).findings == []
     beside_a_cut = lost_at(30, given=30).replace("30 down n1a", f"30 down n1a\n30 {CUT_B}")
     assert verdict(beside_a_cut, plan=standing_by()).findings == []
+
+
+def test_of_a_partition_that_may_have_to_begin_anew_nothing_is_claimed() -> None:
+    """Its checkpoints may be damaged; and who comes or goes may have been the one on its way."""
+    damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
+    assert verdict(damaged, plan=standing_by()).findings == []
+    lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 steps 1"
+    (first,) = verdict(lost.format(""), plan=standing_by()).findings
+    (again,) = verdict(lost.format("13 fault 1 restart n1b\n13 end 1\n"), plan=standing_by()).findings
+    assert again.at_us == first.at_us + 3_000_000
+
+
+def order(at: float, verb: str, *, epoch: int = 1, node: str = "n1b") -> str:
+    return f"{at} note {node} order verb={verb} replica=u1/0@{node} epoch={epoch} refused=\n"
+
+
+SERVED = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n4 state u1/0@n1b STABLE\n"
+RETIRES = "9 state u1/0@n1b RECOVERING\n" + order(9, "retire")
+FLIP = "{0} fault {0} flip n1b\n{0} end {0}\n"
+GOOD_ORDERS = {
+    "another one serves": SERVED + RETIRES,
+    "another one served a moment ago": SERVED + "8.5 down n1a\n" + RETIRES,
+    "the order was on its way for long": SERVED + "5 down n1a\n6 fault 1 cut coordinator>n1b\n8.9 end 1\n" + RETIRES,
+    "two files are damaged": SERVED + FLIP.format(5) + FLIP.format(6) + order(9, "replay"),
+    "a place was given up": SERVED + "5 note n1a evicted consumers=x\n" + order(9, "replay"),
+    "a later coordinator": order(1, "install") + order(2, "retire", epoch=2) + SERVED,
+    "it forgot, for its disk was full": order(1, "install", epoch=2) + "2 down n1b\n2 up n1b\n" + order(3, "install"),
+    "an older one is refused": order(1, "install", epoch=2) + order(2, "install").strip() + "over\n",
+}
+BAD_ORDERS = {
+    "a served partition is not given up": SERVED + "5 down n1a\n" + RETIRES,
+    "replay is the last resort": SERVED + FLIP.format(5) + order(9, "replay"),
+    "a node follows the latest coordinator": order(1, "install", epoch=2) + order(2, "install"),
+    "first a new one runs": SERVED
+    + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=['u2/0'] of=1\n"
+    + RETIRES,
+}
+
+
+@pytest.mark.parametrize("text", GOOD_ORDERS.values(), ids=GOOD_ORDERS.keys())
+def test_orders_that_harm_nobody(text: str) -> None:
+    assert verdict(text, plan=standing_by()).findings == []
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
+def test_an_order_that_does_harm(rule: str, text: str) -> None:
+    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
+    assert [f.rule for f in verdict(text, plan=plan).findings] == [rule]
 
 
 def test_tentative_results_beside_a_whole_tree_are_found() -> None:
