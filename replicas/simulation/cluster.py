@@ -76,6 +76,8 @@ class SimCluster:
         self.coordinator: Coordinator | None = None
         self.disks: dict[str, SimDisk] = {}
         self.lag_s: dict[str, float] = {}
+        #: Processes that have ended by themselves; somebody has to start them again.
+        self.ended_alone: set[str] = set()
         self.stuck = ""
         self._hosts = processes_of(plan)
         self._clocks = {host: SimClock() for host in self._hosts}
@@ -173,6 +175,7 @@ class SimCluster:
 
     def restart(self, host: str) -> None:
         self._note(f"restart {host}")
+        self.ended_alone.discard(host)
         self.network.back(host)
         self.disks[host] = self.disks[host].restarted()
         self.history(ProcessUp(now := now_us(), host, now))
@@ -341,8 +344,9 @@ class SimCluster:
         self.coordinator = Coordinator(self.env(COORDINATOR), self.plan)
         try:
             await self.coordinator.run()
-        except Superseded as error:
+        except (Superseded, OSError) as error:  # of the disk: it cannot keep an epoch
             self._note(f"{COORDINATOR} ended: {error}")
+            self.ended_alone.add(COORDINATOR)
             self.kill(COORDINATOR)
 
     async def _client(self, name: str) -> None:

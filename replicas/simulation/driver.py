@@ -19,6 +19,7 @@ from replicas.faults import Fault, FaultKind, processes_of
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
+from spe.plan import COORDINATOR
 from spe.states import NodeState
 
 #: Kinds that make a process, or what it holds, go away.
@@ -73,7 +74,7 @@ class FaultDriver:
         self._apply()  # also what ended in this very moment, and was broken off before it was made true
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
-        for host in sorted(self.down):
+        for host in sorted(self.down | self._cluster.ended_alone):
             self._cluster.restart(host)
         self.down.clear()
 
@@ -89,14 +90,14 @@ class FaultDriver:
             case Do.START:
                 self._start(host)
             case Do.RESTART:
-                if host not in self.down:
+                if host not in self.down | cluster.ended_alone:
                     if why := self._spare(host):
                         return why
                     self._kill(host, power=False)
                 await trio.lowlevel.checkpoint()
                 self._start(host)
             case Do.FREEZE:
-                if host not in self.down:
+                if host not in self.down | cluster.ended_alone:
                     cluster.freeze(host)
             case Do.RESUME:
                 if host not in self.down:
@@ -111,7 +112,7 @@ class FaultDriver:
         self._cluster.kill(host, power=power)
 
     def _start(self, host: str) -> None:
-        if host in self.down:
+        if host in self.down | self._cluster.ended_alone:
             self.down.discard(host)
             if host in self._state.suffering(FaultKind.FULL) and host in self._state.suffering(FaultKind.SKEW):
                 self._ahead.add(host)
@@ -133,6 +134,8 @@ class FaultDriver:
         for host, disk in cluster.disks.items():
             disk.stall(host in state.suffering(FaultKind.STALL))
             disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
+            if host in cluster.ended_alone and disk.space_left is None:
+                cluster.restart(host)  # whoever looks after it has made room, and starts it again
         busy = state.suffering(FaultKind.BUSY)
         for host in self._changed(FaultKind.BUSY, set(busy)):
             cluster.slow(host, busy[host].amount if host in busy else 1)
@@ -183,13 +186,13 @@ class FaultDriver:
 
     def _spare(self, host: str) -> str:
         """Why a process must not go now; "" where it may."""
-        if host in self.down:
+        if host in self.down | self._cluster.ended_alone:
             return "it does not run"
         if host in self._ahead:
             return "its incarnation is of a clock that is wrong, and there was no room to keep it"
         if host.startswith("client:"):
             return "an application that dies is another one"
-        if host.startswith("source:"):
+        if host.startswith("source:") or host == COORDINATOR:
             return ""
         alone = self._alone(host)
         if alone and self._unlimited:
@@ -206,9 +209,8 @@ class FaultDriver:
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         for of, nodes in plan.placement.items():
-            standbys = plan.standbys.get(of)
-            if standbys is not None and not set(standbys.nodes) <= self._damaged:
-                continue  # its state lies on a disk
+            if of in plan.standbys:
+                continue  # its state lies on a disk, or is made again from the sources' logs (H8)
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
                 r is not None and r.state is not NodeState.RECOVERING and not r.must_reinstall() for r in others

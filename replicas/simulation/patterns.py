@@ -15,14 +15,17 @@ from consistency.checking.bounds import has_room
 from replicas.faults import Fault, processes_of, read_faults
 from spe.describe import show_duration
 from spe.errors import ConfigError
-from spe.plan import Channel, Plan
+from spe.plan import COORDINATOR, Channel, PartitionId, Plan
 from spe.problems import Problems
+from spe.states import NodeState
 from spe.times import MILLISECOND, SECOND
 
 #: How many faults a run may have.
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
 #: Share of the runs that have one lasting failure.
 _LASTING: Final = 0.25
+#: Share of what happens where there are standbys that is about them.
+_OF_STANDBYS: Final = 0.3
 _GRID_US: Final = 50 * MILLISECOND
 
 Entry = dict[str, Any]
@@ -48,6 +51,8 @@ class _Drawing:
         self._clients = [f"client:{c}" for c in plan.clients]
         self._hosts = processes_of(plan)
         self._links = _links(plan)
+        self._backed = sorted(plan.standbys)
+        self._servers = [*self._nodes, COORDINATOR] if self._backed else self._nodes
         node = next(iter(plan.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
         around = [round(w * f) for w in waits for f in (0.5, 0.9, 1.1, 2.0)]
@@ -58,12 +63,14 @@ class _Drawing:
         random = self._random
         if random.random() < _LASTING and has_room(self._plan):
             return self._lasting()
-        kinds = [kind for kind in _KINDS if random.random() < 0.5] or ["cut"]
+        kinds = [kind for kind in KINDS.values() if random.random() < 0.5] or [_Drawing._cut]
+        of_standbys = [k for k in STANDBY_KINDS.values() if random.random() < 0.5] if self._backed else []
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
             at = self._grid(random.randrange(self._from_us, self._to_us))
-            found += _KINDS[random.choice(kinds)](self, at)
+            drawn = of_standbys if of_standbys and random.random() < _OF_STANDBYS else kinds
+            found += random.choice(drawn)(self, at)
         return sorted((e for e in found[:count] if e["at"] < self._to_us), key=lambda e: e["at"])
 
     def _lasting(self) -> list[Entry]:
@@ -140,15 +147,15 @@ class _Drawing:
             yield {"at": at, "kind": "half-open", "from": a, "to": b}
 
     def _kill(self, at: int) -> Iterator[Entry]:
-        hosts = [*self._nodes, *self._nodes, *self._sources]
+        hosts = [*self._nodes, *self._servers, *self._sources]
         yield {"at": at, "kind": "kill", "target": self._random.choice(hosts), "for": self._for()}
 
     def _power(self, at: int) -> Iterator[Entry]:
-        hosts = [*self._nodes, *self._sources]
+        hosts = [*self._servers, *self._sources]
         yield {"at": at, "kind": "power", "target": self._random.choice(hosts), "for": self._for()}
 
     def _restart(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "restart", "target": self._random.choice(self._nodes)}
+        yield {"at": at, "kind": "restart", "target": self._random.choice(self._servers)}
 
     def _kill_what_is_read(self, at: int) -> Iterator[Entry]:
         client = self._random.choice(self._clients).partition(":")[2]
@@ -162,14 +169,20 @@ class _Drawing:
 
     def _busy(self, at: int) -> Iterator[Entry]:
         times = self._random.choice([2.0, 8.0])
-        yield {"at": at, "kind": "busy", "target": self._random.choice(self._nodes), "times": times, "for": self._for()}
+        yield {
+            "at": at,
+            "kind": "busy",
+            "target": self._random.choice(self._servers),
+            "times": times,
+            "for": self._for(),
+        }
 
     def _lag(self, at: int) -> Iterator[Entry]:
         by = self._random.choice(["5ms", "100ms"])
         yield {"at": at, "kind": "lag", "target": self._random.choice(self._clients), "by": by, "for": self._for()}
 
     def _full(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "full", "target": self._random.choice(self._nodes), "for": self._for()}
+        yield {"at": at, "kind": "full", "target": self._random.choice(self._servers), "for": self._for()}
 
     def _flip(self, at: int) -> Iterator[Entry]:
         """Only of nodes: the log of a source is the one copy of its input."""
@@ -241,9 +254,64 @@ class _Drawing:
         at += length + self._random.choice([50, 150, 300, 700]) * MILLISECOND
         yield {"at": at, "kind": "cut", "target": source, "for": self._for()}
 
+    def _together(self, at: int) -> Iterator[Entry]:
+        """A correlated failure: several nodes, or all, are gone at one moment, and come back at different ones."""
+        least = min(2, len(self._nodes))
+        kind = self._random.choice(["kill", "kill", "power"])
+        for node in self._random.sample(self._nodes, self._random.randint(least, len(self._nodes))):
+            yield {"at": at, "kind": kind, "target": node, "for": self._for()}
+
+    # --- standbys, and who tells them to run ---
+
+    def _placed(self, of: PartitionId, at: int, length: str | None = None) -> Iterator[Entry]:
+        """All that run a partition are killed."""
+        for node in self._plan.placement[of]:
+            yield {"at": at, "kind": "kill", "target": str(node), "for": length or self._for()}
+
+    def _coordinator(self, at: int) -> Iterator[Entry]:
+        """It dies, or can write nothing; sometimes while there is something to decide."""
+        kind = self._random.choice(["kill", "kill", "power", "restart", "freeze", "full"])
+        lasts = {} if kind == "restart" else {"for": self._for()}
+        yield {"at": at, "kind": kind, "target": COORDINATOR, **lasts}
+        if kind == "full" and self._random.random() < 0.5:  # it cannot begin an epoch
+            yield {"at": at + self._gap(), "kind": "restart", "target": COORDINATOR}
+        if self._random.random() < 0.5:
+            yield from self._placed(self._random.choice(self._backed), at + self._gap())
+
+    def _coordinator_cut(self, at: int) -> Iterator[Entry]:
+        """It takes those that it does not hear for dead, and has others run what they run."""
+        links = [pair for pair in self._links if pair[0] == COORDINATOR]
+        length = self._for()
+        for a, b in self._random.sample(links, self._random.randint(1, len(links))):
+            yield {"at": at, "kind": "cut", "from": a, "to": b, "for": length}
+
+    def _kill_in_install(self, at: int) -> Iterator[Entry]:
+        """A partition is lost, and whoever begins to run it, or something before it, is gone before it does."""
+        yield from self._placed(self._random.choice(self._backed), at)
+        at += self._random.choice([100, 300, 600]) * MILLISECOND
+        kind = self._random.choice(["kill", "kill", "power", "freeze"])
+        yield {"at": at, "kind": kind, "target": f"state:{NodeState.RECOVERING.name}", "for": self._for()}
+
+    def _kill_the_helper(self, at: int) -> Iterator[Entry]:
+        """A standby dies while those that it stands in for come back."""
+        of = self._random.choice(self._backed)
+        length = self._grid(self._random.choice([1, 2, 3]) * SECOND)
+        yield from self._placed(of, at, show_duration(length))
+        at += length + self._random.choice([0, 50, 150, 300, 700]) * MILLISECOND
+        for node in self._plan.standbys[of].nodes[: self._random.choice([1, 2])]:
+            yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
+
+    def _damaged(self, at: int) -> Iterator[Entry]:
+        """A partition is lost, and what its standbys hold is damaged: mostly a file of many, at times all."""
+        of = self._random.choice(self._backed)
+        flips = self._random.choice([1, 3, 8])
+        for node in self._plan.standbys[of].nodes:
+            yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(flips))
+        yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND)
+
 
 def _links(plan: Plan) -> list[tuple[str, str]]:
-    """(producer, consumer) of every pair of processes that share a channel."""
+    """(producer, consumer) of every pair of processes that share a channel; the coordinator and all that it hears."""
     channels: list[tuple[Channel, Sequence[str]]] = [
         (c, plan.hosts(of)) for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)
     ]
@@ -251,10 +319,13 @@ def _links(plan: Plan) -> list[tuple[str, str]]:
         read = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
         channels += [(channel, [f"client:{client.name}"]) for channel in read]
     pairs = [(str(p), h) for channel, hosts in channels for p in plan.producer_addresses(channel) for h in hosts]
+    if plan.standbys:
+        pairs += [(COORDINATOR, host) for host in (*map(str, plan.nodes), *(f"source:{s}" for s in plan.sources))]
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
 
 
-_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+#: What a run draws from, by name.
+KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "cut": _Drawing._cut,
     "one way": _Drawing._one_way,
     "isolated": _Drawing._isolated,
@@ -284,4 +355,13 @@ _KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "overlapping": _Drawing._overlapping,
     "kill in stabilization": _Drawing._kill_in_stabilization,
     "fail again": _Drawing._fail_again,
+    "together": _Drawing._together,
+}
+#: Those that need standbys.
+STANDBY_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+    "coordinator": _Drawing._coordinator,
+    "coordinator cut off": _Drawing._coordinator_cut,
+    "kill in install": _Drawing._kill_in_install,
+    "kill the helper": _Drawing._kill_the_helper,
+    "damaged": _Drawing._damaged,
 }

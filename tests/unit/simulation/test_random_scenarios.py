@@ -5,17 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from replicas.faults import FaultKind, processes_of
-from replicas.simulation.patterns import COUNTS
+from replicas.simulation.patterns import COUNTS, KINDS, STANDBY_KINDS
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from replicas.simulation.topologies import MOST_REPLICAS
 from spe.config import load_plan_data
-from spe.plan import Plan
+from spe.plan import COORDINATOR, Partitioning, Plan
 
 SEEDS = range(200)
 
@@ -83,6 +84,42 @@ def test_every_kind_of_fault_is_drawn_and_each_seed_leaves_some_out(scenarios: l
     kinds = [{fault.kind for fault in scenario.faults} for scenario in scenarios]
     assert set().union(*kinds) == set(FaultKind)
     assert sum(len(of_one) < len(FaultKind) for of_one in kinds) > len(SEEDS) * 3 // 4
+
+
+def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: Counter[str] = Counter()
+
+    def counted(name: str, pattern: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def draw(*args: Any) -> Iterator[Any]:
+            drawn[name] += 1
+            return pattern(*args)
+
+        return draw
+
+    for kinds in (KINDS, STANDBY_KINDS):
+        for name, pattern in list(kinds.items()):
+            monkeypatch.setitem(kinds, name, counted(name, pattern))
+    for seed in SEEDS:
+        random_scenario(seed)
+    assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS}
+
+
+def test_where_standbys_are_the_coordinator_fails_as_well(scenarios: list[Scenario], plans: list[Plan]) -> None:
+    """It is killed, without power, without room, frozen, and cut off from some."""
+    met: Counter[str] = Counter()
+    for scenario, plan in zip(scenarios, plans, strict=True):
+        of_it = [f for f in scenario.faults if COORDINATOR in (*f.first, *f.second)]
+        assert plan.standbys or not of_it
+        met.update(str(f.kind) for f in of_it)
+    assert {"kill", "power", "restart", "full", "freeze", "cut"} <= set(met)
+
+
+def test_units_read_each_other_in_every_way(plans: list[Plan]) -> None:
+    met: Counter[Partitioning] = Counter()
+    for plan in plans:
+        divided = [(i, u) for u in plan.units for i in u.inputs if max(i.producers, u.partitions) > 1]
+        met.update({i.partitioning(u.partitions) for i, u in divided if i.stream not in plan.sources})
+    assert {kind for kind, n in met.items() if n >= 5} == set(Partitioning)
 
 
 def test_a_scenario_is_its_seed_whatever_the_process() -> None:
