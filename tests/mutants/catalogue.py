@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from consistency.instance import Checkpoint, Instance
 from consistency.partners import Partners
+from consistency.states import Event
 from consistency.unit_replica import UnitReplica
 from operators.bucket_clocks import BucketClocks
 from operators.join import Join
@@ -22,9 +23,11 @@ from operators.join_runs import Run
 from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion, SUnionInput
 from replicas import element_log
+from replicas.activation import Activation
 from replicas.choosing import Choosing
 from replicas.client_view import ClientPort
-from replicas.coordination import Coordination
+from replicas.coordination import Coordination, Decision
+from replicas.node import NodeProcess
 from replicas.output_log import OutputLog
 from replicas.producer_subscription import OutputSubscription
 from replicas.replica import Replica
@@ -32,6 +35,7 @@ from replicas.source_writer import SourceWriter
 from replicas.standby import Standby
 from replicas.upstream import Upstream
 from spe.batch import Batch, Boundary, RecDone, Undo, merge_rows
+from spe.plan import InputStream, ReplicaId
 from spe.states import Kind, NodeState
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
@@ -433,6 +437,64 @@ def recovering_counts_as_served(original: Any, self: Any, one: Any, now: int) ->
         one.unserved_since = None
     else:
         original(self, one, now)
+
+
+@mutant(Standby, "holds", "a standby acknowledges what the newest of its checkpoints holds, and that is damaged (H2)")
+def standby_acknowledges_its_newest(original: Any, self: Any, snapshot: Any) -> None:
+    original(self, snapshot)
+    self._positions = self._held
+
+
+@mutant(Replica, "_begins_too_late", "who has no state begins from nothing, whatever upstream has forgotten (H3, A3)")
+def begins_from_nothing_in_any_case(original: Any, self: Any) -> bool:
+    return False
+
+
+@mutant(UnitReplica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A4)")
+def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) -> Any:
+    if self.state is NodeState.RECOVERING and self._inputs._backs and self._inputs.started(now):
+        self._move(Event.CAUGHT_UP)
+    return original(self, now)
+
+
+@mutant(Coordination, "_of", "a helper stands by again while those that it stands in for recover (H4, H5)")
+def helper_leaves_too_early(original: Any, self: Any, id: Any, one: Any, now: int) -> Any:
+    helping = [n for n in self._plan.standbys[id].nodes if n in one.running and n not in one.wanted]
+    if helping and any(n in one.running for n in self._plan.placement[id]):
+        return [Decision("retire", ReplicaId(id.unit, id.partition, helping[-1]))]
+    return original(self, id, one, now)
+
+
+@mutant(NodeProcess, "_follow", "a node does what an older coordinator has told it (H6)")
+def order_of_the_past_followed(original: Any, self: Any, peer: str, message: Any) -> Any:
+    return original(self, peer, replace(message, epoch=max(message.epoch, self._epoch)))
+
+
+@mutant(Activation, "step", "an active replica goes before the one that takes its place runs (H7)")
+def old_active_goes_first(original: Any, self: Any, state: Any) -> Any:
+    if leaving := sorted(self.active - self.target):
+        self.active.remove(leaving[0])
+        return leaving[0]
+    return original(self, state)
+
+
+@mutant(Coordination, "_replays", "what was forgotten is never made again (H8)")
+def nobody_begins_anew(original: Any, self: Any, id: Any) -> Any:
+    return []
+
+
+# --- who reads which partition (U13) ---
+
+
+@mutant(InputStream, "upstream", "a partition reads the range of its neighbour (U13)")
+def range_of_the_neighbour(original: Any, self: Any, partition: int, partitions: int) -> range:
+    return original(self, (partition + 1) % partitions if self.aligned else partition, partitions)  # type: ignore[no-any-return]
+
+
+@mutant(InputStream, "upstream", "the last of the partitions that a merged one stands for is not read (U13)")
+def last_of_a_range_left_out(original: Any, self: Any, partition: int, partitions: int) -> range:
+    found = original(self, partition, partitions)
+    return found[:-1] if self.aligned and len(found) > 1 else found  # type: ignore[no-any-return]
 
 
 # --- clients ---

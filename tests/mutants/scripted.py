@@ -205,6 +205,50 @@ _BACKED = _with(
         "f2": {"operators": ["same"], "replicas": ["n2a"], "standby": ["n2b"], "checkpoint": "500ms"},
     },
 )
+#: It lasts until an order that is late has come.
+_COORDINATED = _with(_BACKED, sources={name: {"from": {"generator": {"duration": "24s"}}} for name in "abc"})
+#: Two that run alone, and one may have an active replica: the one that reads more, until it is seen to make less.
+_RATES: dict[str, Any] = {
+    "cluster": "scripted",
+    "bucket": "100ms",
+    "defaults": {"x": "2s", "alpha": 0.6},
+    "nodes": ["n1", "n2", "n3", "n4", "n5"],
+    "sources": {
+        name: {
+            "boundary": "100ms",
+            "from": {"generator": {"name": "sequence", "rate": rate, "seed": seed, "duration": "18s"}},
+        }
+        for seed, (name, rate) in enumerate({"a": 60, "b": 100}.items())
+    },
+    "query": {
+        "all_of_a": {"filter": {"from": "a", "where": "n >= 0"}},
+        "some_of_b": {"filter": {"from": "b", "where": "n % 10 = 0"}},
+        "both": {"union": {"from": ["all_of_a", "some_of_b"]}},
+    },
+    "outputs": ["both"],
+    "fragments": {
+        "fa": {"operators": ["all_of_a"], "replicas": ["n1"], "standby": ["n3"], "checkpoint": "1s"},
+        "fb": {"operators": ["some_of_b"], "replicas": ["n2"], "standby": ["n3"], "checkpoint": "1s"},
+        "fc": {"operators": ["both"], "replicas": ["n4", "n5"]},
+    },
+    "clients": {"client": {"reads": ["both"]}},
+    "coordinator": {"budget": 1, "adapt": "2s", "margin": 0.2},
+}
+#: Divided by one key all the way: four partitions, then two, then two again.
+_DIVIDED = _with(
+    _TUPLES,
+    nodes=["n1", "n2", "n3"],
+    query={
+        "again": {"map": {"from": "same", "compute": {"key": "key", "price": "price", "qty": "2 * qty"}}},
+    },
+    outputs=["again"],
+    fragments={
+        "f1": {"operators": ["all"], "replicas": [["n1"]] * 4, "partitions": 4, "key": dict.fromkeys("abc", "key")},
+        "f2": {"operators": ["same"], "replicas": [["n2"]] * 2, "partitions": 2, "key": {"all": "key"}},
+        "f3": {"operators": ["again"], "replicas": [["n3"]] * 2, "partitions": 2, "key": {"same": "key"}},
+    },
+    clients={"client": {"reads": ["again"]}},
+)
 _LITTLE = {"limits": {"input_bytes": 6_000}}
 _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = {
     "what comes back is old": (
@@ -318,6 +362,43 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "16s", "kind": "restart", "target": "n2a"},
         ],
     ),
+    "all that a standby holds is damaged": (
+        _BACKED,
+        {},
+        [
+            *({"at": "6s", "kind": "flip", "target": "n2b"} for _ in range(16)),
+            {"at": "6100ms", "kind": "kill", "target": "n2a", "for": "8s"},
+        ],
+    ),
+    "the newest checkpoint is damaged": (
+        _BACKED,
+        {},
+        [
+            {"at": "6s", "kind": "flip", "target": "n2b"},
+            {"at": "6s", "kind": "kill", "target": "n2a", "for": "8s"},
+        ],
+    ),
+    "an order comes from the past": (
+        _COORDINATED,
+        {},
+        [
+            {"at": "4s", "kind": "kill", "target": "n1a", "for": "1500ms"},
+            {"at": "4s", "kind": "delay", "from": "coordinator", "to": "n1b", "by": "9s", "one_way": True, "for": "1s"},
+            {"at": "4700ms", "kind": "restart", "target": "coordinator"},
+            {"at": "7s", "kind": "kill", "target": "n1a", "for": "2s"},
+        ],
+    ),
+    "a standby reads everything again, and slowly": (
+        _with(_BACKED, defaults={"x": "1s"}, fragments={"f2": {"checkpoint": "8s"}}),
+        {"limits": {"slice_rows": 10}, "turn_us": 25_000},
+        [
+            {"at": "7800ms", "kind": "kill", "target": "n2a", "for": "9500ms"},
+            # How soon a lost partition is restored is asked only where everybody hears the coordinator.
+            {"at": "7800ms", "kind": "cut", "from": "coordinator", "to": "source:a", "for": "9500ms"},
+        ],
+    ),
+    "rates are others than was thought": (_RATES, {}, []),
+    "divided by one key": (_DIVIDED, {}, [{"at": "5s", "kind": "cut", "target": "source:b", "for": "3s"}]),
 }
 
 
@@ -348,6 +429,15 @@ KILLS: dict[str, str] = {
     "standby-acknowledges-what-it-lacks": "neighbours that run alone die",
     "nobody-takes-over": "neighbours that run alone die",
     "recovering-counts-as-served": "neighbours that run alone die",
+    "standby-acknowledges-its-newest": "the newest checkpoint is damaged",
+    "begins-from-nothing-in-any-case": "all that a standby holds is damaged",
+    "helper-serves-before-it-has-caught-up": "a standby reads everything again, and slowly",
+    "helper-leaves-too-early": "neighbours that run alone die",
+    "order-of-the-past-followed": "an order comes from the past",
+    "old-active-goes-first": "rates are others than was thought",
+    "nobody-begins-anew": "all that a standby holds is damaged",
+    "range-of-the-neighbour": "divided by one key",
+    "last-of-a-range-left-out": "divided by one key",
 }
 
 
