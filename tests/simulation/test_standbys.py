@@ -275,6 +275,7 @@ def spoil(cluster: SimCluster, node: str) -> None:
     for path, file in cluster.disks[node].files.items():
         if path.suffix == ".checkpoint":
             file.written[len(file.written) // 2] ^= 1
+            cluster.ended(cluster.began("flip", (node,)))  # whoever judges the run knows of it
 
 
 async def seen(cluster: SimCluster, what: str) -> None:
