@@ -20,7 +20,7 @@ from spe.problems import Problems
 from spe.states import NodeState
 from spe.times import MILLISECOND, SECOND
 
-#: How many faults a run may have.
+#: How many faults a run has, but for the rest of the last pattern; none has more than the last of these.
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
 #: Share of the runs that have one lasting failure.
 _LASTING: Final = 0.25
@@ -71,7 +71,8 @@ class _Drawing:
             at = self._grid(random.randrange(self._from_us, self._to_us))
             drawn = of_standbys if of_standbys and random.random() < _OF_STANDBYS else kinds
             found += random.choice(drawn)(self, at)
-        return sorted((e for e in found[:count] if e["at"] < self._to_us), key=lambda e: e["at"])
+        found = found[: COUNTS[-1]]  # what began is not left half done for less than that
+        return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
 
     def _lasting(self) -> list[Entry]:
         """One failure that lasts: only in a time without change a path that is left promises anything (P1)."""
@@ -303,11 +304,16 @@ class _Drawing:
 
     def _damaged(self, at: int) -> Iterator[Entry]:
         """A partition is lost, and what its standbys hold is damaged: mostly a file of many, at times all."""
-        of = self._random.choice(self._backed)
-        flips = self._random.choice([1, 3, 8])
+        further = [of for of in self._backed if not self._reads_sources(of)]  # the others can begin from nothing
+        of = self._random.choice(further or self._backed)
+        flips = self._random.choice([1, 6, 15])
         for node in self._plan.standbys[of].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(flips))
-        yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND)
+        lasts = show_duration(self._random.choice([1, 4, 8]) * SECOND)
+        yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
+
+    def _reads_sources(self, of: PartitionId) -> bool:
+        return any(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
 
 
 def _links(plan: Plan) -> list[tuple[str, str]]:
