@@ -81,6 +81,8 @@ class Coordinator(Bystander):
         self._number = self._store.last_number()
         self._open: dict[int, Decision] = {}
         self._superseded: str | None = None
+        #: Latest epoch that we were told of.
+        self._later = 0
         self._unwritten = False
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
@@ -102,6 +104,7 @@ class Coordinator(Bystander):
                 nursery.start_soon(self._plan_actives)
                 nursery.start_soon(self._keep_notes)
                 await self._decide()
+                await self._remember_later()
                 nursery.cancel_scope.cancel()
         finally:
             self._store.close()
@@ -113,6 +116,13 @@ class Coordinator(Bystander):
             await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 await self._order(decision)
+
+    async def _remember_later(self) -> None:
+        """Whatever the clock says: who is started here again begins later than the one that is followed now."""
+        try:
+            await self._store.heard_of(self._later)
+        except OSError as error:
+            self._env.trace.event("epoch_not_kept", why=str(error))
 
     async def _keep_notes(self) -> None:
         """Writes what was answered to orders, a moment later."""
@@ -188,6 +198,7 @@ class Coordinator(Bystander):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} for a coordinator")
         decision = self._open.pop(message.number, None)
         if message.epoch > self._epoch:
+            self._later = max(self._later, message.epoch)
             self._superseded = (
                 f"{peer} follows a coordinator that began later (epoch {message.epoch}, ours {self._epoch})"
             )

@@ -60,10 +60,14 @@ class CoordinatorStore:
         """A new epoch, larger than all before it and at least as large as asked for.  Raises OSError."""
         (before,) = self._database.execute("SELECT coalesce(max(number), 0) FROM epoch").fetchone()
         epoch = max(int(before) + 1, at_least)
+        await self.heard_of(epoch)
+        return epoch
+
+    async def heard_of(self, epoch: int) -> None:
+        """The next one begins later than this.  Raises OSError."""
         self._database.execute("DELETE FROM epoch")
         self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
         await self.write()
-        return epoch
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         found: dict[PartitionId, set[NodeId]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -314,14 +315,14 @@ class NodeProcess:
         async with self._keeping_epoch:  # of two at once the later one is what stays
             path = PurePosixPath("nodes", self._node, "epoch")
             try:
-                await self._env.storage.write_atomic(path, str(self._epoch).encode())
+                await self._env.storage.write_atomic(path, _with_checksum(str(self._epoch)))
             except OSError as error:
                 self._env.trace.event("epoch_not_kept", why=str(error))
 
     def _known_epoch(self) -> int:
         path = PurePosixPath("nodes", self._node, "epoch")
         try:
-            return int(self._env.storage.read(path)) if self._env.storage.exists(path) else 0
+            return int(_without_checksum(self._env.storage.read(path))) if self._env.storage.exists(path) else 0
         except (OSError, ValueError) as error:
             self._env.trace.event("epoch_damaged", path=str(path), why=str(error))
             return 0
@@ -640,6 +641,18 @@ class NodeProcess:
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+def _with_checksum(text: str) -> bytes:
+    return f"{text} {zlib.crc32(text.encode()):08x}".encode()
+
+
+def _without_checksum(data: bytes) -> str:
+    """Raises ValueError."""
+    text = data.decode().partition(" ")[0]
+    if _with_checksum(text) != data:
+        raise ValueError("the checksum does not fit")
+    return text
 
 
 def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:

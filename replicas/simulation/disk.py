@@ -180,13 +180,9 @@ class SimDisk:
         if self.sync_gate is not None:
             await self.sync_gate.wait()
 
-    def flip(self, random: Random, folder: PurePosixPath, *, but: str = "") -> PurePosixPath | None:
-        """Turns one bit of one file below a folder; which file, or None where there is none with bytes in it.
-
-        Args:
-          but: the name of files that it leaves as they are.
-        """
-        found = sorted(p for p, f in self.files.items() if f.written and folder in p.parents and p.name != but)
+    def flip(self, random: Random, folder: PurePosixPath) -> PurePosixPath | None:
+        """Turns one bit of one file below a folder; which file, or None where there is none with bytes in it."""
+        found = sorted(p for p, f in self.files.items() if f.written and folder in p.parents)
         if not found:
             return None
         path = random.choice(found)

@@ -166,8 +166,7 @@ class FaultDriver:
                 return f"{host} has the only copy of its stream"
             if why := self._alone(host):
                 return why
-            # An epoch has no checksum: one that turns into a later one is followed until that comes.
-            path = self._cluster.disks[host].flip(self._random, PurePosixPath("."), but="epoch")
+            path = self._cluster.disks[host].flip(self._random, PurePosixPath("."))
             if path is None:
                 return f"{host} has no files"
             self._damaged.add(host)

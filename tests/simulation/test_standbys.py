@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -388,3 +389,40 @@ def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
     met = play(plan, script)
     assert tentative(met) == 0
     assert met.longest_gap_us("c", (2 * SECOND, 14 * SECOND)) < SECOND // 2
+
+
+def test_a_damaged_epoch_is_no_later_one() -> None:
+    """H6: followed, it would disable every coordinator until the clock comes there."""
+    plan = with_standbys(longer(make_plan(1), 16))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(2)
+        cluster.kill("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.kill("n1b")
+        cluster.disks["n1b"].files[PurePosixPath("nodes/n1b/epoch")].written[2] ^= 4
+        cluster.ended(cluster.began("flip", ("n1b",)))
+        cluster.restart("n1b")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    assert any("epoch_damaged" in line for line in play(plan, script).log)
+
+
+def test_whoever_follows_a_superseded_coordinator_begins_later_whatever_the_clock_says() -> None:
+    """H6: nodes have heard of an epoch that the clock will only come to in years."""
+    plan = with_standbys(longer(make_plan(1), 16))
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(2)
+        later = cluster.env("n1b").clock.wall_us() + 10**15  # thirty years
+        cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
+        cluster.kill("n1a")
+        await seen(cluster, "coordinator ended:")
+        cluster.restart(COORDINATOR)
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
+    play(plan, script)
