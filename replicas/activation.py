@@ -134,7 +134,9 @@ class Activation:
           ConfigError: the planner cannot do it; it says why.
         """
         topology = topology_of(self._plan, rates)
-        problem = Problem(topology, self.budget, costs_of(self._plan, topology, unable))
+        costs = costs_of(self._plan, topology, unable)
+        most = Problem(topology, 0, costs).most
+        problem = Problem(topology, min(self.budget, most) if unable else self.budget, costs)
         found = make_plan(problem, self._algorithm, now=_no_clock)
         ids = partitions_of(self._plan, topology)
         mask = np.array([[id in self.active and id not in unable for id in ids]])

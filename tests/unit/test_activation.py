@@ -118,6 +118,8 @@ def test_whose_node_is_dead_is_not_chosen_and_does_not_count() -> None:
     choice = one.choose(rates(10, 40, 20, 0), [part(1)])
     assert choice.active == {part(0), part(2)}
     assert choice.before == 0
+    assert one.choose(rates(10, 40, 20, 0), [part(0), part(1)]).active == {part(2)}
+    assert one.choose(rates(10, 40, 20, 0), [part(0), part(1), part(2)]).active == frozenset()
 
 
 def test_a_plan_that_fills_less_is_no_reason_to_give_up_a_better_one() -> None:
