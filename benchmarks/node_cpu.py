@@ -27,7 +27,7 @@ from spe.wire.codec import ElementEncoder
 
 #: Tuples per batch, and batches of a segment; what the ratio should not exceed.
 SHAPES = ((10, 10_000, 6.0), (100, 4_000, 5.0), (1_000, 500, 3.0), (10_000, 150, 3.0))
-#: What a source sends in one go when it has much to send (replicas.serving.PULL_BYTES).
+#: What the feeder sends in one go.
 SEND_BYTES = 256 << 10
 
 

@@ -51,7 +51,7 @@ from spe.wire.messages import (
 Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
-PULL_BYTES = 256 << 10
+PULL_BYTES = 512 << 10
 #: Longest wait for the next part of a snapshot; the first one takes as long as encoding all of it.
 SNAPSHOT_SECONDS = 10.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
