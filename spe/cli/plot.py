@@ -12,6 +12,8 @@ _WIDTH: Final = 12
 #: Of a panel in the file, and the room around its lines.
 _PANEL: Final = (420, 260)
 _MARGIN: Final = (60, 40, 16, 40)  # left, top, right, bottom
+#: Panels beside each other, at most.
+_ABREAST: Final = 4
 #: Of the lines, one after the other, told apart by the colour-blind as well (Okabe and Ito).
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 #: Room that the number of a mark on the x axis takes.
@@ -60,10 +62,14 @@ def bars(values: Sequence[float]) -> list[str]:
 
 
 def svg(panels: Sequence[Panel]) -> str:
-    """The panels side by side, as the text of an SVG file."""
+    """The panels side by side, as the text of an SVG file; more than four in rows below each other."""
     width, height = _PANEL
-    parts = [_panel(panel, at * width) for at, panel in enumerate(panels)]
-    size = f'width="{width * len(panels)}" height="{height}"'
+    rows = [panels[at : at + _ABREAST] for at in range(0, len(panels), _ABREAST)]
+    parts = []
+    for down, row in enumerate(rows):
+        drawn = "".join(_panel(panel, at * width) for at, panel in enumerate(row))
+        parts.append(f'<g transform="translate(0,{down * height})">\n{drawn}</g>\n' if down else drawn)
+    size = f'width="{width * max(map(len, rows), default=0)}" height="{height * len(rows)}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n'
         f'<rect {size} fill="white"/>\n{"".join(parts)}</svg>\n'
