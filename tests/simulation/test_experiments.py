@@ -86,6 +86,18 @@ def test_tentative_tuples_are_as_few_as_a_silent_stream_allows(tmp_path: Path) -
     assert delay["outage_s"] == process["outage_s"] == delay["failure_s"]
 
 
+def test_what_is_found_is_what_of_says_and_ic_misleads_where_streams_are_joined(tmp_path: Path) -> None:
+    rows = results("fidelity", tmp_path)
+    for row in rows:
+        assert row["accuracy"] == pytest.approx(row["of"], abs=0.05)
+        assert row["ic"] > row["of"]
+    at = {(row["query"], row["planner"], row["budget"]): row for row in rows}
+    by_of, by_ic = at["jams", "dynamic", 4], at["jams", "best IC of whole trees", 4]
+    assert by_ic["ic"] > by_of["ic"]
+    assert by_ic["accuracy"] < by_of["accuracy"]
+    assert at["top-100 pages", "greedy", 4]["of"] < at["top-100 pages", "structure-aware", 4]["of"]
+
+
 @pytest.mark.processes
 def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -> None:
     """Times are the machine's; what comes is not."""
