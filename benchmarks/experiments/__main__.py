@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.experiments import (
     bound,
     chains,
+    checkpointing,
     delaying,
     fast,
     fidelity,
@@ -34,6 +35,7 @@ EXPERIMENTS = {
     "healing": healing,
     "fidelity": fidelity,
     "recovery": recovery,
+    "checkpointing": checkpointing,
 }
 
 

@@ -99,6 +99,15 @@ def test_what_is_found_is_what_of_says_and_ic_misleads_where_streams_are_joined(
 
 
 @pytest.mark.processes
+def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
+    """How much is the machine's."""
+    without, each_second = results("checkpointing", tmp_path)
+    assert (without["against_none"], without["standby_cpu"]) == (1, None)
+    assert each_second["against_none"] > 1
+    assert each_second["standby_cpu"] > 0
+
+
+@pytest.mark.processes
 def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -> None:
     """Times are the machine's; what comes is not."""
     for row in results("healing", tmp_path):
