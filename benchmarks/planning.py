@@ -26,6 +26,9 @@ CHAINS = {
 }
 #: Tasks, and CPU seconds that a plan may take.
 LIMITS = {1_000: 1.0, 10_000: 10.0}
+#: Random topologies with joins, splits and merges: their operators, so that they have about 1,000 tasks, and how many.
+GENERAL = Shape(operators=10, parallelism=(50, 90))
+GENERAL_MANY = 5
 #: Random topologies of about 40 tasks.
 PROVED = 10
 
@@ -54,6 +57,7 @@ def run(_: argparse.Namespace) -> None:
             demand(found[0].cost <= problem.budget, "the plan costs more than its budget")
             what = f"structure-aware, {tasks:,} tasks, {name}, half of them"
             rows.append([what, f"{seconds:.2f} s", f"OF {found[0].value:.3g}", verdict(seconds / limit, 1.0), CHECKED])
+    rows.append(_general())
     for name, kinds in CHAINS.items():
         topology = chain(10_000, kinds)
         plans = np.random.default_rng(2).random((1, topology.tasks)) < 0.9
@@ -67,6 +71,22 @@ def run(_: argparse.Namespace) -> None:
         rows,
         ["One CPU; wall time for the exact planner."],
     )
+
+
+def _general() -> list[str]:
+    """Structure-aware plans of half of the tasks; the slowest counts."""
+    random = np.random.default_rng(5)
+    topologies = [random_topology(GENERAL, random) for _ in range(GENERAL_MANY)]
+    took, plans = [], []
+    for topology in topologies:
+        problem = Problem(topology, topology.tasks // 2)
+        took.append(cpu_for(lambda problem=problem: plans.append(structure_aware(problem))))
+        demand(plans[-1].cost <= problem.budget, "the plan costs more than its budget")
+    tasks = [topology.tasks for topology in topologies]
+    what = f"structure-aware, {GENERAL_MANY} random topologies of {min(tasks):,} to {max(tasks):,} tasks, half of them"
+    values = [plan.value for plan in plans]
+    found = f"OF {min(values):.3g} to {max(values):.3g}"
+    return [what, f"{median(took):.2f} s ({max(took):.2f})", found, verdict(max(took) / LIMITS[1_000], 1.0), CHECKED]
 
 
 def _proved() -> list[list[str]]:
