@@ -98,6 +98,13 @@ def test_what_is_found_is_what_of_says_and_ic_misleads_where_streams_are_joined(
     assert at["top-100 pages", "greedy", 4]["of"] < at["top-100 pages", "structure-aware", 4]["of"]
 
 
+def test_who_is_active_recovers_first_and_half_of_them_say_something_before_the_rest_is_back(tmp_path: Path) -> None:
+    active, checkpoint, half = results("recovery", tmp_path)
+    assert active["tentative_s"] is checkpoint["tentative_s"] is None, "all is there, or nothing"
+    assert active["recovered_s"] < half["tentative_s"] < half["recovered_s"] <= half["caught_up_s"]
+    assert active["recovered_s"] < checkpoint["recovered_s"]
+
+
 @pytest.mark.processes
 def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
     """How much is the machine's."""
