@@ -225,6 +225,25 @@ def test_spe_plan_with_domains_and_of_a_configuration(capsys: pytest.CaptureFixt
     assert "3 replicas for 3 of 3; OF 0.5000" in capsys.readouterr().out
 
 
+def test_spe_plan_of_a_configuration_with_standbys_knows_who_can_run_where(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what has one replica and a standby can be lost, and be replicated; its place is the standby's."""
+    assert execute(["plan", str(CONFIGS / "traffic.yaml"), "--budget", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "(10 can fail)" in said
+    assert "5 replicas for 5 of 5" in said
+    assert "n1 " in said
+    assert "b1" in said
+    assert execute(["plan", str(CONFIGS / "traffic.yaml"), "--budget", "11"]) == 2
+    assert "a budget of 11 is beyond all tasks" in capsys.readouterr().err
+
+
+def test_rates_of_zero_everywhere_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("cars_1: [0]\ncars_2: [0]\nreports: [0]\n")
+    assert execute(["plan", str(CONFIGS / "traffic.yaml"), "--budget", "1", "--rates", str(rates)]) == 2
+    assert "no sink has any output: all rates (or weights) are zero" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import combinations, product
 from random import Random
 
@@ -95,6 +96,22 @@ def test_the_losses_of_a_join_and_of_a_union() -> None:
 def test_fidelity_with_one_task_failed(topology: Topology, alone: list[float]) -> None:
     running = Running(topology, np.ones(topology.tasks, np.bool_))
     assert running.values([[t] for t in range(topology.tasks)], alive=False) == pytest.approx(alone)
+
+
+def test_a_sink_counts_by_its_weight() -> None:
+    """Two sinks of equal rates, one three times as important: every planner keeps that one."""
+    sources = [OperatorSpec(name, 1, {}, rates=[10], fails=False) for name in "ab"]
+    sinks = [
+        OperatorSpec("light", 1, {"a": ONE}, weight=1.0),
+        OperatorSpec("heavy", 1, {"b": ONE}, weight=3.0),
+    ]
+    topology = Topology([*sources, *sinks])
+    alive = np.ones((2, 4), np.bool_)
+    alive[0, 2] = alive[1, 3] = False
+    assert fidelity(topology, alive) == pytest.approx([0.75, 0.25])
+    for plan in (dynamic, greedy, structure_aware, partial(exact, now=time.monotonic)):
+        found = plan(Problem(topology, 1))
+        assert (set(found.tasks), found.value) == ({3}, pytest.approx(0.75))
 
 
 def test_the_optimum_by_budget() -> None:
