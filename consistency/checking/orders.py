@@ -111,11 +111,11 @@ class _Checker:
         ):
             what = f"it stands by again, and nobody else has served it for {self._settle_us / 1e6:.3f} s"
             yield Finding("H5", "a served partition is not given up", order.at_us, order.replica, what)
-        budget = self._plan.coordinator.budget
         if self.calm and any(f"'{order.partition}'" in text for text in self.chosen[:-1]):
             left = sum(_serves(before[-1].world, f"{of}@{n}") for of, n in self._standbys()) - 1
-            if left == budget - 1:
-                what = f"{left} standbys are left that run, of the {budget} that may"
+            wanted = min(self._plan.coordinator.budget, self.chosen[-1].count("'") // 2)
+            if left == wanted - 1:
+                what = f"{left} standbys are left that run, of the {wanted} that were chosen"
                 yield Finding("H7", "first a new one runs", order.at_us, order.replica, what)
 
     def _before(self, at_us: int) -> Sequence[Interval]:

@@ -64,6 +64,7 @@ def _buffers(history: History, counters: Counters) -> Iterator[Finding]:
 def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
     """Every input of every replica and client has its MAIN, and nothing else."""
     feeds: dict[tuple[str, Channel], dict[int, str]] = {}
+    states: dict[str, NodeState] = {}
     for event in history:
         match event:
             case Opened(_, consumer, channel, _, generation, mode):
@@ -73,15 +74,17 @@ def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator
                     feeds[consumer, channel][generation] = mode
             case Closed(_, consumer, channel, generation):
                 feeds.get((consumer, channel), {}).pop(generation, None)
-            case StateChanged(_, replica, NodeState.RECOVERING):
-                for key in [k for k in feeds if k[0] == replica]:
-                    feeds[key].clear()
+            case StateChanged(_, replica, state):
+                states[replica] = state
+                if state is NodeState.RECOVERING:
+                    for key in [k for k in feeds if k[0] == replica]:
+                        feeds[key].clear()
             case ProcessUp(_, host) | ProcessDown(_, host):
                 for key in [k for k in feeds if host_of(k[0]) == host]:
                     feeds[key].clear()
+                states = {replica: state for replica, state in states.items() if host_of(replica) != host}
     if not feeds:
         return
-    states = {e.replica: e.state for e in history if isinstance(e, StateChanged)}
     for consumer, channel in _wanted(plan, states):
         counters.add("subscriptions checked at the end")
         modes = list(feeds.get((consumer, channel), {}).values())

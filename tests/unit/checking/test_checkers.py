@@ -432,6 +432,9 @@ GOOD_ORDERS = {
     "a place was given up": SERVED + "5 note n1a evicted consumers=x\n" + order(9, "replay"),
     "a later coordinator": order(1, "install") + order(2, "retire", epoch=2) + SERVED,
     "it forgot, for its disk was full": order(1, "install", epoch=2) + "2 down n1b\n2 up n1b\n" + order(3, "install"),
+    "fewer are chosen than may run": SERVED
+    + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=[] of=1\n"
+    + RETIRES,
     "an older one is refused": order(1, "install", epoch=2) + order(2, "install").strip() + "over\n",
 }
 BAD_ORDERS = {
@@ -446,7 +449,15 @@ BAD_ORDERS = {
 
 @pytest.mark.parametrize("text", GOOD_ORDERS.values(), ids=GOOD_ORDERS.keys())
 def test_orders_that_harm_nobody(text: str) -> None:
-    assert verdict(text, plan=standing_by()).findings == []
+    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
+    assert verdict(text, plan=plan).findings == []
+
+
+def test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads() -> None:
+    """It ran before its process died; the run ended in the moment in which that came back."""
+    again = "\n5 down n1b\n5 up coordinator\n5 up n1b"
+    assert found(calm() + again, premise=Premise()) == {("quiet", "every input is read")}
+    assert found(calm() + again, premise=Premise(), plan=standing_by()) == set()
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
