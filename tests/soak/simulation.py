@@ -32,11 +32,13 @@ from tests.mutants.scripted import KILLS, scripted
 MOST_SHRUNK = 10
 
 
-def seeds_until(deadline: float, first: int) -> Iterator[int]:
+def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Iterator[int]:
+    """``standbys``: only those whose configuration has some, about one in six."""
     for seed in count(first):
         if time.monotonic() >= deadline:
             return
-        yield seed
+        if not standbys or any("standby" in f for f in random_scenario(seed).config["fragments"].values()):
+            yield seed
 
 
 def regression(number: int) -> Scenario:
@@ -53,12 +55,12 @@ def living_mutants() -> list[str]:
     ]
 
 
-def soak(hours: float, first: int, folder: Path, processes: int) -> Sums:
+def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bool = False) -> Sums:
     """Plays, and writes the report again every few minutes, so that a soak that is stopped has told what it found."""
     folder.mkdir(parents=True)
     deadline = time.monotonic() + hours * 3600
     sums, progress, written = Sums(), Progress(None), time.monotonic()
-    for result in play_all(random_scenario, seeds_until(deadline, first), processes=processes):
+    for result in play_all(random_scenario, seeds_until(deadline, first, standbys=standbys), processes=processes):
         sums.add(result)
         progress.show(sums)
         if not result.holds:
@@ -93,12 +95,13 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--first", type=int, default=int(time.time()), help="first seed; the time of day if not given")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--standbys", action="store_true", help="only clusters with standbys")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     folder = given.folder or Path("runs") / f"soak-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
     print(f"report in {folder}", flush=True)
-    sums = soak(given.hours, given.first, folder, given.processes)
+    sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys)
     alive = living_mutants()
     broken = [r for n in range(len(list(REGRESSIONS.glob("*.json")))) if not (r := play(regression, n)).holds]
     report(folder, sums, alive, broken)
