@@ -20,6 +20,7 @@ from benchmarks.experiments import (
     recovery,
     serialisation,
     switching,
+    takeover,
 )
 from benchmarks.experiments.results import print_table, write
 
@@ -36,6 +37,7 @@ EXPERIMENTS = {
     "fidelity": fidelity,
     "recovery": recovery,
     "checkpointing": checkpointing,
+    "takeover": takeover,
 }
 
 

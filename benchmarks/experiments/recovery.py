@@ -15,7 +15,7 @@ input of its window, twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -189,21 +189,29 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _configuration(case: Case, lasts_us: int) -> dict[str, Any]:
-    sources = {
-        f"s{i}": {
-            "from": {
-                "generator": {
-                    "name": "sequence",
-                    "rate": TASKS * case.rate // SCALE,
-                    "seed": i,
-                    "burst": "500ms",  # fewer, larger batches, for the simulator's sake
-                    "duration": f"{lasts_us // SECOND}s",
-                }
-            },
-            "boundary": "500ms",
-        }
-        for i in range(1, SOURCES + 1)
+    generator = {
+        "name": "sequence",
+        "rate": TASKS * case.rate // SCALE,
+        "burst": "500ms",  # fewer, larger batches, for the simulator's sake
+        "duration": f"{lasts_us // SECOND}s",
     }
+    sources = {
+        f"s{i}": {"from": {"generator": generator | {"seed": i}}, "boundary": "500ms"} for i in range(1, SOURCES + 1)
+    }
+    timing = {"bucket": "500ms", "defaults": {"x": f"{X_US // MILLISECOND}ms", "alpha": 0.9, "policy": "process"}}
+    return timing | tree(sources, LEVELS, case.window, case.checkpoint, case.active)
+
+
+def tree(
+    sources: dict[str, Any], levels: Sequence[int], window: int, checkpoint: str, active: Collection[tuple[int, int]]
+) -> dict[str, Any]:
+    """A configuration but for its times: levels of tasks, each task on a node of its own, its backup on the level's.
+
+    Args:
+      window: seconds.
+      checkpoint: interval of the backups' checkpoints.
+      active: tasks that have an active replica, as (parallelism of the level, partition).
+    """
     query: dict[str, Any] = {
         f"of_{name}": {"map": {"from": name, "compute": {"n": "n", "key": f"n * {SOURCES} + {at}"}}}
         for at, name in enumerate(sources)
@@ -211,27 +219,25 @@ def _configuration(case: Case, lasts_us: int) -> dict[str, Any]:
     query["merged"] = {"union": list(query)}
     fragments: dict[str, Any] = {}
     before, operators = "merged", list(query)
-    for at, level in enumerate(LEVELS):
-        task = _task(before, level, case.window, f"n % {2 << at} < {1 << at}")
+    for at, level in enumerate(levels):
+        task = _task(before, level, window, f"n % {2 << at} < {1 << at}")
         query |= task
         name, operators = list(task)[-1], [*operators, *task]
         primary = [[f"n{level}_{p}"] for p in range(level)]
         backup = [[f"b{level}"] for _ in range(level)]
-        active = [(level, p) in case.active for p in range(level)]
+        both = [(level, p) in active for p in range(level)]
         fragments[f"f{level}"] = {
             "operators": operators,
             "key": "n",
             "partitions": level,
-            "replicas": [n + (b if a else []) for n, b, a in zip(primary, backup, active, strict=True)],
-            "standby": [[] if a else b for b, a in zip(backup, active, strict=True)],
-            "checkpoint": case.checkpoint,
+            "replicas": [n + (b if a else []) for n, b, a in zip(primary, backup, both, strict=True)],
+            "standby": [[] if a else b for b, a in zip(backup, both, strict=True)],
+            "checkpoint": checkpoint,
         }
         before, operators = name, []
     return {
         "cluster": "recovery",
-        "bucket": "500ms",
-        "defaults": {"x": f"{X_US // MILLISECOND}ms", "alpha": 0.9, "policy": "process"},
-        "nodes": [*(f"n{level}_{p}" for level in LEVELS for p in range(level)), *(f"b{level}" for level in LEVELS)],
+        "nodes": [*(f"n{level}_{p}" for level in levels for p in range(level)), *(f"b{level}" for level in levels)],
         "sources": sources,
         "query": query,
         "outputs": [before],
