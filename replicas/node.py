@@ -250,9 +250,10 @@ class NodeProcess:
     async def _take_checkpoint(self, standby: Standby, store: CheckpointStore, maker: str) -> None:
         data = await self._fetch_snapshot(standby.id, maker)
         if isinstance(data, str):
-            standby.failed()
-            self._tell_of_trouble(standby, f"{maker}: {data}")
+            if standby.failed() > 1:  # once may be chance: whoever ran it a moment ago has died, or stands by itself
+                self._tell_of_trouble(standby, f"{maker}: {data}")
             return
+        standby.came()
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
             if standby.useful(snapshot):

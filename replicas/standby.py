@@ -48,8 +48,8 @@ class Standby:
         #: How far the maker was when we asked: what it sends is no older.
         self._asked_at: tuple[int, int] | None = None
         self._crowded: set[str] = set()
-        #: The last one did not come.
-        self._failed = False
+        #: Those that did not come, since one did.
+        self._failures = 0
         self.checkpoints = 0
         #: Why no checkpoint could be taken last time; "" where one could.
         self.trouble = ""
@@ -94,7 +94,7 @@ class Standby:
 
     def wish(self, now: int) -> str | None:
         """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
-        if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failed else self._every_us):
+        if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failures else self._every_us):
             return None
         able = {p: o for p, o in self._told.items() if o.state in self._giving(p)}
         best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
@@ -103,7 +103,7 @@ class Standby:
         nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
         if nothing_new and self._positions == self._held:
             return None
-        self._looked_at, self._failed = now, False
+        self._looked_at = now
         self._asked_at = (able[best].last_id, able[best].frontier)
         return best
 
@@ -117,9 +117,14 @@ class Standby:
             return (NodeState.STABLE,)
         return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
 
-    def failed(self) -> None:
-        """What we asked for did not come."""
-        self._failed = True
+    def failed(self) -> int:
+        """What we asked for did not come; how often now, one after the other."""
+        self._failures += 1
+        return self._failures
+
+    def came(self) -> None:
+        """What we asked for is here, whether it is of use or not."""
+        self._failures = 0
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:
         """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
