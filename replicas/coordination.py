@@ -21,6 +21,8 @@ from spe.wire.messages import OutputStatus
 
 #: An order that was not answered, or had no effect yet, is given again after this.
 REPEAT_US: Final = 1_000_000
+#: How much longer a disk that may hold a state is waited for before all is made again.
+_FOR_A_STATE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class _Partition:
       running: state of each replica that answers, by node.
       unserved_since: since when nobody serves it; None: somebody does.
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
+      frontier: stable frontier of each, microseconds of tuple time.
+      mark: how far those that helped out were when all seemed well; None: not all is.
       lacking_since: of those that run and can go on from nothing that is left: since when.
       asked_at: when each order was given last.
       refused_at: when a node said last that it does not follow one.
@@ -48,6 +52,8 @@ class _Partition:
     unserved_since: int | None
     running: dict[NodeId, NodeState] = field(default_factory=dict)
     wanted: set[NodeId] = field(default_factory=set)
+    frontier: dict[NodeId, int] = field(default_factory=dict)
+    mark: int | None = None
     lacking_since: dict[NodeId, int] = field(default_factory=dict)
     asked_at: dict[Decision, int] = field(default_factory=dict)
     refused_at: dict[NodeId, int] = field(default_factory=dict)
@@ -74,6 +80,7 @@ class Coordination:
         self._before = {id: _before(plan, id) for id in plan.standbys}
         #: Smallest id that each replica of a partition still has in all its outputs.
         self._first: dict[PartitionId, dict[NodeId, int]] = {}
+        self._replays_at: dict[Decision, int] = {}
 
     # --- news ---
 
@@ -109,6 +116,7 @@ class Coordination:
             one.running.pop(node, None)
         else:
             one.running[node] = NodeState(output.state)
+            one.frontier[node] = output.frontier
         if output is not None and output.lacking:
             one.lacking_since.setdefault(node, now)
         else:
@@ -155,8 +163,10 @@ class Coordination:
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
-                if now - one.asked_at.get(decision, now - REPEAT_US) >= REPEAT_US:
-                    one.asked_at[decision] = now
+                # What lies before several partitions begins anew once for all of them.
+                asked_at = self._replays_at if decision.verb == "replay" else one.asked_at
+                if now - asked_at.get(decision, now - REPEAT_US) >= REPEAT_US:
+                    asked_at[decision] = now
                     found.append(decision)
         return found
 
@@ -170,9 +180,15 @@ class Coordination:
         meant = {*self._plan.placement[id], *one.wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
         steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
-        if helping and steady and all(s is NodeState.STABLE for s in one.running.values()):
-            return [Decision("retire", ReplicaId(*id, helping[-1]))]
-        return []
+        if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
+            one.mark = None
+            return []
+        # Who was frozen wakes as what he was: he must be as far as those that helped out meanwhile.
+        if one.mark is None:
+            one.mark = max(one.frontier[n] for n in helping)
+        if any(one.frontier[n] < one.mark for n in meant):
+            return []
+        return [Decision("retire", ReplicaId(*id, helping[-1]))]
 
     def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
         """Nobody serves it."""
@@ -188,7 +204,10 @@ class Coordination:
         able.sort(key=lambda n: now - one.refused_at.get(n, now - self._recovery_us) < self._recovery_us)
         if able:
             return [installs[able[0]]]
-        lacking = [now - one.lacking_since.get(n, now) >= self._recovery_us for n in one.running]
+        # Somebody who is away may hold a state, and come back with it.
+        away = any(n not in self._alive and self._plan.disk_us(ReplicaId(*id, n)) for n in self._plan.hosts(id))
+        patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
+        lacking = [now - one.lacking_since.get(n, now) >= patience_us for n in one.running]
         return self._replays(id) if lacking and all(lacking) else []
 
     def _replays(self, id: PartitionId) -> list[Decision]:

@@ -1,7 +1,7 @@
 """Orders to standbys cost work, never a result (docs/rules.md H): what may not come of any of them.
 
 A partition that is served is not given up for one that is not (H5), what is chosen to run is replaced and never taken
-away (H7), nothing begins anew while a state is left (H8), and a node goes by the latest coordinator (H6).
+away (H7), nothing begins anew while a state is left and at hand (H8), and a node goes by the latest coordinator (H6).
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class _Checker:
         self._plan = plan
         self._settle_us = bounds.settle_us
         self._hosts = {str(of): [f"{of}@{n}" for n in plan.hosts(of)] for of in plan.standbys}
+        #: Nodes that stand by for something: while one is away nobody knows what it holds.
+        self._backs = {str(n) for standbys in plan.standbys.values() for n in standbys.nodes}
         self.epochs: dict[str, int] = {}
         self.chosen: list[str] = []
         self.flips = 0
@@ -97,7 +99,8 @@ class _Checker:
         if order.epoch < latest:
             what = f"{order.verb} {order.replica} of epoch {order.epoch}, after one of {latest}"
             yield Finding("H6", "a node follows the latest coordinator", order.at_us, order.host, what)
-        if order.verb == "replay" and not self.forgotten and self.flips <= _FLIPS:
+        away = any(_unheard(one.world) & self._backs for one in self._before(order.at_us))
+        if order.verb == "replay" and not self.forgotten and self.flips <= _FLIPS and not away:
             what = f"{order.replica} begins anew, though {self.flips} files were damaged and nobody was given up"
             yield Finding("H8", "replay is the last resort", order.at_us, order.replica, what)
         if order.verb == "retire":
@@ -135,6 +138,9 @@ def _serves(world: World, replica: str) -> bool:
 
 def _held_up(one: Interval, host: str) -> bool:
     """May an order to this node have been on its way for long?"""
-    world, ends = one.world, {COORDINATOR, host}
-    links = {end for link in world.cut for end in link}
-    return bool(ends & (world.disturbed | world.down | one.shaken | links))
+    return bool({COORDINATOR, host} & (_unheard(one.world) | one.shaken))
+
+
+def _unheard(world: World) -> set[str]:
+    """Processes that somebody may take for dead."""
+    return {*world.disturbed, *world.down, *(end for link in world.cut for end in link)}

@@ -21,19 +21,24 @@ def plan() -> Plan:
     return replace(found, placement={PARTITION: (A,)}, standbys={PARTITION: Standbys((B, C), 1)})
 
 
+def output(state: NodeState, frontier: int) -> OutputStatus:
+    return OutputStatus("s1", 0, state, False, 0, frontier, 0, 1, 0.0)
+
+
 class World:
     """A coordinator, and what each node would answer; None: it is dead."""
 
     def __init__(self) -> None:
         self.coordination = Coordination(plan(), 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
+        self.frontier = {A: 0, B: 0, C: 0}
 
     def at(self, now: int) -> str:
         for node, state in self.nodes.items():
             if state is None:
                 self.coordination.lost(node, now)
             elif isinstance(state, NodeState):
-                self.coordination.heard(node, [OutputStatus("s1", 0, state, False, 0, 0, 0, 1, 0.0)], now)
+                self.coordination.heard(node, [output(state, self.frontier[node])], now)
             else:
                 self.coordination.heard(node, [], now)
         return " ".join(f"{d.verb}@{d.replica.node}" for d in self.coordination.decide(now))
@@ -93,6 +98,18 @@ def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() ->
     assert world.at(30) == "", "while something is broken two are better than one"
     world.nodes[B] = STABLE
     assert world.at(40) == "retire@n1b"
+
+
+def test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper() -> None:
+    """A frozen replica still says that it is STABLE; and what goes on meanwhile is nobody's fault."""
+    world = World()
+    world.nodes |= {A: STABLE, B: STABLE}
+    world.frontier = {A: 100, B: 900, C: 0}
+    assert world.at(10) == ""
+    world.frontier = {A: 890, B: 950, C: 0}
+    assert world.at(20) == ""
+    world.frontier = {A: 940, B: 1_000, C: 0}
+    assert world.at(30) == "retire@n1b"
 
 
 def test_helpers_retire_one_after_the_other_the_last_first() -> None:
@@ -202,3 +219,31 @@ def test_a_helper_that_does_not_come_is_not_waited_for() -> None:
     world.at(30)
     assert coordination.helper(PARTITION, 31) is None
     assert coordination.unable() == {PARTITION}
+
+
+def test_a_standby_that_is_away_may_come_back_with_a_state() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": True}
+    world.coordination.heard(NodeId("n2b"), [], 0)
+    world.at(10)
+    world.coordination.lost(NodeId("n2b"), 20)
+    assert world.at(10 + RECOVERY) == []
+    assert world.at(9 + 4 * RECOVERY) == []
+    assert world.at(10 + 4 * RECOVERY) == ["replay u1/0@n1b"], "it does not come"
+
+
+def test_what_lies_before_two_partitions_begins_anew_once() -> None:
+    found = make_plan(2)
+    ids = [PartitionId(UnitId("u2"), p) for p in range(2)]
+    units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in found.units)
+    placement = {**found.placement, **{id: (NodeId("n2a"),) for id in ids}}
+    standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
+    plan = replace(found, units=units, placement=placement, standbys=standbys)
+    coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for now in (10, 10 + RECOVERY):
+        coordination.heard(NodeId("n1a"), [OutputStatus("s1", 0, STABLE, False, 90, 0, 0, 40, 0.0)], now)
+        lost = [OutputStatus("s2", p, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True) for p in range(2)]
+        coordination.heard(NodeId("n2a"), [], now)
+        coordination.heard(NodeId("n2b"), lost, now)
+        decided = [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
+    assert decided == ["replay u1/0@n1a"]

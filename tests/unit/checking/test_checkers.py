@@ -430,6 +430,7 @@ GOOD_ORDERS = {
     "the order was on its way for long": SERVED + "5 down n1a\n6 fault 1 cut coordinator>n1b\n8.9 end 1\n" + RETIRES,
     "two files are damaged": SERVED + FLIP.format(5) + FLIP.format(6) + order(9, "replay"),
     "a place was given up": SERVED + "5 note n1a evicted consumers=x\n" + order(9, "replay"),
+    "a standby is away": SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n",
     "a later coordinator": order(1, "install") + order(2, "retire", epoch=2) + SERVED,
     "it forgot, for its disk was full": order(1, "install", epoch=2) + "2 down n1b\n2 up n1b\n" + order(3, "install"),
     "fewer are chosen than may run": SERVED
@@ -439,7 +440,7 @@ GOOD_ORDERS = {
 }
 BAD_ORDERS = {
     "a served partition is not given up": SERVED + "5 down n1a\n" + RETIRES,
-    "replay is the last resort": SERVED + FLIP.format(5) + order(9, "replay"),
+    "replay is the last resort": SERVED + FLIP.format(5) + order(19, "replay"),
     "a node follows the latest coordinator": order(1, "install", epoch=2) + order(2, "install"),
     "first a new one runs": SERVED
     + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=['u2/0'] of=1\n"
