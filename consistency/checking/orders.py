@@ -109,8 +109,9 @@ class _Checker:
     def _retires(self, order: _Obeyed) -> Iterator[Finding]:
         before = self._before(order.at_us)
         others = [r for r in self._hosts[order.partition] if r != order.replica]
+        now = self._before(order.at_us + 1)  # with what has come back in this very moment
         if not any(_held_up(one, order.host) for one in before) and not any(
-            _serves(one.world, r) for one in before for r in others
+            _serves(one.world, r) for one in now for r in others
         ):
             what = f"it stands by again, and nobody else has served it for {self._settle_us / 1e6:.3f} s"
             yield Finding("H5", "a served partition is not given up", order.at_us, order.replica, what)
