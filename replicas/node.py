@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -15,7 +14,9 @@ import trio.lowlevel
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot, encode_snapshot
+from replicas.checkpoint_taker import CheckpointTaker
 from replicas.entry import Entry
+from replicas.followed_epoch import FollowedEpoch
 from replicas.hosted import Hosted
 from replicas.incarnation import claim
 from replicas.links import Identity, dial
@@ -75,9 +76,7 @@ class NodeProcess:
         self._standbys: dict[PartitionId, Standby] = {}
         #: Of what runs or stands by, by partition.
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
-        #: Latest coordinator that we have heard of.
-        self._epoch = 0
-        self._keeping_epoch = trio.Lock()
+        self._epoch: FollowedEpoch
         self._stores: dict[PartitionId, CheckpointStore] = {}
         self._channels: dict[Channel, PartitionId] = {}
         self._upstream = Upstream(
@@ -95,7 +94,7 @@ class NodeProcess:
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
         self._me.incarnation = await claim(self._env, PurePosixPath("nodes", self._node, "incarnation"))
-        self._epoch = self._known_epoch()
+        self._epoch = FollowedEpoch(self._env, self._node)
         server = Server(self._env, self._plan, self._me, self)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -230,46 +229,16 @@ class NodeProcess:
         self._begin(id.of, self._standby_tasks)
 
     async def _standby_tasks(self, partition: PartitionId) -> None:
-        """Takes the checkpoints of those that run the partition to our disk, and acknowledges what they hold."""
         standby = self._standbys.get(partition)
         if standby is None:
             return  # it was told to run before this began
-        store = self._store(standby.id)
-        stored = await store.newest()
-        if stored is not None:
-            standby.holds(stored)
-        del stored  # its arrays are as large as the file
+        taker = CheckpointTaker(self._env, self._plan, standby, self._store(standby.id), self._fetch_snapshot)
+        await taker.look_on_disk()
         if self._standbys.get(partition) is standby:
             self._upstream.add(standby)
         while self._standbys.get(partition) is standby:
             await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
-            maker = standby.wish(self._env.clock.monotonic_us())
-            if maker is not None:
-                await self._take_checkpoint(standby, store, maker)
-
-    async def _take_checkpoint(self, standby: Standby, store: CheckpointStore, maker: str) -> None:
-        data = await self._fetch_snapshot(standby.id, maker)
-        if isinstance(data, str):
-            if standby.failed() > 1:  # once may be chance: whoever ran it a moment ago has died, or stands by itself
-                self._tell_of_trouble(standby, f"{maker}: {data}")
-            return
-        standby.came()
-        try:
-            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
-            if standby.useful(snapshot):
-                size = await store.write_encoded(data)
-                standby.holds(snapshot)
-                self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
-            self._tell_of_trouble(standby, "")
-        except (OSError, RemoteProtocolError) as error:
-            self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
-            self._tell_of_trouble(standby, str(error))
-
-    def _tell_of_trouble(self, standby: Standby, why: str) -> None:
-        """Said when it changes: whoever counts on this standby must know."""
-        if why and why != standby.trouble:
-            print(f"{standby.name} takes no checkpoint: {why}; what it holds grows old", file=sys.stderr)
-        standby.trouble = why
+            await taker.take_if_due()
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
@@ -281,20 +250,20 @@ class NodeProcess:
             epoch=message.epoch,
             refused=refused,
         )
-        return OrderAnswer(message.number, self._epoch, refused)
+        return OrderAnswer(message.number, self._epoch.latest, refused)
 
     def _follow(self, peer: str, message: Order) -> str:
         id = ReplicaId(UnitId(message.unit), message.partition, self._node)
         if peer != COORDINATOR:
             return f"{peer} is not the coordinator"
-        if message.epoch < self._epoch:
-            return f"epoch {message.epoch} is over: {self._epoch} has begun"
+        if message.epoch < self._epoch.latest:
+            return f"epoch {message.epoch} is over: {self._epoch.latest} has begun"
         if message.verb != "replay" and id not in self._plan.standbys_on(self._node):
             return f"{self._node} is no standby of {id.of}"
-        if message.epoch > self._epoch:
-            self._epoch = message.epoch
+        if message.epoch > self._epoch.latest:
+            self._epoch.latest = message.epoch
             assert self._nursery is not None
-            self._nursery.start_soon(self._keep_epoch)  # not here: the coordinator's heartbeats wait for the answer
+            self._nursery.start_soon(self._epoch.keep)  # not here: the coordinator's heartbeats wait for the answer
         if message.verb == "install" and id.of in self._standbys:
             standby = self._standbys.pop(id.of)
             self._upstream.remove(standby.name)
@@ -311,22 +280,6 @@ class NodeProcess:
             self._host(id)
             self._hosted[id.of].replica.replays = True
         return ""
-
-    async def _keep_epoch(self) -> None:
-        async with self._keeping_epoch:  # of two at once the later one is what stays
-            path = PurePosixPath("nodes", self._node, "epoch")
-            try:
-                await self._env.storage.write_atomic(path, _with_checksum(str(self._epoch)))
-            except OSError as error:
-                self._env.trace.event("epoch_not_kept", why=str(error))
-
-    def _known_epoch(self) -> int:
-        path = PurePosixPath("nodes", self._node, "epoch")
-        try:
-            return int(_without_checksum(self._env.storage.read(path))) if self._env.storage.exists(path) else 0
-        except (OSError, ValueError) as error:
-            self._env.trace.event("epoch_damaged", path=str(path), why=str(error))
-            return 0
 
     async def _work(self, partition: PartitionId) -> None:
         """Lets a replica advance whenever something has come or time has passed; yields between slices."""
@@ -642,18 +595,6 @@ class NodeProcess:
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
-
-
-def _with_checksum(text: str) -> bytes:
-    return f"{text} {zlib.crc32(text.encode()):08x}".encode()
-
-
-def _without_checksum(data: bytes) -> str:
-    """Raises ValueError."""
-    text = data.decode().partition(" ")[0]
-    if _with_checksum(text) != data:
-        raise ValueError("the checksum does not fit")
-    return text
 
 
 def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:

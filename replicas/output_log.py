@@ -6,7 +6,7 @@ suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.su
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -293,11 +293,7 @@ class OutputLog:
 
     def spilled_after(self, last_id: int) -> list[Entry]:
         """The next piece of what is spilled beyond an id; nothing where the rest is in memory."""
-        while True:
-            try:
-                return self.stable.spilled_after(max(last_id, self.first - 1))
-            except SpillDamaged:
-                pass  # counted where it was found; the log begins behind what is lost
+        return self._undamaged(lambda: self.stable.spilled_after(max(last_id, self.first - 1)))
 
     def export(self, ahead: Sequence[Entry] = ()) -> dict[str, Any]:
         """The stable log as a tree that can be stored and sent.
@@ -314,9 +310,12 @@ class OutputLog:
         }
 
     def _entries_after(self, last_id: int) -> list[Entry]:
+        return self._undamaged(lambda: self.stable.entries_after(max(last_id, self.first - 1)))
+
+    def _undamaged(self, read: Callable[[], list[Entry]]) -> list[Entry]:
         while True:
             try:
-                return self.stable.entries_after(max(last_id, self.first - 1))
+                return read()
             except SpillDamaged:
                 pass  # counted where it was found; the log begins behind what is lost
 

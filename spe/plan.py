@@ -455,21 +455,17 @@ class Plan:
         """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
         before: dict[tuple[PartitionId, NodeId], int] = {}
         after: dict[tuple[PartitionId, NodeId], int] = {}
-        makers: dict[PartitionId, list[PartitionId]] = {}
-        readers: dict[PartitionId, list[PartitionId]] = {}
         in_order = [PartitionId(u.id, p) for u in self.units for p in range(u.partitions)]  # topological
         for of in in_order:
             channels = self.unit[of.unit].channels_in(of.partition)
-            made = [c for c in channels if c.stream in self.producer]
-            makers[of] = [PartitionId(self.producer[c.stream].id, c.partition) for c in made]
-            for maker in makers[of]:
-                readers.setdefault(maker, []).append(of)
-        for of in in_order:
+            makers = [self.maker_of(c) for c in channels if c.stream in self.producer]
             for node in self.hosts(of):
-                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers[of]), default=0)
+                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
         for of in reversed(in_order):
+            made = [Channel(stream, of.partition) for stream in self.unit[of.unit].outputs]
+            readers = [r for c in made for r in self._readers.get(c, ())]
             for node in self.hosts(of):
-                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers.get(of, ())), default=0)
+                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
         found: dict[tuple[UnitId, NodeId], int] = {}
         for (of, node), count in before.items():
             found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)

@@ -467,7 +467,7 @@ def helper_leaves_too_early(original: Any, self: Any, id: Any, one: Any, now: in
 
 @mutant(NodeProcess, "_follow", "a node does what an older coordinator has told it (H6)")
 def order_of_the_past_followed(original: Any, self: Any, peer: str, message: Any) -> Any:
-    return original(self, peer, replace(message, epoch=max(message.epoch, self._epoch)))
+    return original(self, peer, replace(message, epoch=max(message.epoch, self._epoch.latest)))
 
 
 @mutant(Activation, "step", "an active replica goes before the one that takes its place runs (H7)")
