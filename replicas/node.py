@@ -567,9 +567,9 @@ class NodeProcess:
             while piece := log.spilled_after(read[-1].batch.upto_id if read else 0):
                 read += piece
                 await self._env.compute.turn()
+                if self._hosted.get(hosted.replica.id.of) is not hosted or hosted.error is not None:
+                    return None  # it was put away meanwhile, with what it had spilled
             ahead.append(read)
-        if self._hosted.get(hosted.replica.id.of) is not hosted or hosted.error is not None:
-            return None
         try:
             return hosted.replica.snapshot(ahead)
         except OperatorFailed as error:  # with undo/redo it may have to make its state again

@@ -22,9 +22,9 @@ from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.kept import CASES
 from tests.mutants.scripted import KILLS, scripted
 
-CASES = Path(__file__).parent / "cases"
 REGRESSIONS = Path(__file__).parents[1] / "regressions"
 #: Runs that shrinking may take.
 BUDGET = 30

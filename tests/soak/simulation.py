@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import Result, Sums, play, play_all
+from spe.cli.campaign import Result, Sums, play_all, run
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
 from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import REGRESSIONS, case_of, complaints
-from tests.mutants.scripted import KILLS, scripted
+from tests.mutants.find import REGRESSIONS, complaints
+from tests.mutants.kept import kept, killer
 
 #: Failures that are made small; the others are only told.
 MOST_SHRUNK = 10
+REGRESSIONS_KEPT = sorted(REGRESSIONS.glob("*.json"))
 
 
 def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Iterator[int]:
@@ -42,17 +45,20 @@ def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Itera
 
 
 def regression(number: int) -> Scenario:
-    return read_case(sorted(REGRESSIONS.glob("*.json"))[number])
+    return read_case(REGRESSIONS_KEPT[number])
 
 
-def living_mutants() -> list[str]:
-    """Mutants that the scenario kept for them does not kill."""
-    by_hand = scripted()
-    return [
-        name
-        for name, mutant in MUTANTS.items()
-        if not complaints(mutant, by_hand[KILLS[name]] if name in KILLS else read_case(case_of(mutant)))
-    ]
+def judge_mutant(name: str) -> str:
+    """What is wrong with a mutant: it lives, or what kills it does not hold without it; "" where nothing is."""
+    scenario = kept()[killer(name)]
+    if not complaints(MUTANTS[name], scenario):
+        return f"{name} lives"
+    return f"what kills {name} does not hold without it" if run(scenario)[0] else ""
+
+
+def judge_mutants(processes: int) -> list[str]:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        return [wrong for wrong in pool.map(judge_mutant, MUTANTS) if wrong]
 
 
 def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bool = False) -> Sums:
@@ -79,14 +85,14 @@ def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bo
     return sums
 
 
-def report(folder: Path, sums: Sums, alive: list[str], broken: list[Result]) -> None:
+def report(folder: Path, sums: Sums, wrong: list[str], broken: list[Result]) -> None:
     """Markdown for people, JSON for machines."""
     failures = [failure_text(r) for r in [*sums.failed, *broken]]
     lines = ["# Soak in virtual time", "", "```", sums_text(sums), "", empty_text(sums), "```"]
     lines += ["", "## Failures", "", *(f"* {text}" for text in failures)] if failures else ["", "No failure."]
-    lines += ["", f"Mutants that live: {', '.join(alive)}"] if alive else []
+    lines += ["", f"Mutants: {', '.join(wrong)}"] if wrong else []
     (folder / "report.md").write_text("\n".join(lines) + "\n")
-    data = sums_data(sums) | {"living_mutants": alive, "regressions_failed": [r.seed for r in broken]}
+    data = sums_data(sums) | {"mutants": wrong, "regressions_failed": [r.seed for r in broken]}
     (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
@@ -102,11 +108,12 @@ def main() -> int:
     print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
     print(f"report in {folder}", flush=True)
     sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys)
-    alive = living_mutants()
-    broken = [r for n in range(len(list(REGRESSIONS.glob("*.json")))) if not (r := play(regression, n)).holds]
-    report(folder, sums, alive, broken)
+    report(folder, sums, [], [])
+    wrong = judge_mutants(given.processes)
+    broken = [r for r in play_all(regression, range(len(REGRESSIONS_KEPT)), processes=given.processes) if not r.holds]
+    report(folder, sums, wrong, broken)
     print((folder / "report.md").read_text())
-    return 1 if sums.failed or alive or broken else 0
+    return 1 if sums.failed or wrong or broken else 0
 
 
 if __name__ == "__main__":
