@@ -68,12 +68,22 @@ class Fragment:
         return [streams[o] for o in self._outputs]
 
     def snapshot(self) -> OperatorState:
-        """State of every operator, by reference."""
-        return {name: operator.snapshot() for name, _, operator in self._steps}
+        """State of every operator, by reference.  Raises OperatorFailed."""
+        found: dict[str, Any] = {}
+        for name, _, operator in self._steps:
+            try:
+                found[name] = operator.snapshot()
+            except Exception as error:
+                raise OperatorFailed(name, "being asked for its state", error) from error
+        return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Raises OperatorFailed, as where a user's operator knows the form of an earlier one's state no more."""
         for name, _, operator in self._steps:
-            operator.restore(state[name])
+            try:
+                operator.restore(state[name])
+            except Exception as error:
+                raise OperatorFailed(name, "the state that it was given", error) from error
 
     def counters(self) -> dict[str, int]:
         """``operator.counter`` -> count, e.g. tuples that were late for every window."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 
 from replicas.checkpoint_store import CheckpointStore, decode_snapshot
@@ -10,6 +9,7 @@ from replicas.standby import Standby
 from spe.env import Env
 from spe.errors import RemoteProtocolError
 from spe.plan import Plan, ReplicaId
+from spe.say import say
 
 
 class CheckpointTaker:
@@ -71,5 +71,5 @@ class CheckpointTaker:
     def _tell_of_trouble(self, why: str) -> None:
         """Said when it changes: whoever counts on this standby must know."""
         if why and why != self._standby.trouble:
-            print(f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old", file=sys.stderr)
+            say(f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old")
         self._standby.trouble = why

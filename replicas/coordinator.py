@@ -5,7 +5,6 @@ Nothing of the data path goes through it.  While it is away nobody takes over; e
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,6 +21,7 @@ from spe.deploy import processes
 from spe.env import Env
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan import COORDINATOR, PartitionId, Plan
+from spe.say import say
 from spe.states import NodeId
 from spe.strings import StringPool
 from spe.wire.messages import HeartbeatAnswer, Message, Order, OrderAnswer
@@ -158,7 +158,7 @@ class Coordinator(Bystander):
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))
-            print(f"{COORDINATOR}: no plan for the budget: {error}", file=sys.stderr)
+            say(f"{COORDINATOR}: no plan for the budget: {error}")
             return
         if self.activation.adopt(choice):
             self._env.trace.event(

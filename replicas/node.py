@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -30,6 +29,7 @@ from replicas.upstream import GONE, Upstream
 from spe.env import Env
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
 from spe.plan import COORDINATOR, Channel, PartitionId, Plan, ReplicaId
+from spe.say import say
 from spe.schema import Schema
 from spe.spill import Shelf, Spill, SpillDamaged, SpillFolder
 from spe.states import NodeId, NodeState, StreamId, UnitId
@@ -122,7 +122,7 @@ class NodeProcess:
     def _spill_told(self, why: str) -> None:
         self._env.trace.event("spill_blocked" if why else "spill_works", why=why)
         rest = f"spills nothing more: {why}; full buffers block" if why else "spills again"
-        print(f"{self._node} {rest}", file=sys.stderr)
+        say(f"{self._node} {rest}")
 
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
@@ -316,11 +316,15 @@ class NodeProcess:
         """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts
         from a snapshot of its own, as another would after a restart (A3), and reads them once more."""
         self._env.trace.event("spill_damaged", replica=hosted.name, why=why)
-        print(f"{hosted.name}: {why}; it is read from upstream again", file=sys.stderr)
-        state = hosted.replica.snapshot()
-        self._host(hosted.replica.id)
-        if state is not None:
-            self._hosted[hosted.replica.id.of].replica.install(state, self._env.clock.monotonic_us())
+        say(f"{hosted.name}: {why}; it is read from upstream again")
+        try:
+            state = hosted.replica.snapshot()
+            self._host(hosted.replica.id)
+            hosted = self._hosted[hosted.replica.id.of]
+            if state is not None:
+                hosted.replica.install(state, self._env.clock.monotonic_us())
+        except OperatorFailed as error:
+            self._fail(hosted, str(error), error.where())
         self._upstream.choose()
 
     def _fail(self, hosted: Hosted, why: str, where: str) -> None:
@@ -329,7 +333,7 @@ class NodeProcess:
         hosted.replica.announce(NodeState.RECOVERING, False)
         self._upstream.remove(hosted.name)
         self._env.trace.event("replica_stopped", replica=hosted.name, why=why)
-        print(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on\n{where}", file=sys.stderr)
+        say(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on\n{where}")
 
     async def _tick(self) -> None:
         clock, period = self._env.clock, self._plan.timing.tick_us
@@ -349,10 +353,7 @@ class NodeProcess:
                     self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
                 for lag in hosted.replica.watch_skew(now):
                     self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
-                    print(
-                        f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up",
-                        file=sys.stderr,
-                    )
+                    say(f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up")
                 if hosted.replica.time_matters(now):
                     hosted.work.wake()
 
@@ -368,15 +369,22 @@ class NodeProcess:
                 self._host(hosted.replica.id)
                 await self._look_on_disk(partition)
                 continue
-            if not hosted.replica.installed:
-                origin = "nothing" if hosted.replica.stored is None else "disk"
-                partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
-                if partner is not None and not await self._install_from(hosted, partner):
-                    origin = partner
-                if hosted.replica.installed:
-                    self._env.trace.event("installed", replica=hosted.name, origin=origin)
-                    self._upstream.choose()
+            if not hosted.replica.installed and hosted.error is None:
+                try:
+                    await self._install(hosted)
+                except OperatorFailed as error:
+                    self._fail(hosted, str(error), error.where())
             await trio.sleep(period)
+
+    async def _install(self, hosted: Hosted) -> None:
+        """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
+        origin = "nothing" if hosted.replica.stored is None else "disk"
+        partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
+        if partner is not None and not await self._install_from(hosted, partner):
+            origin = partner
+        if hosted.replica.installed:
+            self._env.trace.event("installed", replica=hosted.name, origin=origin)
+            self._upstream.choose()
 
     async def _look_on_disk(self, partition: PartitionId) -> None:
         hosted = self._hosted.get(partition)
@@ -447,9 +455,7 @@ class NodeProcess:
                 self._env.trace.event("checkpoint_failed", replica=hosted.name, why=str(error))
                 if str(error) != trouble:
                     trouble = str(error)
-                    print(
-                        f"{hosted.name}: no checkpoint: {error}; going on without, upstream keeps more", file=sys.stderr
-                    )
+                    say(f"{hosted.name}: no checkpoint: {error}; going on without, upstream keeps more")
                 continue
             trouble = ""
             replica.written(snapshot)
@@ -472,7 +478,7 @@ class NodeProcess:
         if not isinstance(message, PartnerAnswer):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a control connection")
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
-        if hosted is not None and message.granted:
+        if hosted is not None and hosted.error is None and message.granted:
             hosted.replica.core.partner_grants(message.number, self._env.clock.monotonic_us())
             hosted.work.wake()
 
@@ -581,7 +587,7 @@ class NodeProcess:
         if not hosted.state_told:
             hosted.state_told = True
             self._env.trace.event("snapshot_failed", replica=hosted.name, why=why)
-            print(f"{hosted.name}: no partner can be given its state: {why}", file=sys.stderr)
+            say(f"{hosted.name}: no partner can be given its state: {why}")
 
     def status(self) -> Mapping[str, Any]:
         return {

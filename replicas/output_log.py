@@ -301,8 +301,9 @@ class OutputLog:
         Args:
           ahead: its first entries, where they were read before (:meth:`spilled_after`).
         """
-        entries = [e for e in ahead if e.batch.upto_id >= self.first]
-        entries += self._entries_after(entries[-1].batch.upto_id if entries else self.first - 1)
+        rest = self._entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
+        # Only now: what is found damaged while it is read moves the beginning.
+        entries = [e for e in ahead if e.batch.upto_id >= self.first] + rest
         return {
             "base_id": entries[0].batch.from_id if entries else self.last_id,
             "frontier": self.stable.frontier,

@@ -23,7 +23,7 @@ from replicas.stamping import Stamper, admitted
 from spe.batch import Batch, Boundary, Element
 from spe.describe import show_duration
 from spe.env import Env
-from spe.errors import SpeError
+from spe.errors import SpeError, leaves
 from spe.log import Record, SegmentedLog
 from spe.plan import Source
 from spe.source_log import SourceState, decode_source_state, source_folder
@@ -186,9 +186,12 @@ class SourceProxy:
                 else:
                     await self._listen(reader)
                 writer.end()
-            except SpeError as error:
-                self._fail(error)
+            except* (SpeError, OSError) as group:  # of a live reader's tasks, too
+                self._fail(self._said(next(leaves(group))))
         writer.close()
+
+    def _said(self, error: BaseException) -> SpeError:
+        return error if isinstance(error, SpeError) else SpeError(f"source {self._source.stream}: {error}")
 
     def _fail(self, error: SpeError) -> None:
         """Stops taking in.  What has been appended is still synced and published where the disk allows."""

@@ -6,7 +6,6 @@ from id 1 on, and it never sends anything tentative.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,6 +23,7 @@ from spe.batch import Batch, Boundary, Element
 from spe.env import Env
 from spe.hashing import partition_of
 from spe.plan import Channel, Plan
+from spe.say import say
 from spe.states import NodeState, StreamId
 from spe.times import BEFORE_TIME
 from spe.wire.messages import (
@@ -139,7 +139,7 @@ class SourceProcess(Bystander):
         return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
 
     def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        say(text)
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
         proxy = self._proxy

@@ -254,7 +254,7 @@ class Upstream:
     # --- feeds ---
 
     def _choose_for(self, owner: Owner) -> None:
-        if self._nursery is None:
+        if self._nursery is None or self._owners.get(owner.name) is not owner:  # it was put away a moment ago
             return
         for index, action in owner.choose(self._env.clock.monotonic_us()):
             self._perform(owner, index, action)

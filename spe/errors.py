@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -111,3 +112,12 @@ class OperatorFailed(SpeError):
         frames = [] if self.__cause__ is None else traceback.extract_tb(self.__cause__.__traceback__)
         theirs = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)] or frames[-1:]
         return "\n".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, and in the groups in it; an error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves(one)
+    else:
+        yield error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Protocol
@@ -130,7 +131,8 @@ class SpillFolder:
 
     def remove(self, segment: int, size: int) -> None:
         self.used -= size
-        self._storage.remove(self._path(segment))
+        with suppress(OSError):  # what is left goes at the next start
+            self._storage.remove(self._path(segment))
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -227,5 +229,6 @@ class Shelf:
 
     def _remove(self, number: int) -> None:
         segment = self._segments.pop(number)
-        segment.file.close()
+        with suppress(OSError):
+            segment.file.close()
         self._folder.remove(number, segment.size)

@@ -108,7 +108,10 @@ class CsvReplay(Replay):
         with open_text(self._path) as file:
             rows = self._rows.reader(file)
             if self._header:
-                self._rows.use_header(next(rows, []), self._path)
+                try:
+                    self._rows.use_header(next(rows, []), self._path)
+                except csv.Error as error:
+                    raise SpeError(f"{self._path}:1: the header is no CSV: {error}") from None
             lines = numbered(rows)
             first = sum(1 for _ in islice(lines, skip))
             while taken := list(islice(lines, CHUNK_ROWS)):

@@ -130,6 +130,8 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path)) from None
 
     def remove(self, path: PurePosixPath) -> None:
+        if path not in self.files:
+            raise FileNotFoundError(str(path))
         if self.space_left is not None:
             self.space_left += self._size(path)
         del self.files[path]

@@ -15,6 +15,7 @@ from consistency.checking.finding import Finding
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
 from replicas.simulation.simulate import Outcome, simulate
+from spe.errors import leaves
 
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
@@ -68,7 +69,7 @@ def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
     try:
         outcome = simulate(scenario)
     except Exception as error:
-        return tuple(Finding("run", type(e).__name__, 0, "the run", str(e)) for e in _leaves(error)), None
+        return tuple(Finding("run", type(e).__name__, 0, "the run", str(e)) for e in leaves(error)), None
     return tuple(outcome.findings), outcome
 
 
@@ -122,11 +123,3 @@ def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False
         return any(f.property == first.property and (f.property != "quiet" or f.rule == first.rule) for f in found)
 
     return shrink(scenario, fails, budget=budget, faults_only=faults_only)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error

@@ -106,12 +106,12 @@ class SegmentedLog:
 
         Raises:
           LogFull: the disk refused it.  The partial record is taken back; what is there can be synced and read.
-          LogError: the log is read-only since an earlier failure.
+          LogError: the log is read-only since an earlier failure, or the record is larger than any may be.
         """
         if self.fault is not None:
             raise self.fault
         if len(body) > RECORD_BYTES_MAX:
-            raise ValueError(f"a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
+            raise LogError(f"log {self._folder}: a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
         sequence = self.last_sequence + 1
         try:
             file = self._active if self._active is not None else self._begin_segment(sequence)

@@ -8,11 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from consistency.unit_replica import UnitReplica
 from replicas.simulation.cluster import SimCluster
 from spe.plan import Client, Plan
 from spe.query import CustomSpec, Operator
 from spe.states import NodeState, StreamId
-from spe.wire.messages import NotReady, Status, StatusRequest, Welcome
+from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
 
@@ -33,6 +34,14 @@ def with_a_mistake() -> Plan:
         units=(first, replace(second, operators=(wrong,))),
         clients={"c": Client("c", (StreamId("s1"),))},
     )
+
+
+def with_operator(name: str) -> Plan:
+    """One unit in two replicas, of an operator of a user's."""
+    plan = make_plan(1, rate=100.0)
+    (unit,) = plan.units
+    spec = CustomSpec((StreamId("a"),), f"tests.support.operators_for_tests:{name}")
+    return replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
 
 
 async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
@@ -60,11 +69,7 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
 async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_it(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(1, rate=100.0)
-    (unit,) = plan.units
-    spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Unstorable")
-    plan = replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
-    async with SimCluster(plan) as cluster:
+    async with SimCluster(with_operator("Unstorable")) as cluster:
         await cluster.start()
         await trio.sleep(2)
         cluster.kill("n1a")
@@ -96,3 +101,39 @@ async def test_replicas_that_make_different_tuples_are_named(autojump_clock: Moc
             "n1b": ["s1/0 differs from n1a's by id 1000"],
         }
         assert sum("replicas_differ" in line for line in differing.log) == 2
+
+
+async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with SimCluster(with_operator("TakesNoState")) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        cluster.kill("n1a")
+        await trio.sleep(1)
+        cluster.restart("n1a")
+        await trio.sleep(SECONDS)
+        assert "raised on the state that it was given: KeyError" in str(cluster.nodes["n1a"].status()["replicas"])
+        assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
+        Outcome(cluster).assert_complete_for("s1")
+    (told, *_) = capsys.readouterr().err.splitlines()
+    assert told.startswith("u1/0@n1a stopped: operator 's1' raised on the state that it was given")
+
+
+async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked, stopped, and is granted: it must not say that it corrects, for its partner would wait for ever."""
+    granted: list[int] = []
+    monkeypatch.setattr(UnitReplica, "partner_grants", lambda self, number, now: granted.append(number))
+    async with SimCluster(make_plan(1)) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        node = cluster.nodes["n1a"]
+        (hosted,) = node._hosted.values()
+        unit, partition, _ = hosted.replica.id
+        await node._other_message("n1b", PartnerAnswer(unit, partition, 1, granted=True))
+        assert granted == [1]
+        hosted.error = "an operator raised"
+        await node._other_message("n1b", PartnerAnswer(unit, partition, 2, granted=True))
+        assert granted == [1]

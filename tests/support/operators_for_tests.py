@@ -69,3 +69,13 @@ class Unstorable(PassThrough):
 
     def snapshot(self) -> Any:
         return {"seen": {1, 2}} if self._slices > 2 else {"slices": self._slices}
+
+
+class TakesNoState(PassThrough):
+    """Knows the form of its own state no more, as after a change of a user's code."""
+
+    def snapshot(self) -> Any:
+        return {"seen": 1}
+
+    def restore(self, state: Any) -> None:
+        raise KeyError("count")

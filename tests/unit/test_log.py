@@ -410,5 +410,5 @@ async def test_the_log_on_a_real_disk(tmp_path: Path) -> None:
 
 async def test_a_record_beyond_the_bound_is_refused_before_it_is_written() -> None:
     log, _ = await opened(SimDisk())
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(LogError, match="at most"):
         log.append(bytes((64 << 20) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -570,6 +571,25 @@ async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_er
     await proxy.run()
     assert isinstance(proxy.fault, LogFull)
     assert trio.current_time() - start < 1
+
+
+async def test_what_a_live_readers_tasks_raise_is_the_fault_and_what_is_logged_is_served(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Breaks(Scripted):
+        async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+            await super().read(env, accept)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hang_up)
+
+        async def _hang_up(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("replicas.source.open_reader", lambda _source, _start: Breaks([(0.0, [1, 2], 2)]))
+    proxy, published = await run_to_end(source_env(SimDisk()), source({"kind": "stdin"}))
+    assert "Input/output error" in str(proxy.fault)
+    assert isinstance(proxy.fault, SpeError)
+    assert len(rows_of(published)) == proxy.last_id == 2
 
 
 async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import PurePosixPath
 
 import pytest
@@ -120,3 +121,21 @@ def test_a_full_disk_is_said_once_left_alone_for_a_while_and_loses_nothing() -> 
     assert world.told == ["No space left on device", ""]
     assert world.shelf.read(kept).upto_id == 3
     assert world.shelf.read(again).upto_id == 6
+
+
+def test_a_file_that_cannot_be_removed_is_left_for_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    handle = world.write(batch(0))
+
+    def refused(path: PurePosixPath) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(world.storage, "remove", refused)
+    world.shelf.forget(handle)
+    world.write(batch(3))
+    world.shelf.close()
+    assert world.folder.used == 0
+    assert len(world.files()) == 2
+    monkeypatch.undo()
+    SpillFolder(world.storage, FOLDER, 1_000, now=lambda: 0, told=world.told.append)
+    assert world.files() == []
