@@ -118,10 +118,10 @@ class SourceProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
                 task_status.started(address)
-                await proxy.run(self._publish, self._say)
+                await proxy.run(self._publish, say)
                 self._signal.wake()
                 if proxy.fault is not None:
-                    self._say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
+                    say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
         finally:
             proxy.close()
 
@@ -137,9 +137,6 @@ class SourceProcess(Bystander):
     def _fault(self, proxy: SourceProxy) -> str | None:
         """Why taking in has stopped; our name stands before it anyhow."""
         return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
-
-    def _say(self, text: str) -> None:
-        say(text)
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
         proxy = self._proxy

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from spe.collector import THRESHOLDS
 from spe.env import Clock, Env, Trace
 from spe.network import TcpNetwork
 from spe.storage import DiskStorage
@@ -29,10 +30,6 @@ _M_MMAP_THRESHOLD: Final = -3
 #: glibc accepts no larger threshold for mmap.
 _MMAP_BYTES: Final = 32 << 20
 _TRIM_BYTES: Final = 256 << 20
-
-#: Objects made since the last collection that start the next one.  Python's own 700 are one read of small frames: the
-#: collector then walks everything that waits in the SUnion, over and over, and finds nothing, for there are no cycles.
-_GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 
 class SystemClock:
@@ -134,4 +131,4 @@ def tune_malloc() -> bool:
 def tune_gc() -> None:
     """Makes the cycle collector rare, and spares it what start-up made.  Call once, when everything is imported."""
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(*THRESHOLDS)

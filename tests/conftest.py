@@ -10,14 +10,15 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from spe.collector import THRESHOLDS
+
 # No test has a time in it, and what lands is judged by examples that are the same each time.  By hand each run draws
 # new ones, so that people find what a fixed set would not.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# As in a real process (spe.runtime): with Python's own thresholds a tenth of all time goes into looking for cycles.
-gc.set_threshold(50_000, 20, 50)
+gc.set_threshold(*THRESHOLDS)  # as in a real process: with Python's own a tenth of all time goes into it
 
 _TESTS: Final = Path(__file__).parent
 #: Where tests run in several processes, these run in one, one after the other: real clusters have real time limits, and

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -20,15 +18,13 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.scenario import Scenario
+from spe.collector import seldom
 from spe.states import NodeState
 
 #: How often it is looked whether all is over.
 _LOOK_S: Final = 0.25
 #: Seconds of computing that one run may take.
 CPU_S: Final = 120.0
-#: As in a process (spe.runtime), whose modules are not for simulation: with Python's own an eighth of a run is spent on
-#: looking for cycles.
-_GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 
 @dataclass
@@ -66,23 +62,13 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
       ConfigError: the scenario is none.
       Stuck: nobody gets anywhere, or it takes too long.
     """
-    with seeded_scheduling(scenario.seed), _rare_gc():
+    with seeded_scheduling(scenario.seed), seldom():
         try:
             return trio.run(_main, scenario, watch, clock=JumpClock(cpu_s))
         except trio.TrioInternalError as error:  # what trio makes of a clock that gives up
             if isinstance(error.__cause__, Stuck):
                 raise error.__cause__ from None
             raise
-
-
-@contextmanager
-def _rare_gc() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:

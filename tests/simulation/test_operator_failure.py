@@ -36,12 +36,22 @@ def with_a_mistake() -> Plan:
     )
 
 
-def with_operator(name: str) -> Plan:
+def with_operator(name: str, rate: float = 100.0) -> Plan:
     """One unit in two replicas, of an operator of a user's."""
-    plan = make_plan(1, rate=100.0)
+    plan = make_plan(1, rate=rate)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), f"tests.support.operators_for_tests:{name}")
     return replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
+
+
+async def restart_the_first(cluster: SimCluster) -> None:
+    """Its replica is given the state of its partner; then the sources come to their end."""
+    await cluster.start()
+    await trio.sleep(2)
+    cluster.kill("n1a")
+    await trio.sleep(1)
+    cluster.restart("n1a")
+    await trio.sleep(SECONDS)
 
 
 async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
@@ -70,12 +80,7 @@ async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_i
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with SimCluster(with_operator("Unstorable")) as cluster:
-        await cluster.start()
-        await trio.sleep(2)
-        cluster.kill("n1a")
-        await trio.sleep(1)
-        cluster.restart("n1a")
-        await trio.sleep(SECONDS)
+        await restart_the_first(cluster)
         assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
         assert sum("no_snapshot replica=u1/0@n1a" in line and "builtins.set" in line for line in cluster.log) > 1
     (told,) = capsys.readouterr().err.splitlines()
@@ -85,11 +90,7 @@ async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_i
 
 async def test_replicas_that_make_different_tuples_are_named(autojump_clock: MockClock) -> None:
     """Nobody can tell which of the two is right, so it is said and nothing else happens (invariant 4)."""
-    plan = make_plan(1, rate=200.0)
-    (unit,) = plan.units
-    spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Counts")
-    plan = replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),))
-    async with SimCluster(make_plan(1)) as same, SimCluster(plan) as differing:
+    async with SimCluster(make_plan(1)) as same, SimCluster(with_operator("Counts", rate=200.0)) as differing:
         await same.start()
         await differing.start()
         await trio.sleep(SECONDS + 14)
@@ -107,12 +108,7 @@ async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with SimCluster(with_operator("TakesNoState")) as cluster:
-        await cluster.start()
-        await trio.sleep(2)
-        cluster.kill("n1a")
-        await trio.sleep(1)
-        cluster.restart("n1a")
-        await trio.sleep(SECONDS)
+        await restart_the_first(cluster)
         assert "raised on the state that it was given: KeyError" in str(cluster.nodes["n1a"].status()["replicas"])
         assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
         Outcome(cluster).assert_complete_for("s1")

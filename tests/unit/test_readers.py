@@ -103,6 +103,13 @@ def test_csv_options_name_columns_delimiter_null_and_unit(tmp_path: Path) -> Non
     ]
 
 
+def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
+    """As in a file of another kind: the csv module takes no field of more than 128 KiB."""
+    path = written(tmp_path, "x" * 200_000 + "\n")
+    with pytest.raises(SpeError, match=":1: the header is no CSV: field larger than"):
+        list(replay({"kind": "csv", "path": path}).chunks(0))
+
+
 def test_csv_without_a_header_goes_by_number(tmp_path: Path) -> None:
     path = written(tmp_path, "x,5,a\nx,6,b\n")
     options = {"kind": "csv", "path": path, "header": False, "timestamps": "us", "columns": {"ts": 1, "key": 2}}
