@@ -96,11 +96,15 @@ def largest_nan(value: Any) -> Any:
     return (isinstance(value, float) and math.isnan(value), 0 if value != value else value)
 
 
-def aggregated(rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All of CALLS over the rows of one group, one by one."""
+def aggregated(rows: list[tuple[Any, ...]], in_panes: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """All of CALLS over the rows of one group, one by one.
+
+    Args:
+      in_panes: the same rows pane by pane, which is how functions of one's own are given them.
+    """
     out: list[Any] = [len(rows)]
 
-    def column(position: int) -> list[Any]:
+    def column(position: int, rows: list[tuple[Any, ...]] = rows) -> list[Any]:
         return [r[position] for r in rows if r[position] is not None]
 
     functions: dict[str, Callable[[list[Any]], Any]] = {
@@ -118,8 +122,8 @@ def aggregated(rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         values = column(INPUT.index(attribute))
         nothing = 0 if function in ("count", "count_distinct") else None
         out.append(functions[function](values) if values else nothing)
-    out.append("".join(column(1)) if column(1) else None)
-    out.append(sum(n * 3**i for i, n in enumerate(reversed(column(2)))) % 1000)
+    out.append("".join(column(1, in_panes)) if column(1) else None)
+    out.append(sum(n * 3**i for i, n in enumerate(reversed(column(2, in_panes)))) % 1000)
     return tuple(plain(v) for v in out)
 
 
@@ -128,12 +132,14 @@ def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str,
     late = {"late": 0, "dropped": 0, "without_time": 0}
     held: dict[int, dict[Any, list[Any]]] = {}
     out: list[Tuple] = []
+    pane_us = math.gcd(window.size_us, window.slide_us)
 
     def release(upto: int) -> None:
         for start in sorted(s for s in held if s + window.size_us <= upto):
             end = start + window.size_us
             for (key, flag), members in held.pop(start).items():
-                out.append((end - 1, (key, flag, start, end, *aggregated(members))))
+                rows, in_panes = [r for _, r in members], [r for _, r in sorted(members, key=lambda m: m[0])]
+                out.append((end - 1, (key, flag, start, end, *aggregated(rows, in_panes))))
 
     for time, values in rows:
         release(time)
@@ -148,7 +154,8 @@ def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str,
         late["late"] += len(on_time) < len(starts)
         late["dropped"] += bool(starts) and not on_time
         for start in on_time:
-            held.setdefault(start, {}).setdefault((values[1], values[4]), []).append(values)
+            pane = (at - window.offset_us) // pane_us
+            held.setdefault(start, {}).setdefault((values[1], values[4]), []).append((pane, values))
     release(END_OF_TIME)
     return out, late
 
@@ -184,7 +191,7 @@ def test_count_windows_equal_the_reference_however_the_input_is_cut(
         group = held.setdefault((values[1], values[4]), [])
         group.append(values)
         if len(group) == size:
-            expected.append((time, (values[1], values[4], *aggregated(group))))
+            expected.append((time, (values[1], values[4], *aggregated(group, group))))
             group.clear()
     assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected
 
