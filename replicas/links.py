@@ -75,9 +75,16 @@ class Connection:
 
     async def send_bytes(self, data: bytes) -> None:
         """Raises LinkBroken when the peer is gone."""
+        lock = self._send_lock
         try:
-            async with self._send_lock:
+            try:
+                lock.acquire_nowait()  # not ``async with``: a turn of the scheduler for each message
+            except trio.WouldBlock:
+                await lock.acquire()
+            try:
                 await self._stream.send_all(data)
+            finally:
+                lock.release()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
             raise LinkBroken(f"while sending: {error or type(error).__name__}") from error
 

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from replicas.simulation.clock import JumpClock
 from spe.collector import THRESHOLDS
 
 # No test has a time in it, and what lands is judged by examples that are the same each time.  By hand each run draws
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid}: the cases of a test are a set, which has no order")
         if item.path.relative_to(_TESTS).parts[0] in _IN_TURN:
             item.add_marker(pytest.mark.xdist_group("in turn"))
+
+
+@pytest.fixture
+def jump_clock() -> JumpClock:
+    """The clock of a simulated cluster; pytest-trio runs a test by the clock that it asks for."""
+    return JumpClock(cpu_s=300)  # a run that goes in circles fails
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -16,13 +16,13 @@ class Bounds:
       settle_us: from a change until everybody has noticed, and has connected anew.
       correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
       processing_us: P, what a result takes beside waiting: networks, computing, noise.
-      steps_per_second: steps of the scheduler in a second of virtual time.
+      rounds_per_second: rounds of the scheduler in a second of virtual time.
     """
 
     settle_us: int
     correct_us: int
     processing_us: int
-    steps_per_second: int = 200_000
+    rounds_per_second: int = 20_000
 
     @classmethod
     def of(cls, plan: Plan, *, noise_us: int = 0) -> Bounds:

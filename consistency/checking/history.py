@@ -172,8 +172,8 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps of the scheduler in the second of virtual time that ends here."""
+class SchedulerRounds:
+    """Rounds of the scheduler in the second of virtual time that ends here; in each, who is runnable runs once."""
 
     at_us: int
     count: int
@@ -202,7 +202,7 @@ Event = (
     | FaultBegan
     | FaultEnded
     | Buffers
-    | Steps
+    | SchedulerRounds
     | Note
 )
 

@@ -15,8 +15,8 @@ from consistency.checking.history import (
     ProcessDown,
     ProcessUp,
     Promoted,
+    SchedulerRounds,
     StateChanged,
-    Steps,
     host_of,
 )
 from spe.deploy import processes
@@ -29,15 +29,15 @@ BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped")
 LOG_ENTRIES = 1
 
 
-def check_alarms(history: History, steps_per_second: int, counters: Counters) -> Iterator[Finding]:
+def check_alarms(history: History, rounds_per_second: int, counters: Counters) -> Iterator[Finding]:
     """At any time: no alarm in the trace, and no second in which something spins."""
     for event in history:
         if isinstance(event, Note) and event.name in BAD_NOTES:
             yield Finding("quiet", event.name, event.at_us, event.host, event.text)
-        elif isinstance(event, Steps):
-            counters.add("seconds of steps")
-            if event.count > steps_per_second:
-                what = f"{event.count} steps in a second, expected at most {steps_per_second}"
+        elif isinstance(event, SchedulerRounds):
+            counters.add("seconds of rounds")
+            if event.count > rounds_per_second:
+                what = f"{event.count} rounds in a second, expected at most {rounds_per_second}"
                 yield Finding("quiet", "nothing spins", event.at_us, "", what)
 
 

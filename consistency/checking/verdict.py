@@ -81,7 +81,7 @@ def judge(
         *check_restored(history, static, plan, bounds, counters),
         *check_orders(history, static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),
-        *check_alarms(history, bounds.steps_per_second, counters),
+        *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:
         found += check_completeness(history, plan, reference, counters)

@@ -5,8 +5,8 @@
         cluster.cut("source:a", "*"); await trio.sleep(5); cluster.heal()
         cluster.kill("n1"); cluster.restart("n1")
 
-Run it with a clock that jumps (:class:`~replicas.simulation.clock.JumpClock`, or trio's ``MockClock``): an hour costs
-what happens in it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
+Run it with the clock that jumps (:class:`~replicas.simulation.clock.JumpClock`): an hour costs what happens in
+it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from replicas.reference import reference_rows
 from replicas.replica import Replica
 from replicas.simulation.clock import SimClock, now_us
 from replicas.simulation.disk import SimDisk, torn
-from replicas.simulation.host import HOST, Processors, SimCompute, StoryTrace
+from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.source_process import run_source_process
@@ -81,7 +81,8 @@ class SimCluster:
         self.stuck = ""
         self._hosts = processes_of(plan)
         self._clocks = {host: SimClock() for host in self._hosts}
-        self._processors = Processors(self.history, self._is_stuck)
+        self._processors = Processors()
+        self._rounds = Rounds(self.history, self._is_stuck)
         self._seed = seed
         self._random = Random(f"{seed}/hosts")
         self._lasting: list[FaultBegan] = []
@@ -96,18 +97,19 @@ class SimCluster:
     async def __aenter__(self) -> SimCluster:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
-        trio.lowlevel.add_instrument(self._processors)
+        trio.lowlevel.add_instrument(self._rounds)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> Any:
         assert self._nursery is not None
+        self._lasting.clear()  # a slow host must not be frozen once more
         for host in list(self._processors.frozen):
             self._processors.thaw(host)
         for disk in self.disks.values():
             disk.stall(False)
-        trio.lowlevel.remove_instrument(self._processors)
+        trio.lowlevel.remove_instrument(self._rounds)
         self._nursery.cancel_scope.cancel()
         return await self._nursery_manager.__aexit__(kind, error, tb)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,14 +11,14 @@ from typing import Any, Final
 import trio
 import trio.lowlevel
 
-from consistency.checking.history import History, Note, Steps
+from consistency.checking.history import History, Note, SchedulerRounds
 from replicas.simulation.clock import now_us
 
 #: Which host a task belongs to.
 HOST: ContextVar[str] = ContextVar("host", default="")
 
-#: Steps of the scheduler in one second of virtual time beyond which somebody must be going round in circles.
-STEPS_PER_SECOND: Final = 400_000
+#: Rounds of the scheduler in one second of virtual time beyond which a run is broken off.
+ROUNDS_PER_SECOND: Final = 100_000
 
 
 @contextmanager
@@ -33,43 +34,61 @@ def seeded_scheduling(seed: int) -> Iterator[None]:
         switches[name] = before
 
 
+def _run_queue() -> deque[trio.lowlevel.Task]:
+    """Whoever is runnable, in trio's own queue."""
+    return trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq
+
+
 class Processors(trio.abc.Instrument):
-    """Lets hosts stand still, and counts what is done.
+    """Lets hosts stand still.
 
-    SIGSTOP: what becomes runnable on a frozen host waits, with the time going on, until it is thawed.
-
-    Args:
-      busy: called once when a second of virtual time has more steps than it may.
+    SIGSTOP: what becomes runnable on a frozen host waits, with the time going on, until it is thawed.  Trio asks us for
+    each step of each task only as long as somebody is frozen.
     """
 
-    def __init__(self, history: History, busy: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         self.frozen: dict[str, list[trio.lowlevel.Task]] = {}
-        self._history = history
-        self._busy = busy
-        self._second = 0
-        self._steps = 0
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        self._steps += 1
-        if self._steps > STEPS_PER_SECOND and self._steps % STEPS_PER_SECOND == 1:
-            self._busy(f"{self._steps:,} steps in second {self._second}, the last by {task.name}")
-        waiting = self.frozen.get(task.context.get(HOST, "")) if self.frozen else None
+        waiting = self.frozen.get(task.context.get(HOST, ""))
         if waiting is not None:
-            queue = trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq
-            assert queue.pop() is task
+            assert _run_queue().pop() is task
             waiting.append(task)
 
-    def before_io_wait(self, timeout: float) -> None:
-        second = int(trio.current_time())
-        if second > self._second:
-            self._history(Steps((self._second + 1) * 1_000_000, self._steps))
-            self._second, self._steps = second, 0
-
     def freeze(self, host: str) -> None:
+        if not self.frozen:
+            trio.lowlevel.add_instrument(self)
         self.frozen.setdefault(host, [])
 
     def thaw(self, host: str) -> None:
-        trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self.frozen.pop(host, ()))
+        if host in self.frozen:
+            _run_queue().extend(self.frozen.pop(host))
+            if not self.frozen:
+                trio.lowlevel.remove_instrument(self)
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the scheduler: whoever goes in circles makes them without any time going on.
+
+    Args:
+      busy: called once when a second of virtual time has more rounds than it may.
+    """
+
+    def __init__(self, history: History, busy: Callable[[str], None]) -> None:
+        self._history = history
+        self._busy = busy
+        self._second = 0
+        self._count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._count += 1
+        if self._count > ROUNDS_PER_SECOND and self._count % ROUNDS_PER_SECOND == 1:
+            tasks = ", ".join(sorted({task.name for task in _run_queue()}))
+            self._busy(f"{self._count:,} rounds in second {self._second}, now of {tasks}")
+        second = int(trio.current_time())
+        if second > self._second:
+            self._history(SchedulerRounds((self._second + 1) * 1_000_000, self._count))
+            self._second, self._count = second, 0
 
 
 class SimCompute:

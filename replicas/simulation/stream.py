@@ -9,6 +9,7 @@ import trio
 import trio.lowlevel
 
 from replicas.signal import Signal
+from replicas.simulation.clock import current_clock
 from replicas.simulation.link import Links
 from replicas.simulation.pipe import Pipe
 from spe.network import RECEIVE_BYTES
@@ -40,7 +41,8 @@ class SimStream(trio.abc.Stream):
         self._links = links
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waited = False
         while True:
             token = self.changed.token()
             self._look()
@@ -50,6 +52,7 @@ class SimStream(trio.abc.Stream):
             if self.outgoing.size < WINDOW_BYTES:
                 break
             await self._wait(token)
+            waited = True
         if data:
             pipe = self.outgoing
             link = self._links.state(pipe.source, pipe.target)
@@ -58,13 +61,16 @@ class SimStream(trio.abc.Stream):
             self.other.changed.wake()
             if pipe.stopped:
                 self.changed.wake()  # whoever waits here has a deadline now
+        if not waited:  # as a socket of trio's does
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         pipe = self.incoming
+        waited = False
         while True:
             token = self.changed.token()
             self._look()
@@ -72,11 +78,14 @@ class SimStream(trio.abc.Stream):
             if (data := pipe.take(now := trio.current_time(), max_bytes or RECEIVE_BYTES)) is not None:
                 if was_full:
                     self.other.changed.wake()
+                if not waited:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 return data
             if pipe.is_reset(now):
                 self.end(RESET)
                 self._look()
             await self._wait(token)
+            waited = True
 
     async def aclose(self) -> None:
         if not self.over:
@@ -118,8 +127,6 @@ class SimStream(trio.abc.Stream):
         """Until something changes, or something is due."""
         now = trio.current_time()
         until = min(self.incoming.next_after(now), self.outgoing.gives_up_at)
-        if until == math.inf:
-            await token.wait()
-        else:
-            with trio.move_on_at(until):
-                await token.wait()
+        if until < math.inf:
+            current_clock().wake_at(until, self.changed)
+        await token.wait()

@@ -24,71 +24,77 @@ _ID_MAX: Final = 2**63 - 1
 Check = Callable[[Any], Any]
 
 
-def _expect(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(f"expected {what}")
-
-
 def integer(low: int, high: int) -> Check:
     def check(value: Any) -> Any:
-        _expect(type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
-        return value
+        if type(value) is int and low <= value <= high:
+            return value
+        raise ValueError(f"expected an integer from {low} to {high}")
 
     return check
 
 
 def is_name(value: Any) -> Any:
-    _expect(type(value) is str and len(value) <= _NAME_LENGTH, f"a text of at most {_NAME_LENGTH} characters")
-    return value
+    if type(value) is str and len(value) <= _NAME_LENGTH:
+        return value
+    raise ValueError(f"expected a text of at most {_NAME_LENGTH} characters")
 
 
 def is_reason(value: Any) -> Any:
     """Text for people: cut rather than refused, because it often is the text of an exception."""
-    _expect(type(value) is str, "a text")
+    if type(value) is not str:
+        raise ValueError("expected a text")
     return value[:_REASON_LENGTH].encode("utf-8", "replace").decode()
 
 
 def one_of(*options: str) -> Check:
     def check(value: Any) -> Any:
-        _expect(type(value) is str and value in options, f"one of {', '.join(options)}")
-        return value
+        if type(value) is str and value in options:
+            return value
+        raise ValueError(f"expected one of {', '.join(options)}")
 
     return check
 
 
 def is_boolean(value: Any) -> Any:
-    _expect(type(value) is bool, "a boolean")
-    return value
+    if type(value) is bool:
+        return value
+    raise ValueError("expected a boolean")
 
 
 def is_share(value: Any) -> Any:
-    _expect(type(value) in (float, int) and 0 <= value <= 1, "a number from 0 to 1")
-    return float(value)
+    if type(value) in (float, int) and 0 <= value <= 1:
+        return float(value)
+    raise ValueError("expected a number from 0 to 1")
 
 
 def is_state(value: Any) -> Any:
-    _expect(type(value) in (int, NodeState) and 0 <= value < len(NodeState), "a state from 0 to 3")
-    return NodeState(value)
+    if type(value) in (int, NodeState) and 0 <= value < len(NodeState):
+        return NodeState(value)
+    raise ValueError("expected a state from 0 to 3")
 
 
 def snapshot_data(value: Any) -> Any:
-    _expect(type(value) is bytes and len(value) <= SNAPSHOT_PART_BYTES, f"at most {SNAPSHOT_PART_BYTES} bytes")
-    return value
+    if type(value) is bytes and len(value) <= SNAPSHOT_PART_BYTES:
+        return value
+    raise ValueError(f"expected at most {SNAPSHOT_PART_BYTES} bytes")
 
 
 def text_map(value: Any) -> Any:
-    _expect(isinstance(value, Mapping) and all(type(k) is str for k in value), "a map with text keys")
-    return dict(value)
+    if isinstance(value, Mapping) and all(type(k) is str for k in value):
+        return dict(value)
+    raise ValueError("expected a map with text keys")
 
 
 def records_of(make: Callable[..., Any], *checks: Check) -> Check:
     """A list of records of the named tuple ``make``, one check per field."""
 
     def check(value: Any) -> Any:
-        _expect(type(value) in (list, tuple) and len(value) <= MANY, f"a list of at most {MANY}")
+        if type(value) not in (list, tuple) or len(value) > MANY:
+            raise ValueError(f"expected a list of at most {MANY}")
         records = []
         for item in value:
-            _expect(isinstance(item, list | tuple) and len(item) == len(checks), f"records of {len(checks)} fields")
+            if not isinstance(item, (list, tuple)) or len(item) != len(checks):
+                raise ValueError(f"expected records of {len(checks)} fields")
             records.append(make(*[c(v) for c, v in zip(checks, item)]))
         return tuple(records)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from replicas.comparison import ChannelRows
 from replicas.recorder import stable_rows
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_text
 from spe.plan import Channel, Plan
@@ -26,11 +26,6 @@ pytestmark = [
 #: How long a replay takes in which a replica dies.
 REPLAY_SECONDS = 3.0
 LONGEST_SECONDS = 1_000
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def addressed(plan: Plan) -> Plan:
@@ -75,14 +70,14 @@ def named(plan: Plan, found: Mapping[Channel, ChannelRows]) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("id_", CLUSTER_CASES)
-async def test_a_replicated_cluster_gives_the_answer(id_: str, tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_replicated_cluster_gives_the_answer(id_: str, tmp_path: Path, jump_clock: JumpClock) -> None:
     (one,) = cluster_cases(tmp_path, [id_])
     assert one.case.differences(named(*await run(one))) == []
 
 
 @pytest.mark.parametrize("id_", CLUSTER_CASES)
 async def test_a_replica_that_dies_and_comes_back_does_not_change_it(
-    id_: str, tmp_path: Path, autojump_clock: MockClock
+    id_: str, tmp_path: Path, jump_clock: JumpClock
 ) -> None:
     rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())
     (one,) = cluster_cases(tmp_path, [id_], replay={"rate": rows / REPLAY_SECONDS})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.errors import LinkBroken
 from spe.states import NodeId
@@ -31,11 +31,6 @@ from spe.wire.messages import (
     decode_message,
 )
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def hello(to: SimCluster, **other: Any) -> Hello:
@@ -89,7 +84,7 @@ def subscribe(**other: Any) -> Subscribe:
     ],
 )
 async def test_another_version_cluster_plan_or_token_is_refused_with_the_reason(
-    autojump_clock: MockClock, other: dict[str, Any], why: str
+    jump_clock: JumpClock, other: dict[str, Any], why: str
 ) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
@@ -113,7 +108,7 @@ BAD: dict[str, Callable[[SimCluster], list[Message | bytes]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(autojump_clock: MockClock, name: str) -> None:
+async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(jump_clock: JumpClock, name: str) -> None:
     async with SimCluster(make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -128,7 +123,7 @@ async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(autojump_
             assert outcome.tentative == 0
 
 
-async def test_a_frame_that_never_ends_is_given_up_before_the_hello(autojump_clock: MockClock) -> None:
+async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: JumpClock) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -147,7 +142,7 @@ async def test_a_frame_that_never_ends_is_given_up_before_the_hello(autojump_clo
     ],
 )
 async def test_what_a_node_does_not_have_is_answered_with_the_reason(
-    autojump_clock: MockClock, message: Message, kind: type[Message]
+    jump_clock: JumpClock, message: Message, kind: type[Message]
 ) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
@@ -158,7 +153,7 @@ async def test_what_a_node_does_not_have_is_answered_with_the_reason(
         assert isinstance(await peer.hear(), kind)
 
 
-async def test_a_position_that_was_truncated_is_said_so(autojump_clock: MockClock) -> None:
+async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(5)
@@ -170,7 +165,7 @@ async def test_a_position_that_was_truncated_is_said_so(autojump_clock: MockCloc
         assert answer.first > 1
 
 
-async def test_acknowledgements_of_strangers_truncate_nothing(autojump_clock: MockClock) -> None:
+async def test_acknowledgements_of_strangers_truncate_nothing(jump_clock: JumpClock) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -221,7 +216,7 @@ async def flooded(peers: int) -> tuple[Outcome, list[str]]:
             return Outcome(cluster), story
 
 
-async def test_three_hundred_bad_peers_cost_a_good_client_no_microsecond(autojump_clock: MockClock) -> None:
+async def test_three_hundred_bad_peers_cost_a_good_client_no_microsecond(jump_clock: JumpClock) -> None:
     quiet, _ = await flooded(0)
     loud, story = await flooded(300)
     loud.assert_complete()

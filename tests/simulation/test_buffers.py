@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from replicas.replica import Replica
 from replicas.serving import PULL_BYTES
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 
 #: Small enough that a failure of seconds fills them many times over.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def longer(plan: Plan, seconds: int) -> Plan:
@@ -95,9 +90,7 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(
-    autojump_clock: MockClock, replicas: int
-) -> None:
+async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_clock: JumpClock, replicas: int) -> None:
     """B6, A7: many times the cap is kept for redo; the client's delay stays within X all along."""
     plan = longer(make_plan(rate=200.0, replicas=replicas, limits=SMALL), 35)
     async with SimCluster(plan) as cluster:
@@ -111,7 +104,7 @@ async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(
             assert memory.spill_bytes() == 0
 
 
-async def test_without_spilling_reading_stops_and_all_is_corrected(autojump_clock: MockClock) -> None:
+async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: JumpClock) -> None:
     """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
     plan = longer(make_plan(rate=200.0, limits=limits), 20)
@@ -123,7 +116,7 @@ async def test_without_spilling_reading_stops_and_all_is_corrected(autojump_cloc
             assert_small(memory, limits)
 
 
-async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(autojump_clock: MockClock) -> None:
+async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: JumpClock) -> None:
     limits = replace(SMALL, spill_bytes=50_000)
     plan = longer(make_plan(rate=200.0, limits=limits), 20)
     async with SimCluster(plan) as cluster:
@@ -135,7 +128,7 @@ async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(autojump_cloc
                 assert sum("spill_blocked" in line and node in line for line in cluster.log) in (1, 2)
 
 
-async def test_damaged_redo_data_are_read_from_upstream_again(autojump_clock: MockClock) -> None:
+async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpClock) -> None:
     """A bit flips in a spill file during the failure: never served, read once more, everything corrected."""
     plan = longer(make_plan(rate=200.0, replicas=1, limits=SMALL), 20)
     async with SimCluster(plan) as cluster:
@@ -154,9 +147,7 @@ async def test_damaged_redo_data_are_read_from_upstream_again(autojump_clock: Mo
             outcome.assert_complete()
 
 
-async def test_steps_that_cannot_be_cut_are_told_once(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_steps_that_cannot_be_cut_are_told_once(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: rows of one time are one step, however many."""
     monkeypatch.setattr(Replica, "step_too_large", lambda self: self.core.largest_slice > 0)
     async with SimCluster(make_plan()) as cluster:

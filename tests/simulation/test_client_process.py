@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pytest
 import trio
-from trio.testing import MockClock
 
 from replicas.client_process import ClientProcess
 from replicas.comparison import compare
 from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.delays import ReplayEpoch
 from spe.plan import Channel, Plan
@@ -25,11 +24,6 @@ from spe.states import StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
 
 OUT = Channel(StreamId("s1"), 0)
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def plan_with_sinks() -> Plan:
@@ -86,7 +80,7 @@ def replayed(lines: list[dict[str, Any]]) -> list[int]:
     return ids
 
 
-async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: JumpClock, tmp_path: Path) -> None:
     """1. it dies and comes back while all is well; 2. a source is cut off, tentative tuples arrive, it dies again and
     comes back; 3. the cut heals: recording and sinks hold the stable stream, each tuple once, and nothing tentative"""
     plan, kept = plan_with_sinks(), list[ClientProcess]()
@@ -121,7 +115,7 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(autojump_clock
             assert len(kept) == 3
 
 
-async def test_a_client_process_tells_what_it_experienced(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock, tmp_path: Path) -> None:
     """Its replica dies: one switch, timed; delays stay below X; the stream comes to its end."""
     plan, kept = plan_with_sinks(), list[ClientProcess]()
     async with SimCluster(plan) as cluster:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from consistency.unit_replica import UnitReplica
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan import Client, Plan
 from spe.query import CustomSpec, Operator
@@ -16,11 +16,6 @@ from spe.states import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def with_a_mistake() -> Plan:
@@ -55,7 +50,7 @@ async def restart_the_first(cluster: SimCluster) -> None:
 
 
 async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with SimCluster(with_a_mistake()) as cluster:
         with cluster.explain():
@@ -77,7 +72,7 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
 
 
 async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_it(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with SimCluster(with_operator("Unstorable")) as cluster:
         await restart_the_first(cluster)
@@ -88,7 +83,7 @@ async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_i
     assert "cannot store a builtins.set" in told
 
 
-async def test_replicas_that_make_different_tuples_are_named(autojump_clock: MockClock) -> None:
+async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClock) -> None:
     """Nobody can tell which of the two is right, so it is said and nothing else happens (invariant 4)."""
     async with SimCluster(make_plan(1)) as same, SimCluster(with_operator("Counts", rate=200.0)) as differing:
         await same.start()
@@ -105,7 +100,7 @@ async def test_replicas_that_make_different_tuples_are_named(autojump_clock: Moc
 
 
 async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with SimCluster(with_operator("TakesNoState")) as cluster:
         await restart_the_first(cluster)
@@ -117,7 +112,7 @@ async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
 
 
 async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asked, stopped, and is granted: it must not say that it corrects, for its partner would wait for ever."""
     granted: list[int] = []

@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.states import StreamId
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 
 
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
-
-
 async def test_an_input_that_lags_though_all_is_alive_is_named_once(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = make_plan(1)
     name = StreamId("c")
@@ -41,7 +36,7 @@ async def test_an_input_that_lags_though_all_is_alive_is_named_once(
     assert "results stay tentative until it catches up" in told[0]
 
 
-async def test_a_cut_that_heals_is_no_skew(autojump_clock: MockClock) -> None:
+async def test_a_cut_that_heals_is_no_skew(jump_clock: JumpClock) -> None:
     async with SimCluster(make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(2)

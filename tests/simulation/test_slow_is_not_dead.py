@@ -155,6 +155,23 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
     assert own[1] >= woke
 
 
+@pytest.mark.parametrize("begins_s", [2.005, 2.025, 2.049])
+def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
+    """T1: it freezes for longer than X with data in its sockets, wakes, and nothing is late."""
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(begins_s)
+        for host in ("n1a", "n1b"):
+            cluster.freeze(host)
+        await trio.sleep(3)
+        for host in ("n1a", "n1b"):
+            cluster.thaw(host)
+
+    met = play(longer(make_plan(rate=20.0), 8), script)
+    for name in ("u1/0@n1a", "u1/0@n1b"):
+        assert met.spans(name, NodeState.UP_FAILURE) == []
+
+
 # --- a long failure ---
 
 

@@ -7,7 +7,7 @@
     1.0 sent SOURCE UPTO HIGH FRONTIER
     1.0 fault 1 cut a>b b>a                        1.0 fault 2 freeze n1       1.0 end 1
     1.0 buffers REPLICA held tentative entries count:digest
-    1.0 steps 400          1.0 note HOST NAME text
+    1.0 rounds 400         1.0 note HOST NAME text
 
 WHO is ``client:c`` (reads ``s1``) or ``u1/0@n1a<a`` (a replica, and the stream that it reads).
 """
@@ -31,9 +31,9 @@ from consistency.checking.history import (
     ProcessUp,
     Promoted,
     Received,
+    SchedulerRounds,
     Sent,
     StateChanged,
-    Steps,
 )
 from spe.plan import Channel
 from spe.schema import Schema
@@ -89,8 +89,8 @@ def _events(line: str, schema: Schema, pool: StringPool) -> Iterator[Event]:
             count, value = digest.split(":")
             digests = ((Channel(StreamId("s1"), 0), int(count), int(value)),)
             yield Buffers(at, replica, int(held), tentative == "yes", int(entries), digests)
-        case "steps", [count]:
-            yield Steps(at, int(count))
+        case "rounds", [count]:
+            yield SchedulerRounds(at, int(count))
         case "note", [host, name, *rest]:
             yield Note(at, host, name, " ".join(rest))
         case _:

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from replicas.fault_runner import FaultRunner, Happening
 from replicas.fault_state import Action, Conditions, Do, FaultState
@@ -22,7 +21,7 @@ from replicas.faults import (
     processes_of,
 )
 from replicas.injection import FaultInjector
-from replicas.simulation.clock import SimClock
+from replicas.simulation.clock import JumpClock, SimClock
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.host import SimCompute
 from replicas.simulation.network import HostNetwork, SimNetwork
@@ -321,7 +320,7 @@ class Hands:
         return "it does not run" if action.process == self._broken else ""
 
 
-async def test_faults_happen_at_their_times_and_end_after_their_lengths(autojump_clock: MockClock) -> None:
+async def test_faults_happen_at_their_times_and_end_after_their_lengths(jump_clock: JumpClock) -> None:
     clock = SimClock()
     hands = Hands(clock)
     told: list[str] = []
@@ -349,7 +348,7 @@ async def test_faults_happen_at_their_times_and_end_after_their_lengths(autojump
     ]
 
 
-async def test_a_fault_that_somebody_asks_for_joins_the_others(autojump_clock: MockClock) -> None:
+async def test_a_fault_that_somebody_asks_for_joins_the_others(jump_clock: JumpClock) -> None:
     """And what could not be done is told to whoever asked."""
     clock = SimClock()
     hands = Hands(clock, broken="n1b")
@@ -367,7 +366,7 @@ async def test_a_fault_that_somebody_asks_for_joins_the_others(autojump_clock: M
     assert kill.errors == ["kill n1b: it does not run"]
 
 
-async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(autojump_clock: MockClock) -> None:
+async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(jump_clock: JumpClock) -> None:
     """It is known when the fault happens; a client that reads nobody leaves nothing to do."""
     clock = SimClock()
     hands = Hands(clock)
@@ -392,7 +391,7 @@ async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(autojump_cl
     assert runner.happenings[2].errors == ["client c reads nobody"]
 
 
-async def test_a_heal_closes_what_it_ended(autojump_clock: MockClock) -> None:
+async def test_a_heal_closes_what_it_ended(jump_clock: JumpClock) -> None:
     """1. a cut without an end and a freeze with one; 2. a heal; 3. the freeze's own end finds nothing to do"""
     clock = SimClock()
     hands = Hands(clock)
@@ -412,7 +411,7 @@ async def test_a_heal_closes_what_it_ended(autojump_clock: MockClock) -> None:
     assert not any(done.startswith("6 ") for done in hands.done)
 
 
-async def test_what_meets_at_one_time_is_done_in_the_order_in_which_it_began(autojump_clock: MockClock) -> None:
+async def test_what_meets_at_one_time_is_done_in_the_order_in_which_it_began(jump_clock: JumpClock) -> None:
     """A heal that ends a freeze must not resume the process before it is frozen: nobody would do it again."""
     clock = SimClock()
     hands = Hands(clock)
@@ -454,7 +453,7 @@ def env_on(network: SimNetwork, host: str) -> Env:
     return Env(SimClock(), HostNetwork(network, host), SimDisk(), SimCompute(), Random(1), NullTrace())
 
 
-async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(autojump_clock: MockClock) -> None:
+async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(jump_clock: JumpClock) -> None:
     network = SimNetwork()
     faults = FaultInjector(env_on(network, "n1a"), {"n1b": "n1b:1"})
     arrived: list[bytes] = []
@@ -475,7 +474,7 @@ async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(autojump
     assert arrived == [b"hello"]
 
 
-async def test_nothing_slips_through_a_cut_that_is_stated_again(autojump_clock: MockClock) -> None:
+async def test_nothing_slips_through_a_cut_that_is_stated_again(jump_clock: JumpClock) -> None:
     """1. the way out is cut, bytes are held; 2. another fault is told of beside it; 3. only the heal lets them go"""
     network = SimNetwork()
     faults = FaultInjector(env_on(network, "n1a"), {"n1b": "n1b:1"})
@@ -503,7 +502,7 @@ async def test_an_injector_takes_nothing_but_conditions() -> None:
     assert "no conditions" in await faults({"kind": "explode"})
 
 
-async def test_a_stalled_disk_makes_nothing_durable_until_it_moves_again(autojump_clock: MockClock) -> None:
+async def test_a_stalled_disk_makes_nothing_durable_until_it_moves_again(jump_clock: JumpClock) -> None:
     storage = FaultyStorage(SimDisk())
     file = storage.open(PurePosixPath("log"))
     synced: list[float] = []

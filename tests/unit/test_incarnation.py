@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import trio
-from trio.testing import MockClock
 
 from replicas.incarnation import claim
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.states import NodeState
 from tests.simulation.test_cluster import SECONDS, make_plan, run
@@ -15,7 +15,7 @@ from tests.simulation.test_cluster import SECONDS, make_plan, run
 PATH = PurePosixPath("nodes/n1/incarnation")
 
 
-async def test_it_grows_although_the_clock_steps_back(autojump_clock: MockClock) -> None:
+async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
     cluster = SimCluster(make_plan())
     env = cluster.env("n1a")
     first = await claim(env, PATH)
@@ -28,7 +28,7 @@ async def test_it_grows_although_the_clock_steps_back(autojump_clock: MockClock)
     assert third > second
 
 
-async def test_a_damaged_or_full_disk_leaves_the_clock(autojump_clock: MockClock) -> None:
+async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) -> None:
     cluster = SimCluster(make_plan())
     env = cluster.env("n1a")
     await env.storage.write_atomic(PATH, b"nonsense")
@@ -38,7 +38,7 @@ async def test_a_damaged_or_full_disk_leaves_the_clock(autojump_clock: MockClock
     assert any("incarnation_not_kept" in line for line in cluster.log)
 
 
-async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(autojump_clock: MockClock) -> None:
+async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(jump_clock: JumpClock) -> None:
     """Its acknowledgements count, so upstream's buffers shrink again."""
     plan = make_plan(2)
     async with SimCluster(plan) as cluster:

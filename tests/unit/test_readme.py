@@ -16,10 +16,10 @@ import pytest
 import trio
 import trio.testing
 import yaml
-from trio.testing import MockClock
 
 from replicas.faults import load_faults_text
 from replicas.reference import reference_rows
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.source import reference_elements
 from spe.cli.app import app
@@ -58,11 +58,6 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shop_operators.py").write_text(OPERATOR, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "shop_operators", raising=False)
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
 
 
 def reading() -> ModuleType:
@@ -136,7 +131,7 @@ async def running_shop() -> AsyncIterator[SimCluster]:
     async with SimCluster(plan) as cluster:
         with cluster.explain():
             await cluster.start()
-            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(0.1)
             cluster.kill("client:board")
             yield cluster
 
@@ -152,7 +147,7 @@ def logged_answer(cluster: SimCluster) -> list[tuple[Any, ...]]:
 
 
 async def test_the_client_shows_tentative_tuples_withdraws_them_and_ends_with_the_answer(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def cut_for_longer_than_x() -> None:
         await trio.sleep(4)
@@ -173,7 +168,7 @@ async def test_the_client_shows_tentative_tuples_withdraws_them_and_ends_with_th
 
 
 async def test_the_client_that_wants_final_tuples_gets_them(
-    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running_shop() as cluster:
         await reading().final(cluster.env("client:program"), cluster.plan)

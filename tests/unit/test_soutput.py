@@ -176,6 +176,32 @@ def test_digests_of_replicas_agree_however_the_stream_was_cut_and_coded() -> Non
     assert one.snapshot() == other.snapshot()
 
 
+@pytest.mark.parametrize("size", [1, 7, 999, 1_000, 1_001, 8_192, 19_999])
+def test_a_digest_is_the_same_however_many_rows_come_at_a_time(size: int) -> None:
+    """Across marks, and across more blocks than are taken in at once."""
+    stream = numbered(3_000 if size < 100 else 30_500)
+    whole, pieces = RollingDigest(), RollingDigest()
+    whole.add(stream)
+    for start in range(0, len(stream), size):
+        pieces.add(stream.slice(start, min(start + size, len(stream))))
+    assert pieces.marks() == whole.marks()
+    assert list(whole.marks()) == list(range(MARK_EVERY, len(stream) + 1, MARK_EVERY))
+    assert pieces.value() == whole.value()
+
+
+def test_a_digest_shows_an_exchange_of_rows_at_the_same_place_of_two_blocks() -> None:
+    stream = numbered(2 * MARK_EVERY)
+    order = np.arange(len(stream))
+    order[[5, MARK_EVERY + 5]] = order[[MARK_EVERY + 5, 5]]
+    blocks = np.roll(np.arange(len(stream)), MARK_EVERY)
+    found = set()
+    for one in (stream, stream.take(order), stream.take(blocks)):
+        rolling = RollingDigest()
+        rolling.add(one)
+        found.add(rolling.value())
+    assert len(found) == 3
+
+
 def test_a_digest_shows_a_changed_value_a_null_and_an_exchange() -> None:
     def digest(parts: Rows) -> int:
         rolling = RollingDigest()

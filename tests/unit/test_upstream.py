@@ -13,6 +13,7 @@ from replicas.feeds import MAIN, Action, Close, Feed, Open
 from replicas.inputs import Input
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.upstream import ACKS_MAX, Upstream
 from spe.batch import Element
@@ -33,11 +34,6 @@ from spe.wire.messages import (
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
-
-
-@pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0)
 
 
 class Opening:
@@ -92,7 +88,7 @@ async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> Non
     assert [e for e in events if e != "unreachable"] == ["subscribe", "unsubscribe"]
 
 
-async def test_a_producer_that_never_answers_a_subscription_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
     cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.plan.nodes[NodeId("n1a")].address
@@ -128,7 +124,7 @@ class Counting(Opening):
 
 
 async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
-    autojump_clock: trio.testing.MockClock,
+    jump_clock: JumpClock,
 ) -> None:
     """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
     cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
@@ -158,7 +154,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
 
 
 async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
-    autojump_clock: trio.testing.MockClock,
+    jump_clock: JumpClock,
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     await Connection(theirs).send(SnapshotPart(0, False, b"half"))
@@ -177,7 +173,7 @@ class Backing(Opening):
         return [(channel, at) for at in range(2 * ACKS_MAX + 5)]
 
 
-async def test_many_acknowledgements_are_told_in_turn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> None:
     cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.plan.nodes[NodeId("n1a")].address
     told: list[list[int]] = []

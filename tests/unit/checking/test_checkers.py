@@ -239,7 +239,7 @@ def calm(*, without: str = "", instead: str = "") -> str:
     lines = [f"0 up {h}" for h in HOSTS] + [f"1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE")]
     lines += [f"1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab"]
     lines += ["1 open client:c n1a #1 main 0", "2 sent a 9 90 4611686018427387904", "2 sent b 9 90 4611686018427387904"]
-    lines += [f"3 give client:c: {WHOLE} Binf", *(f"4 buffers {r} 0 no 1 20:5" for r in REPLICAS), "5 steps 90"]
+    lines += [f"3 give client:c: {WHOLE} Binf", *(f"4 buffers {r} 0 no 1 20:5" for r in REPLICAS), "5 rounds 90"]
     changed = [instead if line == without else line for line in lines]
     assert without == "" or without in lines
     return "\n".join(line for line in changed if line)
@@ -254,8 +254,8 @@ ENDINGS = {
     ),
     "nothing came": ("P3", "all stable tuples arrive", f"3 give client:c: {WHOLE} Binf", ""),
     "no end": ("P3", "a stream ends", f"3 give client:c: {WHOLE} Binf", f"3 give client:c: {WHOLE}"),
-    "tentative is left": ("P3", "nothing tentative is left", "5 steps 90", "5 give client:c: T/900y"),
-    "UP_FAILURE": ("P3", "all replicas are STABLE", "5 steps 90", "5 state u1/0@n1a UP_FAILURE"),
+    "tentative is left": ("P3", "nothing tentative is left", "5 rounds 90", "5 give client:c: T/900y"),
+    "UP_FAILURE": ("P3", "all replicas are STABLE", "5 rounds 90", "5 state u1/0@n1a UP_FAILURE"),
     "held tuples": ("quiet", "SUnions are empty", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 8 no 1 20:5"),
     "tentative kept": (
         "quiet",
@@ -264,14 +264,14 @@ ENDINGS = {
         "4 buffers u1/0@n1a 0 yes 1 20:5",
     ),
     "long logs": ("quiet", "outputs are truncated", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 0 no 2 20:5"),
-    "nothing read": ("quiet", "every input is read", "5 steps 90", "5 close client:c #1"),
-    "two feeds": ("quiet", "every input is read", "5 steps 90", "5 open u1/0@n1a<a source:a #2 corrections 0"),
+    "nothing read": ("quiet", "every input is read", "5 rounds 90", "5 close client:c #1"),
+    "two feeds": ("quiet", "every input is read", "5 rounds 90", "5 open u1/0@n1a<a source:a #2 corrections 0"),
     "a process is gone": ("quiet", "every process runs", "0 up source:b", ""),
-    "a process twice": ("quiet", "a process runs once", "5 steps 90", "5 up source:b"),
-    "a busy loop": ("quiet", "nothing spins", "5 steps 90", "5 steps 900000"),
-    "a quarantine": ("quiet", "quarantine", "5 steps 90", "5 note n1a quarantine producer=n2"),
-    "a bad peer": ("quiet", "bad_peer", "5 steps 90", "5 note n1a bad_peer why=x"),
-    "a stopped replica": ("quiet", "replica_stopped", "5 steps 90", "5 note n1a replica_stopped why=x"),
+    "a process twice": ("quiet", "a process runs once", "5 rounds 90", "5 up source:b"),
+    "a busy loop": ("quiet", "nothing spins", "5 rounds 90", "5 rounds 900000"),
+    "a quarantine": ("quiet", "quarantine", "5 rounds 90", "5 note n1a quarantine producer=n2"),
+    "a bad peer": ("quiet", "bad_peer", "5 rounds 90", "5 note n1a bad_peer why=x"),
+    "a stopped replica": ("quiet", "replica_stopped", "5 rounds 90", "5 note n1a replica_stopped why=x"),
 }
 
 
@@ -411,7 +411,7 @@ def test_of_a_partition_that_may_have_to_begin_anew_nothing_is_claimed() -> None
     """Its checkpoints may be damaged; and who comes or goes may have been the one on its way."""
     damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
     assert verdict(damaged, plan=standing_by()).findings == []
-    lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 steps 1"
+    lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 rounds 1"
     (first,) = verdict(lost.format(""), plan=standing_by()).findings
     (again,) = verdict(lost.format("13 fault 1 restart n1b\n13 end 1\n"), plan=standing_by()).findings
     assert again.at_us == first.at_us + 3_000_000
@@ -506,7 +506,7 @@ def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
 
 
 def test_a_consumer_that_reads_nobody_is_found() -> None:
-    assert found(SETTLED + "1 close client:c #1\n9 steps 1\n9 state u1/0@n1a STABLE") == {
+    assert found(SETTLED + "1 close client:c #1\n9 rounds 1\n9 state u1/0@n1a STABLE") == {
         ("preferred", "a STABLE producer is taken")
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from consistency.checking.history import (
     Buffers,
@@ -19,12 +18,13 @@ from consistency.checking.history import (
     ProcessUp,
     Promoted,
     Received,
+    SchedulerRounds,
     Sent,
     StateChanged,
-    Steps,
     host_of,
 )
 from consistency.checking.json_lines import read_lines, write_lines
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import seeded_scheduling
 from spe.errors import SpeError
@@ -57,7 +57,7 @@ def everything() -> History:
         FaultBegan(28, 1, "cut", ("n1",), (("source:a", "n1"), ("n1", "source:a"))),
         FaultEnded(29, 1),
         Buffers(30, "u/0@n1", 0, False, 1, ((OUT, 11, 12345),)),
-        Steps(31, 400),
+        SchedulerRounds(31, 400),
         Note(32, "n1", "subscribe", "mode=main"),
     ):
         history(event)
@@ -105,7 +105,7 @@ def test_a_cluster_reports_what_reaches_each_consumer() -> None:
             return cluster.history
 
     with seeded_scheduling(1):
-        history = trio.run(scenario, clock=MockClock(autojump_threshold=0))
+        history = trio.run(scenario, clock=JumpClock())
     received = [e for e in history if isinstance(e, Received)]
     opened = {(e.consumer, e.channel, e.generation): e for e in history if isinstance(e, Opened)}
     plan = make_plan(2)
