@@ -14,7 +14,10 @@ CASES: Final = Path(__file__).parent / "cases"
 COSTLY: Final = frozenset(
     {
         "a long failure of one input",
+        "a slow correction is taken over",
         "a standby reads everything again, and slowly",
+        "all that a standby holds is damaged",
+        "an order comes from the past",
         "divided by one key",
         "failures beside periodic checkpoints",
         "kills beside a failure",

@@ -130,7 +130,7 @@ def digest(seed: int) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_run_is_the_same_byte_for_byte_in_any_process(seed: int) -> None:
     """Whatever PYTHONHASHSEED is: nothing depends on the order of sets, on ids, on time or on another random source."""
     program = f"from tests.simulation.test_simulate import digest; print(digest({seed}))"

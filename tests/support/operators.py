@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from operators.build import build_operator
@@ -90,13 +92,14 @@ class Run:
         self.buffer: InputBuffer | None = None
 
     def slice(self, ports: Sequence[Sequence[Tuple]], boundary: int, new_dictionary: bool = False) -> list[Tuple]:
-        """Runs [previous, boundary)."""
+        """Runs [previous, boundary); the tuples of each port are in order of time."""
         if new_dictionary:
             self.pool = StringPool()
             self.pool.current().encode([f"other {i}" for i in range(boundary % 7)])  # other codes than before
         slices: list[Rows | None] = []
         for schema, port in zip(self.schemas, ports, strict=True):
-            rows = [t for t in port if self.previous <= t[0] < boundary]
+            begin, end = (bisect_left(port, time, key=itemgetter(0)) for time in (self.previous, boundary))
+            rows = port[begin:end]
             times, values = [t[0] for t in rows], [t[1] for t in rows]
             slices.append(Rows.from_tuples(schema, times, values, self.pool) if rows else None)
         out = self.operator.step(slices, boundary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 
 import pytest
 
@@ -24,7 +25,7 @@ def _make(name: str) -> tuple[Operator, int]:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_made_again_goes_on_as_if_nothing_had_happened(name: str, seed: int) -> None:
     """At every tenth cut: from the marker alone, in an operator that has seen another stream; to the last bit."""
     operator, ports = _make(name)
@@ -52,11 +53,12 @@ def test_what_is_made_again_goes_on_as_if_nothing_had_happened(name: str, seed: 
 def test_what_is_kept_is_bounded_by_the_window_however_long_it_runs(name: str) -> None:
     operator, ports = _make(name)
     data = [stream(at, 10 * UNTIL) for at in range(ports)]
+    times = [[time for time, _ in port] for port in data]
     feed = Run(operator, [SCHEMA] * ports)
     buffer = feed.buffer = InputBuffer(operator)
     for cut in range(STEP, 10 * UNTIL, STEP):
         feed.slice(data, cut)
-        reachable = sum(cut - REACH <= time < cut for port in data for time, _ in port)
+        reachable = sum(bisect_left(port, cut) - bisect_left(port, cut - REACH) for port in times)
         assert len(buffer) <= reachable, f"{len(buffer)} rows at {cut}"
         if operator.oldest_needed() is None or name in UNBOUNDED:
             assert len(buffer) == 0
@@ -92,7 +94,7 @@ def test_an_installed_state_is_kept_until_everything_in_it_has_passed() -> None:
 def test_an_operator_that_only_saw_time_pass_is_wound_back(name: str) -> None:
     """Without rows and without results its state is the same, or it says that it is not."""
     kept = changed = 0
-    for seed in range(20):
+    for seed in range(10):
         for pause, idle in itertools.product((0, 12, 25), (2, 8, 15)):
             operator, ports = _make(name)
             schemas = [SCHEMA] * ports
