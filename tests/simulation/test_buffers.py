@@ -85,7 +85,7 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
     assert memory.at_heal["redo data"] <= limits.input_bytes * 1.1
     assert memory.most["redo data"] <= limits.input_bytes + inputs * PULL_BYTES
     assert memory.at_heal["log"] <= limits.output_bytes * 1.2
-    assert memory.most["suffix"] <= limits.suffix_bytes * 1.1
+    assert memory.most["suffix"] <= limits.suffix_bytes * 1.15  # a release is not cut where it meets the cap
     assert memory.most["tentative"] <= limits.suffix_bytes * 1.1
 
 
