@@ -10,7 +10,7 @@ import numpy as np
 from operators.chunk import Chunk
 from operators.spilled_chunk import SpilledChunk
 from spe.batch import Int64Array
-from spe.times import floor_to, saturating_add
+from spe.times import BEFORE_TIME, floor_to, saturating_add
 
 #: Chunks that a cut divides are put together up to this many rows, from this many chunks on.
 _MERGED_ROWS: Final = 65_536
@@ -39,6 +39,8 @@ def slice_end(inputs: Sequence[Held], low: int, end: int, *, max_rows: int, buck
 
 def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
     """As above, for one input; looks at no more than a few times ``max_rows`` rows at once."""
+    if len(held) == 1 and (cut := _cut_in_order(held[0], low, end, max_rows)) is not None:
+        return cut
     times: list[Int64Array] = []
     count, limit = 0, 2 * max_rows
     for chunks in held:
@@ -54,6 +56,29 @@ def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
                 times, count = [first], len(first)
                 limit = 2 * max(max_rows, count)
     return _first(times, max_rows)[0] if count > max_rows else end
+
+
+def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, max_rows: int) -> int | None:
+    """The same of chunks that lie one after the other, each in order of time: by counting.  None: they do not."""
+    count, first, last, found = 0, end, BEFORE_TIME, False
+    for chunk in chunks:
+        if chunk.floor >= end:
+            break
+        if chunk.max < low or chunk.min >= end:
+            continue
+        if not isinstance(chunk, Chunk) or not chunk.sorted or chunk.min < last:
+            return None
+        if found:  # of the same instant as the last one
+            continue
+        last = chunk.max
+        times = chunk.times(low, end)
+        if not count and len(times):
+            first = int(times[0])
+        if count + len(times) > max_rows:
+            cut = int(times[max_rows - count])
+            end, found = cut if cut > first else saturating_add(cut, 1), True  # none that follows may be before it
+        count += len(times)
+    return end
 
 
 def _first(times: list[Int64Array], max_rows: int) -> tuple[int, Int64Array]:

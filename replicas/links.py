@@ -91,6 +91,13 @@ class Connection:
     async def send(self, message: Message) -> None:
         await self.send_bytes(message.encode())
 
+    async def send_within(self, message: Message, seconds: float, why: str) -> None:
+        """Raises LinkBroken, which says ``why``, also when it takes longer."""
+        with trio.move_on_after(seconds) as scope:
+            await self.send(message)
+        if scope.cancelled_caught:
+            raise LinkBroken(why)
+
     async def receive(self) -> list[Frame]:
         """At least one frame.
 

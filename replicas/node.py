@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 import trio
 import trio.lowlevel
@@ -51,6 +51,11 @@ from spe.wire.messages import (
     Truncated,
 )
 
+#: Ticks that are one while no replica here has a deadline soon.
+RESTING_TICKS: Final = 5
+#: A tick that is late by less, or by less than a tick, is no sign that we did not run.
+UNNOTICED_US: Final = 40_000
+
 
 class NodeProcess:
     """Hosts all replicas that the plan places on one node.
@@ -88,6 +93,8 @@ class NodeProcess:
             gone=self._gone,
             other_message=self._other_message,
         )
+        #: Wakes the ticks: a replica is STABLE no more, and time matters to it from now on.
+        self._tick_now = Signal()
         self._nursery: trio.Nursery | None = None
         self._spill: SpillFolder | None = None
 
@@ -170,11 +177,13 @@ class NodeProcess:
         hosted = Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
         self._put_away(id.of)
         self._hosted[id.of] = hosted
+        self._tick_now.wake()
         for log in replica.logs:
             self._channels[log.channel] = id.of
         self._upstream.add(hosted)
 
     def _told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
+        self._tick_now.wake()
         self._env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
         if self._env.history is not None:
             self._env.history(StateChanged(self._env.clock.monotonic_us(), str(id), state, fresh))
@@ -336,26 +345,40 @@ class NodeProcess:
         say(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on\n{where}")
 
     async def _tick(self) -> None:
+        """Judges deadlines at each tick; where nobody has one soon, at every fifth."""
         clock, period = self._env.clock, self._plan.timing.tick_us
-        last = clock.monotonic_us()
+        last, wait = clock.monotonic_us(), period
         while True:
-            await trio.sleep(period / 1e6)
+            token = self._tick_now.token()
+            with trio.move_on_after(wait / 1e6):
+                await token.wait()
             now = clock.monotonic_us()
-            gap = now - last
+            late = now - last - wait
             last = now
-            if gap > max(2 * period, 50_000):
+            if late > max(period, UNNOTICED_US):
                 # We were not running: drain what lies in the sockets before judging any deadline (T1).
                 for hosted in self._hosted.values():
-                    hosted.replica.shift(gap, now)
+                    hosted.replica.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
+            rest = RESTING_TICKS * period
             for hosted in self._hosted.values():
-                if hosted.replica.full() and (given_up := hosted.make_room(now)):
-                    self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
-                for lag in hosted.replica.watch_skew(now):
-                    self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
-                    say(f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up")
-                if hosted.replica.time_matters(now):
-                    hosted.work.wake()
+                if hosted.error is None:
+                    rest = min(rest, self._look_at(hosted, now))
+            wait = max(rest // period, 1) * period
+
+    def _look_at(self, hosted: Hosted, now: int) -> int:
+        """What the passing of time does to a replica; returns for how long it will do nothing."""
+        replica = hosted.replica
+        if (full := replica.full()) and (given_up := hosted.make_room(now)):
+            self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
+        for lag in replica.watch_skew(now):
+            self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
+            say(f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up")
+        rests = replica.rests(now)
+        if not rests:
+            hosted.work.wake()
+        # A standstill that goes unnoticed must not end a rest at a deadline.
+        return 0 if full else rests - UNNOTICED_US
 
     # --- recovery ---
 
@@ -483,11 +506,13 @@ class NodeProcess:
             hosted.work.wake()
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        partners = [h for h in self._hosted.values() if peer in h.replica.partners]
+        if not partners and not self._standbys:
+            return
         outputs = {Channel(StreamId(o.stream), o.partition): o for o in answer.outputs}
-        for hosted in self._hosted.values():
-            if peer in hosted.replica.partners:
-                for difference in hosted.replica.partner_told(peer, outputs):
-                    self._env.trace.event("replicas_differ", replica=hosted.name, where=difference)
+        for hosted in partners:
+            for difference in hosted.replica.partner_told(peer, outputs):
+                self._env.trace.event("replicas_differ", replica=hosted.name, where=difference)
         for standby in self._standbys.values():
             standby.heard(peer, outputs)
 

@@ -208,11 +208,14 @@ class Replica:
         """Has a step taken in more than it should, for so many rows have one time (B8)?"""
         return self.core.largest_slice > self.plan.limits.slice_rows * len(self.inputs)
 
-    def time_matters(self, now: int) -> bool:
-        """Can the mere passing of time change something now?  Keeps an idle replica from being woken at every tick."""
+    def rests(self, now: int) -> int:
+        """Microseconds in which the mere passing of time changes nothing, unless the state changes; 0: it does now.
+
+        A periodic checkpoint is no reason to hurry: it comes when somebody looks and it is due.
+        """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
-            return True
-        return self.sunion.clocks.waited(now) >= self.node.alpha_x_us
+            return 0
+        return max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
 
     def watch_skew(self, now: int) -> list[str]:
         """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""

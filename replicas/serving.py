@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -57,6 +57,7 @@ SNAPSHOT_SECONDS = 10.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.network).
 ANSWER_SECONDS = 10.0
+_UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +262,7 @@ class Server:
 
 async def _answer(connection: Connection, message: Message) -> None:
     """Raises LinkBroken also where the peer asks and asks, and reads no answer."""
-    with trio.move_on_after(ANSWER_SECONDS) as waiting:
-        await connection.send(message)
-    if waiting.cancelled_caught:
-        raise LinkBroken(f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s")
+    await connection.send_within(message, ANSWER_SECONDS, _UNREAD)
 
 
 async def request(connection: Connection, message: Message) -> Message:

@@ -136,10 +136,11 @@ class Upstream:
             return False
         return True
 
-    def choose(self) -> None:
-        """Lets every owner decide anew, and does what it wants."""
+    def choose(self, peer: str | None = None) -> None:
+        """Lets every owner decide anew, or those that may read ``peer``, and does what they want."""
         for owner in list(self._owners.values()):
-            self._choose_for(owner)
+            if peer is None or any(peer in one.producers for one in owner.inputs):
+                self._choose_for(owner)
 
     # --- heartbeats ---
 
@@ -180,18 +181,18 @@ class Upstream:
             asked_at = clock.monotonic_us()
             acks = self._acks_for(peer)
             told = told if told < len(acks) else 0
-            with trio.move_on_after(timing.heartbeat_us * MISSES / 1e6) as scope:
-                await connection.send(Heartbeat(number, self._me.incarnation, acks[told : told + ACKS_MAX]))
+            heartbeat = Heartbeat(number, self._me.incarnation, acks[told : told + ACKS_MAX])
+            await connection.send_within(
+                heartbeat, timing.heartbeat_us * MISSES / 1e6, "it does not read our heartbeats"
+            )
             told += ACKS_MAX
-            if scope.cancelled_caught:
-                raise LinkBroken("it does not read our heartbeats")
             await trio.sleep(timing.heartbeat_us / 1e6)
             woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
             if woke_late:  # we were not running: what lies in the socket comes first (T1)
                 answered[0] = clock.monotonic_us()
             elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
                 raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
-            self.choose()
+            self.choose(peer)
 
     async def _answers(self, peer: str, connection: Connection, answered: list[int]) -> None:
         while True:
@@ -201,7 +202,7 @@ class Upstream:
                 self._tell_inputs(peer, message)
                 if self._heard is not None:
                     self._heard(peer, message)
-                self.choose()
+                self.choose(peer)
             elif self._other_message is not None:
                 await self._other_message(peer, message)
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from operators.fragment import Fragment
+from operators.slice_end import slice_end
 from operators.sunion import Slice, SUnion
 from spe.batch import Batch, Boundary, Rows
 from spe.plan import Checkpoints, Reconcile
@@ -70,6 +71,19 @@ def released(sunion: SUnion, way: str, max_rows: int) -> Iterator[Slice]:
         if piece is None:
             return
         yield piece
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 10, 64, 1000])
+def test_counting_rows_that_lie_in_order_ends_a_slice_where_sorting_them_does(max_rows: int) -> None:
+    for seed in range(40):
+        random = Random(seed)
+        sunion, _ = filled(seed, "sorted")
+        low, end = random.choice([(BEFORE_TIME, 2 * D), (random.randrange(D), D + random.randrange(D))])
+        bucket_us = random.choice([D, 10, 1])
+        held = [(one.stable,) for one in sunion.inputs]
+        sorting = [(one.stable, []) for one in sunion.inputs]  # two lists, of which nobody knows how they lie
+        found = [slice_end(h, low, end, max_rows=max_rows, bucket_us=bucket_us) for h in (held, sorting)]
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", ["sorted", "disordered", "shuffled"])

@@ -155,6 +155,22 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
     assert own[1] >= woke
 
 
+def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> None:
+    """T1: what it did not run is not counted, but what it did is."""
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(2)
+        for host in ("n1a", "n1b"):
+            cluster.slow(host, 10)
+        cluster.cut("source:b", "*")
+        await until(lambda: all(r.state is NodeState.UP_FAILURE for r in cluster.replicas().values()), within_s=12)
+        for host in ("n1a", "n1b"):
+            cluster.slow(host, 1)
+        cluster.heal()
+
+    play(longer(make_plan(rate=20.0), 14), script)
+
+
 @pytest.mark.parametrize("begins_s", [2.005, 2.025, 2.049])
 def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
     """T1: it freezes for longer than X with data in its sockets, wakes, and nothing is late."""
