@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from consistency.instance import Checkpoint, Instance, Mark
 from operators.fragment import Watch
 from operators.input_buffer import Given, InputBuffer, Marker
 from spe.batch import Rows
-from spe.errors import OperatorFailed
+from spe.errors import blaming
 from spe.plan import Unit
 from spe.states import StreamId
 from spe.times import format_timestamp
+
+_ASKED: Final = "being asked what it still needs of its input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,16 @@ class UndoInstance(Instance):
 
     def install(self, checkpoint: Checkpoint) -> None:
         super().install(checkpoint)
-        self._buffers = {name: InputBuffer(o, checkpoint.restart) for name, o in self._operators.items()}
+        for name, operator in self._operators.items():
+            with blaming(name, _ASKED):
+                self._buffers[name] = InputBuffer(operator, checkpoint.restart)
 
     def mark(self, restart: int) -> Mark:
         self._affected.clear()
-        markers = {name: buffer.mark() for name, buffer in self._buffers.items()}
+        markers = {}
+        for name, buffer in self._buffers.items():
+            with blaming(name, _ASKED):
+                markers[name] = buffer.mark()
         return StreamMarkers(restart, markers, [o.snapshot() for o in self.outputs])
 
     def back(self, mark: Any) -> Instance:
@@ -68,7 +75,8 @@ class UndoInstance(Instance):
         assert isinstance(mark, StreamMarkers)
         redo = UndoInstance(self._unit)
         for name, marker in mark.operators.items():
-            redo._bring_back(name, marker, None if name in self._affected else self._operators[name].snapshot())
+            with blaming(name, "being brought back to where tentative data began"):
+                redo._bring_back(name, marker, None if name in self._affected else self._operators[name].snapshot())
         self._put_back_outputs(redo, mark.outputs)
         return redo
 
@@ -90,7 +98,7 @@ class UndoInstance(Instance):
         while self._again:
             name, marker, given = self._again[0]
             operator = self._operators[name]
-            try:
+            with blaming(name, f"what it was given before {format_timestamp(marker.end)}, given again"):
                 while given:
                     if max_rows <= 0:
                         return True
@@ -99,9 +107,6 @@ class UndoInstance(Instance):
                     self.rebuilt += len(one)
                     operator.step(one.ports, one.end)
                 marker.finish(operator, self.fragment.ports(name))
-            except Exception as error:  # a user's code
-                text = f"what it was given before {format_timestamp(marker.end)}, given again"
-                raise OperatorFailed(name, text, error) from error
             self._again.popleft()
         return False
 
@@ -112,7 +117,8 @@ class UndoInstance(Instance):
         return self._touched
 
     def _took(self, name: StreamId, ports: Sequence[Rows | None], released: Rows | None, end: int) -> None:
-        self._buffers[name].took(ports, end)
+        with blaming(name, _ASKED):
+            self._buffers[name].took(ports, end)
         self._touched(name, ports, released, end)
 
     def _touched(self, name: StreamId, ports: Sequence[Rows | None], released: Rows | None, end: int) -> None:

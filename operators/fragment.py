@@ -9,7 +9,7 @@ from operators.build import build_operator
 from operators.operator import Operator, OperatorState
 from operators.sunion import Slice
 from spe.batch import Rows
-from spe.errors import OperatorFailed
+from spe.errors import OperatorFailed, blaming
 from spe.plan import Unit
 from spe.query import inputs_of
 from spe.states import StreamId
@@ -71,19 +71,15 @@ class Fragment:
         """State of every operator, by reference.  Raises OperatorFailed."""
         found: dict[str, Any] = {}
         for name, _, operator in self._steps:
-            try:
+            with blaming(name, "being asked for its state"):
                 found[name] = operator.snapshot()
-            except Exception as error:
-                raise OperatorFailed(name, "being asked for its state", error) from error
         return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Raises OperatorFailed, as where a user's operator knows the form of an earlier one's state no more."""
         for name, _, operator in self._steps:
-            try:
+            with blaming(name, "the state that it was given"):
                 operator.restore(state[name])
-            except Exception as error:
-                raise OperatorFailed(name, "the state that it was given", error) from error
 
     def counters(self) -> dict[str, int]:
         """``operator.counter`` -> count, e.g. tuples that were late for every window."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from operators.sunion import SUnion
 from spe.batch import Batch, Boundary, Element, RecDone, Rows, Undo, concat_rows
-from spe.errors import LocalProtocolError
+from spe.errors import RemoteProtocolError
 from spe.plan import Channel, Plan
 from spe.states import Kind, StreamId
 from spe.times import BEFORE_TIME, saturating_add
@@ -62,7 +62,7 @@ class ClientPort:
         if batch.from_id < self.position:
             batch = batch.after(min(self.position, batch.upto_id))
         if self._live:
-            raise LocalProtocolError(f"{self.channel}: stable tuples while tentative ones are live (P4)")
+            raise RemoteProtocolError(f"{self.channel}: stable tuples while tentative ones are live (P4)")
         self.position = max(self.position, batch.upto_id)
         if len(batch):
             self._last_time = max(self._last_time, int(batch.rows.time[-1]))

@@ -502,7 +502,10 @@ class NodeProcess:
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a control connection")
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
         if hosted is not None and hosted.error is None and message.granted:
-            hosted.replica.core.partner_grants(message.number, self._env.clock.monotonic_us())
+            try:
+                hosted.replica.core.partner_grants(message.number, self._env.clock.monotonic_us())
+            except OperatorFailed as error:
+                self._fail(hosted, str(error), error.where())
             hosted.work.wake()
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -112,6 +113,15 @@ class OperatorFailed(SpeError):
         frames = [] if self.__cause__ is None else traceback.extract_tb(self.__cause__.__traceback__)
         theirs = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)] or frames[-1:]
         return "\n".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs)
+
+
+@contextmanager
+def blaming(operator: str, slice_text: str) -> Iterator[None]:
+    """What is raised inside becomes an :class:`OperatorFailed`."""
+    try:
+        yield
+    except Exception as error:
+        raise OperatorFailed(operator, slice_text, error) from error
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ import trio
 from consistency.unit_replica import UnitReplica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.plan import Client, Plan
+from spe.plan import Client, Plan, Reconcile
 from spe.query import CustomSpec, Operator
 from spe.states import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
@@ -109,6 +109,31 @@ async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
         Outcome(cluster).assert_complete_for("s1")
     (told, *_) = capsys.readouterr().err.splitlines()
     assert told.startswith("u1/0@n1a stopped: operator 's1' raised on the state that it was given")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("CannotBeCleared", "raised on being brought back to where tentative data began: IndexError: nothing to clear"),
+        ("NeedsWhatItCannotSay", "raised on being asked what it still needs of its input: IndexError: no oldest"),
+    ],
+)
+async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
+    jump_clock: JumpClock, name: str, why: str
+) -> None:
+    plan = with_operator(name)
+    plan = replace(plan, nodes={n: replace(one, reconcile=Reconcile.UNDO) for n, one in plan.nodes.items()})
+    async with SimCluster(plan) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        cluster.cut("source:a", "*")
+        await trio.sleep(3)
+        cluster.heal()
+        await trio.sleep(5)
+        for node in ("n1a", "n1b"):
+            (replica,) = cluster.nodes[node].status()["replicas"]
+            assert why in replica["error"]
+    assert not cluster.ended_alone
 
 
 async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(

@@ -66,7 +66,7 @@ def test_a_failure_is_made_small_and_written_and_plays_again(config: Path, capsy
         case = json.loads(Path("runs/simulation/seed-0.json").read_text())
         assert [f["kind"] for f in case["scenario"]["faults"]] == ["cut"]
         said = "stable tuples while tentative ones are live (P4)"  # the client itself refuses them
-        assert said in case["found"][0]
+        assert any(said in one for one in case["found"])
         assert spe("simulate", "--replay", "runs/simulation/seed-0.json") == 1
         assert said in capsys.readouterr().out
     assert spe("simulate", "--replay", "runs/simulation/seed-0.json") == 0

@@ -9,6 +9,7 @@ from typing import Any
 from operators.custom import CustomOperator
 from spe.batch import Column, Rows
 from spe.schema import Schema
+from spe.times import SECOND
 
 
 class PassThrough(CustomOperator):
@@ -79,3 +80,49 @@ class TakesNoState(PassThrough):
 
     def restore(self, state: Any) -> None:
         raise KeyError("count")
+
+
+class Recent(PassThrough):
+    """Needs a second of its input."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._boundary = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        self._boundary = boundary
+        return ports[0]
+
+    def snapshot(self) -> Any:
+        return {"boundary": self._boundary}
+
+    def restore(self, state: Any) -> None:
+        self._boundary = state["boundary"]
+
+    def oldest_needed(self) -> int | None:
+        return self._boundary - SECOND if self._boundary else None
+
+    def clear(self, boundary: int) -> None:
+        self._boundary = boundary
+
+
+class CannotBeCleared(Recent):
+    """The mistake shows only when tentative data are taken back."""
+
+    def clear(self, boundary: int) -> None:
+        raise IndexError("nothing to clear")
+
+
+class NeedsWhatItCannotSay(Recent):
+    """The mistake shows after thirty slices."""
+
+    slices = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        self.slices += 1
+        return super().step(ports, boundary)
+
+    def oldest_needed(self) -> int | None:
+        if self.slices > 30:
+            raise IndexError("no oldest")
+        return super().oldest_needed()

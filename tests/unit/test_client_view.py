@@ -8,7 +8,7 @@ import pytest
 
 from replicas.client_view import Change, ClientPort, CurrentView, StableView
 from spe.batch import Batch, Boundary, Element, RecDone, Undo
-from spe.errors import LocalProtocolError
+from spe.errors import RemoteProtocolError
 from spe.plan import Channel, Plan, Source, Unit
 from spe.query import Query
 from spe.states import Kind, StreamId, UnitId
@@ -102,7 +102,7 @@ def test_after_an_undo_the_same_times_may_be_tentative_again() -> None:
 def test_a_stable_tuple_while_tentative_ones_live_breaks_p4() -> None:
     client = Received()
     client.feed("S1/5a T/12b")
-    with pytest.raises(LocalProtocolError, match=r"out/0: stable tuples while tentative ones are live"):
+    with pytest.raises(RemoteProtocolError, match=r"out/0: stable tuples while tentative ones are live"):
         client.feed("S2/12c")
 
 
