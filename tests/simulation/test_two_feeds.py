@@ -83,14 +83,18 @@ def test_a_client_reads_fresh_results_while_a_replica_corrects() -> None:
     assert not met.opened("client:c", "corrections")
 
 
-@pytest.mark.parametrize(("seed", "leaves"), [(0, True), (1, False)], ids=["reads the first", "reads the second"])
-def test_no_tentative_tuple_comes_twice_whoever_corrects_first(seed: int, leaves: bool) -> None:
-    """F4: a client leaves the replica that corrects before it takes its undo, so the other one need not send anew."""
-    met = play(
-        longer(make_plan(1, rate=50.0, replicas=2, limits=LITTLE), END_S), one_failure, turn_us=TURN_US, seed=seed
-    )
+def reads_the_first(met: Met) -> bool:
+    """Does the client read the replica that corrects first, when it begins?"""
     first, (begin, _) = min(((one, met.corrected(f"u1/0@{one}")) for one in ("n1a", "n1b")), key=lambda it: it[1])
-    assert (first in producers(met, "client:c", "main", (begin - GAP_US, begin))) == leaves
+    return first in producers(met, "client:c", "main", (begin - GAP_US, begin))
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["reads the first", "reads the second"])
+def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> None:
+    """F4: a client leaves the replica that corrects before it takes its undo, so the other one need not send anew."""
+    plan = longer(make_plan(1, rate=50.0, replicas=2, limits=LITTLE), END_S)
+    runs = (play(plan, one_failure, turn_us=TURN_US, seed=seed) for seed in range(20))
+    met = next(met for met in runs if reads_the_first(met) == leaves)  # who corrects first is the order's of tasks
     shown = Counter(
         row
         for e in met.deliveries("c")
