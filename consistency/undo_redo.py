@@ -40,7 +40,10 @@ class UndoInstance(Instance):
     def __init__(self, unit: Unit) -> None:
         super().__init__(unit)
         self._operators = self.fragment.operators
-        self._buffers = {name: InputBuffer(operator) for name, operator in self._operators.items()}
+        self._buffers: dict[StreamId, InputBuffer] = {}
+        for name, operator in self._operators.items():
+            with blaming(name, _ASKED):
+                self._buffers[name] = InputBuffer(operator)
         #: Operators on affected paths: they took rows or released some since the last mark.
         self._affected: set[StreamId] = set()
         #: What is still to be given again: (operator, its marker, slices of it).

@@ -24,6 +24,9 @@ class Fragment:
 
     Args:
       unit: what to run; its operators are in topological order.
+
+    Raises:
+      OperatorFailed: an operator, of a user's, could not be made.
     """
 
     def __init__(self, unit: Unit) -> None:
@@ -33,7 +36,9 @@ class Fragment:
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         for operator in unit.operators:
             ports = inputs_of(operator.spec)
-            self._steps.append((operator.name, ports, build_operator(operator, [schemas[p] for p in ports])))
+            with blaming(operator.name, "being made"):
+                made = build_operator(operator, [schemas[p] for p in ports])
+            self._steps.append((operator.name, ports, made))
             schemas[operator.name] = operator.schema
 
     @property
@@ -82,5 +87,9 @@ class Fragment:
                 operator.restore(state[name])
 
     def counters(self) -> dict[str, int]:
-        """``operator.counter`` -> count, e.g. tuples that were late for every window."""
-        return {f"{name}.{key}": n for name, _, op in self._steps for key, n in op.counters().items()}
+        """``operator.counter`` -> count, e.g. tuples that were late for every window.  Raises OperatorFailed."""
+        found: dict[str, int] = {}
+        for name, _, operator in self._steps:
+            with blaming(name, "being asked what it counted"):
+                found |= {f"{name}.{key}": n for key, n in operator.counters().items()}
+        return found

@@ -22,7 +22,7 @@ import trio
 from consistency.checking.history import Delivered
 from replicas.client_view import Change, ClientPort, StableView
 from replicas.feeds import Action
-from replicas.inputs import Input
+from replicas.inputs import Input, choose_among
 from replicas.links import Identity
 from replicas.signal import Signal
 from replicas.upstream import Upstream
@@ -131,10 +131,10 @@ class Client:
 
     # --- an owner of inputs (replicas.upstream) ---
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         if any(one.main is None and one.truncated() for one in self.inputs):
             self._arrived.wake()  # whoever waits for changes has to be told
-        return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
+        return choose_among(self.inputs, now, peer)
 
     def acks(self) -> list[tuple[Channel, int]]:
         safe = self.safe

@@ -37,8 +37,8 @@ class Hosted:
         #: Nobody is dead before he could have spoken.
         self._since = now
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
-        return [] if self.error else self.replica.choose(now)
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return [] if self.error else self.replica.choose(now, peer)
 
     def acks(self) -> list[tuple[Channel, int]]:
         return self.replica.acks()

@@ -158,3 +158,13 @@ class Input(Choosing):
         self.port.main_changed()
         self.corr = None
         return [Close(feed.generation, "corrected, failing again")]
+
+
+def choose_among(inputs: Sequence[Input], now: int, peer: str | None) -> list[tuple[int, Action]]:
+    """What the inputs of an owner decide, by index: those that may read ``peer``; None: all."""
+    return [
+        (at, action)
+        for at, one in enumerate(inputs)
+        if peer is None or peer in one.producers
+        for action in one.choose(now)
+    ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any
 
 import trio
-import trio.lowlevel
 
 from consistency.checking.history import StateChanged
 from consistency.partners import Ask
@@ -25,6 +24,7 @@ from replicas.replica import Replica
 from replicas.serving import Injector, Opened, Server, fetch_snapshot
 from replicas.signal import Signal
 from replicas.standby import Standby
+from replicas.ticks import Ticks
 from replicas.upstream import GONE, Upstream
 from spe.env import Env
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
@@ -50,11 +50,6 @@ from spe.wire.messages import (
     Subscribed,
     Truncated,
 )
-
-#: Ticks that are one while no replica here has a deadline soon.
-RESTING_TICKS: Final = 5
-#: A tick that is late by less, or by less than a tick, is no sign that we did not run.
-UNNOTICED_US: Final = 40_000
 
 
 class NodeProcess:
@@ -93,8 +88,7 @@ class NodeProcess:
             gone=self._gone,
             other_message=self._other_message,
         )
-        #: Wakes the ticks: a replica is STABLE no more, and time matters to it from now on.
-        self._tick_now = Signal()
+        self._ticks = Ticks(env, self._hosted, plan.timing.tick_us)
         self._nursery: trio.Nursery | None = None
         self._spill: SpillFolder | None = None
 
@@ -112,7 +106,7 @@ class NodeProcess:
                 self._run_replica(id)
             for id in self._plan.standbys_on(self._node):
                 self._stand_by(id)
-            nursery.start_soon(self._tick)
+            nursery.start_soon(self._ticks.run)
             self._env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
 
@@ -177,13 +171,13 @@ class NodeProcess:
         hosted = Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
         self._put_away(id.of)
         self._hosted[id.of] = hosted
-        self._tick_now.wake()
+        self._ticks.wake()
         for log in replica.logs:
             self._channels[log.channel] = id.of
         self._upstream.add(hosted)
 
     def _told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
-        self._tick_now.wake()
+        self._ticks.wake()
         self._env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
         if self._env.history is not None:
             self._env.history(StateChanged(self._env.clock.monotonic_us(), str(id), state, fresh))
@@ -344,42 +338,6 @@ class NodeProcess:
         self._env.trace.event("replica_stopped", replica=hosted.name, why=why)
         say(f"{hosted.name} stopped: {why}; the other replicas of {self._node} go on\n{where}")
 
-    async def _tick(self) -> None:
-        """Judges deadlines at each tick; where nobody has one soon, at every fifth."""
-        clock, period = self._env.clock, self._plan.timing.tick_us
-        last, wait = clock.monotonic_us(), period
-        while True:
-            token = self._tick_now.token()
-            with trio.move_on_after(wait / 1e6):
-                await token.wait()
-            now = clock.monotonic_us()
-            late = now - last - wait
-            last = now
-            if late > max(period, UNNOTICED_US):
-                # We were not running: drain what lies in the sockets before judging any deadline (T1).
-                for hosted in self._hosted.values():
-                    hosted.replica.shift(late + period, now)
-                await trio.lowlevel.checkpoint()
-            rest = RESTING_TICKS * period
-            for hosted in self._hosted.values():
-                if hosted.error is None:
-                    rest = min(rest, self._look_at(hosted, now))
-            wait = max(rest // period, 1) * period
-
-    def _look_at(self, hosted: Hosted, now: int) -> int:
-        """What the passing of time does to a replica; returns for how long it will do nothing."""
-        replica = hosted.replica
-        if (full := replica.full()) and (given_up := hosted.make_room(now)):
-            self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
-        for lag in replica.watch_skew(now):
-            self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
-            say(f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up")
-        rests = replica.rests(now)
-        if not rests:
-            hosted.work.wake()
-        # A standstill that goes unnoticed must not end a rest at a deadline.
-        return 0 if full else rests - UNNOTICED_US
-
     # --- recovery ---
 
     async def _recover(self, partition: PartitionId) -> None:
@@ -387,9 +345,13 @@ class NodeProcess:
         period = self._plan.timing.heartbeat_us / 2e6
         await self._look_on_disk(partition)
         while (hosted := self._hosted.get(partition)) is not None:
-            if hosted.replica.must_reinstall():
+            if hosted.replica.must_reinstall() and hosted.error is None:
                 self._env.trace.event("reinstall", replica=hosted.name)
-                self._host(hosted.replica.id)
+                try:
+                    self._host(hosted.replica.id)
+                except OperatorFailed as error:
+                    self._fail(hosted, str(error), error.where())
+                    continue
                 await self._look_on_disk(partition)
                 continue
             if not hosted.replica.installed and hosted.error is None:
@@ -623,9 +585,18 @@ class NodeProcess:
             "name": self._node,
             "incarnation": self._me.incarnation,
             "spill": {} if self._spill is None else self._spill.statistics(),
-            "replicas": [h.replica.status() | {"error": h.error} for h in self._hosted.values()],
+            "replicas": [self._status_of(hosted) for hosted in list(self._hosted.values())],
             "standbys": [s.status() for s in self._standbys.values()],
         }
+
+    def _status_of(self, hosted: Hosted) -> Mapping[str, Any]:
+        counters: Mapping[str, int] = {}
+        try:
+            counters = hosted.replica.counters()
+        except OperatorFailed as error:
+            if hosted.error is None:
+                self._fail(hosted, str(error), error.where())
+        return {**hosted.replica.status(), "counters": counters, "error": hosted.error}
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)

@@ -18,7 +18,7 @@ from consistency.unit_replica import UnitReplica
 from operators.sunion import SUnion
 from replicas.entry import Entry
 from replicas.feeds import Action
-from replicas.inputs import Input
+from replicas.inputs import Input, choose_among
 from replicas.output_log import OutputLog
 from spe.batch import Batch, Element
 from spe.describe import show_duration
@@ -229,11 +229,11 @@ class Replica:
         behind, ahead = show_duration(self._skew.behind_us(at)), self.inputs[self._skew.foremost()].channel
         return f"{self.inputs[at].channel} lags {ahead} by {behind} of tuple time"
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
-        """Connection work, per input index."""
+    def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
+        """Connection work, per input index: of those that may read ``peer``; None: of all."""
         if not self.installed:
             return []
-        return [(at, action) for at, one in enumerate(self.inputs) for action in one.choose(now)]
+        return choose_among(self.inputs, now, peer)
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
@@ -399,6 +399,10 @@ class Replica:
 
     # --- for people ---
 
+    def counters(self) -> dict[str, int]:
+        """What its operators and the SUnion counted.  Raises OperatorFailed."""
+        return self.core.counters() | {"tentative_dropped": self.sunion.tentative_dropped}
+
     def status(self) -> dict[str, Any]:
         """What `spe status` and the live view show of this replica."""
         log = self.logs[0]
@@ -432,7 +436,6 @@ class Replica:
                 }
                 for i in self.inputs
             ],
-            "counters": self.core.counters() | {"tentative_dropped": self.sunion.tentative_dropped},
             "fill": max(log.fill for log in self.logs),
             "held_bytes": self.sunion.stable_bytes,
         }

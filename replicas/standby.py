@@ -56,7 +56,7 @@ class Standby:
 
     # --- an owner ---
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         return []
 
     def acks(self) -> list[tuple[Channel, int]]:

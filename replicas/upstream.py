@@ -20,6 +20,7 @@ from replicas.links import HELLO_SECONDS, Connection, Identity, dial
 from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
 from spe.plan import Channel, Plan
+from spe.say import say
 from spe.states import NodeState
 from spe.strings import StringPool
 from spe.wire.codec import ElementDecoder
@@ -54,7 +55,9 @@ class Owner(Protocol):
     @property
     def inputs(self) -> Sequence[Input]: ...
 
-    def choose(self, now: int) -> list[tuple[int, Action]]: ...
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        ...
 
     def acks(self) -> list[tuple[Channel, int]]: ...
 
@@ -139,8 +142,7 @@ class Upstream:
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, or those that may read ``peer``, and does what they want."""
         for owner in list(self._owners.values()):
-            if peer is None or any(peer in one.producers for one in owner.inputs):
-                self._choose_for(owner)
+            self._choose_for(owner, peer)
 
     # --- heartbeats ---
 
@@ -192,7 +194,6 @@ class Upstream:
                 answered[0] = clock.monotonic_us()
             elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
                 raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
-            self.choose(peer)
 
     async def _answers(self, peer: str, connection: Connection, answered: list[int]) -> None:
         while True:
@@ -254,10 +255,10 @@ class Upstream:
 
     # --- feeds ---
 
-    def _choose_for(self, owner: Owner) -> None:
+    def _choose_for(self, owner: Owner, peer: str | None = None) -> None:
         if self._nursery is None or self._owners.get(owner.name) is not owner:  # it was put away a moment ago
             return
-        for index, action in owner.choose(self._env.clock.monotonic_us()):
+        for index, action in owner.choose(self._env.clock.monotonic_us(), peer):
             self._perform(owner, index, action)
 
     def _perform(self, owner: Owner, index: int, action: Action) -> None:
@@ -326,6 +327,7 @@ class Upstream:
             except RemoteProtocolError as error:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
+                say(f"{owner.name}: {action.producer} is not read again until it restarts: {why}")
                 one.quarantine(generation, clock.monotonic_us())
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]

@@ -120,6 +120,8 @@ def blaming(operator: str, slice_text: str) -> Iterator[None]:
     """What is raised inside becomes an :class:`OperatorFailed`."""
     try:
         yield
+    except OperatorFailed:
+        raise  # it says already whose fault it is
     except Exception as error:
         raise OperatorFailed(operator, slice_text, error) from error
 

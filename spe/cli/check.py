@@ -38,7 +38,7 @@ def check(config: Path, data: Path | None) -> int:
 
 
 def unfit_operators(plan: Plan) -> list[str]:
-    """Operators of one's own that cannot be made, or whose state no partner could take over: a line each.
+    """Operators of one's own that cannot be made or asked, or whose state no partner could take over: a line each.
 
     A replica asks for a snapshot only when a failure begins or a partner has died, which is late to learn of a mistake.
     """
@@ -52,10 +52,15 @@ def unfit_operators(plan: Plan) -> list[str]:
         except QueryError as error:
             found.append(f"{where}.{error}")
             continue
+        asked = "snapshot"
         try:
             state = made.snapshot()["operator"]
+            asked = "oldest_needed"
+            made.oldest_needed()
+            asked = "counters"
+            made.counters()
         except Exception as error:  # a user's code
-            found.append(f"{where}.class: snapshot of {operator.spec.path}: {type(error).__name__}: {error}")
+            found.append(f"{where}.class: {asked} of {operator.spec.path}: {type(error).__name__}: {error}")
             continue
         try:
             encode_state(state)

@@ -136,6 +136,20 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
     assert not cluster.ended_alone
 
 
+async def test_an_operator_that_cannot_say_what_it_counted_stops_its_replica_when_somebody_asks(
+    jump_clock: JumpClock,
+) -> None:
+    async with SimCluster(with_operator("CannotCount")) as cluster:
+        await cluster.start()
+        await trio.sleep(2)
+        for _ in range(2):
+            (replica,) = cluster.nodes["n1a"].status()["replicas"]
+            assert "raised on being asked what it counted: KeyError" in replica["error"]
+            assert replica["counters"] == {}
+        assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
+    assert not cluster.ended_alone
+
+
 async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -126,3 +126,10 @@ class NeedsWhatItCannotSay(Recent):
         if self.slices > 30:
             raise IndexError("no oldest")
         return super().oldest_needed()
+
+
+class CannotCount(PassThrough):
+    """The mistake shows only when somebody looks."""
+
+    def counters(self) -> Mapping[str, int]:
+        raise KeyError("late")

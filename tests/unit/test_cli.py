@@ -268,7 +268,8 @@ from operators.custom import CustomOperator
 class Seen(CustomOperator):
     def __init__(self, inputs, first):
         super().__init__(inputs, first=first)
-        self._seen, self._fresh = {"set": set(), "list": [], "wrong": None}[first], first != "wrong"
+        self._seen = {"set": set(), "list": [], "wrong": None, "counts": [0], "needs": [1]}[first]
+        self._fresh = first != "wrong"
 
     @classmethod
     def output_schema(cls, inputs, first):
@@ -279,6 +280,12 @@ class Seen(CustomOperator):
 
     def snapshot(self):
         return {"seen": self._seen, "fresh": 1 / self._fresh}
+
+    def counters(self):
+        return {"seen": len(self._seen.lost if self._seen == [0] else self._seen)}
+
+    def oldest_needed(self):
+        return self._seen[1] if self._seen == [1] else None
 """
 
 
@@ -290,6 +297,11 @@ class Seen(CustomOperator):
             "query.q.custom.class: snapshot of seen_before:Seen: state.seen: cannot store a builtins.set; expected",
         ),
         ("wrong", "query.q.custom.class: snapshot of seen_before:Seen: ZeroDivisionError: division by zero"),
+        (
+            "counts",
+            "query.q.custom.class: counters of seen_before:Seen: AttributeError: 'list' object has no attribute",
+        ),
+        ("needs", "query.q.custom.class: oldest_needed of seen_before:Seen: IndexError: list index out of range"),
         ("none", "query.q.custom.arguments: seen_before:Seen cannot be made: KeyError: 'none'"),
         ("list", ""),
     ],

@@ -10,7 +10,7 @@ import trio.testing
 
 from replicas.client_view import ClientPort
 from replicas.feeds import MAIN, Action, Close, Feed, Open
-from replicas.inputs import Input
+from replicas.inputs import Input, choose_among
 from replicas.links import Connection, Identity
 from replicas.serving import fetch_snapshot
 from replicas.simulation.clock import JumpClock
@@ -49,7 +49,7 @@ class Opening:
     def _forget(self, channel: Channel, element: Element) -> None:
         raise AssertionError("nothing was ever subscribed to")
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         wanted, self._wanted = self._wanted, []
         return wanted
 
@@ -69,8 +69,8 @@ class Opening:
 class Undecided(Opening):
     """An owner that opens a feed and closes it in the same breath."""
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
-        return [*super().choose(now), (0, Close(1, "another one is better"))]
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return [*super().choose(now, peer), (0, Close(1, "another one is better"))]
 
 
 async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
@@ -118,9 +118,31 @@ class Counting(Opening):
         super().__init__()
         self.knew: list[NodeState] = []
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         self.knew.append(self.inputs[0].producers["n1a"].state)
-        return super().choose(now)
+        return super().choose(now, peer)
+
+
+async def test_inputs_that_may_not_read_a_peer_decide_nothing_when_it_answers() -> None:
+    inputs = [
+        Input(channel, [producer], ClientPort(channel, lambda channel, element: None), consumer="c", stall_us=1, x_us=1)
+        for channel, producer in ((CHANNEL, "n1a"), (Channel(StreamId("t"), 0), "n2a"))
+    ]
+    for one in inputs:
+        for name in one.producers:
+            one.heard(
+                name,
+                incarnation=1,
+                state=NodeState.STABLE,
+                fresh=False,
+                last_id=0,
+                frontier=0,
+                tentative_frontier=0,
+                first=1,
+            )
+    assert [at for at, _ in choose_among(inputs, 0, "n2a")] == [1]
+    assert choose_among(inputs, 0, "n3") == []
+    assert [at for at, _ in choose_among(inputs, 0, None)] == [0]
 
 
 async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
@@ -165,7 +187,7 @@ async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
 class Backing(Opening):
     """An owner that acknowledges more than goes into one heartbeat, and opens nothing."""
 
-    def choose(self, now: int) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         return []
 
     def acks(self) -> list[tuple[Channel, int]]:

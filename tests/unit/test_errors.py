@@ -1,0 +1,13 @@
+"""What errors say."""
+
+from __future__ import annotations
+
+import pytest
+
+from spe.errors import OperatorFailed, blaming
+
+
+def test_what_says_already_whose_fault_it_is_is_said_once() -> None:
+    with pytest.raises(OperatorFailed) as caught, blaming("whole", "being asked"), blaming("part", "its state"):
+        raise KeyError("count")
+    assert str(caught.value) == "operator 'part' raised on its state: KeyError: 'count'"
