@@ -383,8 +383,8 @@ def acknowledged_before_it_is_durable(original: Any, self: Any) -> Any:
 
 
 @mutant(Replica, "snapshot", "a snapshot comes without the stable log (A3)")
-def snapshot_without_log(original: Any, self: Any) -> Any:
-    taken = original(self)
+def snapshot_without_log(original: Any, self: Any, *ahead: Any) -> Any:
+    taken = original(self, *ahead)
     if taken is not None:
         for log in taken["logs"]:
             log["batches"] = []

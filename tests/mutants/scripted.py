@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from replicas.simulation.scenario import Scenario
 
@@ -441,10 +441,6 @@ KILLS: dict[str, str] = {
 }
 
 
-#: Of scenarios in which a mutant shows in some orders of tasks only; else it is where they stand.
-_SEEDS: Final = {"neighbours that run alone die": 9}
-
-
 def scripted() -> dict[str, Scenario]:
     """All of them, by name."""
     shared = {"heal_us": 18_000_000, "grace_us": 20_000_000}
@@ -455,6 +451,6 @@ def scripted() -> dict[str, Scenario]:
     }
     for seed, (name, (config, options, faults)) in enumerate(_MORE.items()):
         made[name] = Scenario.from_data(
-            {**shared, "seed": _SEEDS.get(name, seed), "config": config, "options": options, "faults": faults}
+            {**shared, "seed": seed, "config": config, "options": options, "faults": faults}
         )
     return made

@@ -12,7 +12,7 @@ import pytest
 
 from replicas.simulation.simulate import simulate
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import complaints
+from tests.mutants.find import is_killed
 from tests.mutants.kept import COSTLY, costly, kept, killer
 
 KEPT = kept()
@@ -22,7 +22,7 @@ PLAYED = [name for name in MUTANTS if _ALL or not costly(name)]
 
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_mutant_is_killed(name: str) -> None:
-    assert complaints(MUTANTS[name], KEPT[killer(name)])
+    assert is_killed(MUTANTS[name], KEPT[killer(name)])
 
 
 @pytest.mark.parametrize("name", [name for name in KEPT if _ALL or name not in COSTLY])

@@ -27,7 +27,7 @@ from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
 from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import REGRESSIONS, complaints
+from tests.mutants.find import REGRESSIONS, is_killed
 from tests.mutants.kept import kept, killer
 
 #: Failures that are made small; the others are only told.
@@ -51,7 +51,7 @@ def regression(number: int) -> Scenario:
 def judge_mutant(name: str) -> str:
     """What is wrong with a mutant: it lives, or what kills it does not hold without it; "" where nothing is."""
     scenario = kept()[killer(name)]
-    if not complaints(MUTANTS[name], scenario):
+    if not is_killed(MUTANTS[name], scenario):
         return f"{name} lives"
     return f"what kills {name} does not hold without it" if run(scenario)[0] else ""
 
