@@ -8,6 +8,7 @@ operators: *live*, which took in tentative data, and *redo*, brought back to bef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from consistency.instance import Checkpoint, Instance, Mark
@@ -17,6 +18,7 @@ from consistency.undo_redo import UndoInstance
 from operators.soutput import SOutput
 from operators.sunion import Slice, SUnion
 from spe.batch import Element
+from spe.errors import OperatorFailed
 from spe.plan import Limits, Node, Policy, Reconcile, Unit
 from spe.states import Kind, NodeState
 
@@ -246,7 +248,8 @@ class UnitReplica:
         if policy is not Policy.SUSPEND:
             if self._mark is None:
                 self._mark = self._live.mark(self.sunion.next)
-            self._stable_counters = self._live.fragment.counters()
+            with suppress(OperatorFailed):  # they are for people, who are told when they ask
+                self._stable_counters = self._live.fragment.counters()
             self.sunion.taint()
         self._move(event)
         return self._release_tentative(now, policy)

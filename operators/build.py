@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from operators.aggregate import WindowAggregate
 from operators.count_windows import CountAggregate
-from operators.custom import CustomHost, CustomOperator
+from operators.custom import CustomHost
 from operators.filter import Filter
 from operators.join import Join
 from operators.map import Map
@@ -46,13 +46,13 @@ def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operat
     if isinstance(spec, query.TopKSpec):
         topk = InstantTopK if spec.window is None else WindowTopK
         return topk(spec, inputs[0], schema)
-    return CustomHost(_custom(spec, inputs))
+    return _custom(spec, inputs)
 
 
-def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> CustomOperator:
+def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> CustomHost:
     found = load_class(spec.path, "path")
     try:
-        made: CustomOperator = found(tuple(inputs), **spec.arguments)
+        made = CustomHost(found(tuple(inputs), **spec.arguments))
     except Exception as error:  # a user's code
         raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
     return made

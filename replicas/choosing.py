@@ -108,13 +108,15 @@ class Choosing:
         producer.retry_at = now + producer.retry_us
         producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)
 
-    def quarantine(self, generation: int, now: int) -> None:
-        """The producer broke the rules: its incarnation is not trusted again (B7)."""
+    def quarantine(self, generation: int, now: int) -> bool:
+        """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
         feed = self.feed(generation)
-        if feed is not None:
-            producer = self.producers[feed.producer]
-            producer.quarantined = producer.incarnation
-            self.closed(generation, now)
+        if feed is None:
+            return False
+        producer = self.producers[feed.producer]
+        producer.quarantined = producer.incarnation
+        self.closed(generation, now)
+        return True
 
     def paused(self, generation: int, paused: bool) -> None:
         """We stop reading a feed, or go on."""
@@ -133,7 +135,7 @@ class Choosing:
     # --- choosing (F4) ---
 
     def choose(self, now: int) -> list[Action]:
-        """Decides anew whom to read; called after each piece of news and at every heartbeat."""
+        """Decides anew whom to read; called after each piece of news: an answer to a heartbeat is one."""
         actions: list[Action] = []
         for feed in self._feeds():
             if feed is not None and (reason := self._hopeless(feed, now)):

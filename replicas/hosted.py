@@ -32,6 +32,8 @@ class Hosted:
         self.large_told = False
         #: It was said that its state cannot be stored.
         self.state_told = False
+        #: It was said that its operators cannot say what they counted.
+        self.counters_told = False
         self._room = Signal()
         self._heard_at: dict[str, int] = {}
         #: Nobody is dead before he could have spoken.

@@ -119,7 +119,10 @@ class Connection:
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
                 raise LinkBroken(f"while receiving: {error or type(error).__name__}") from error
             if not data:
-                self._frames.finish()
+                try:
+                    self._frames.finish()
+                except RemoteProtocolError as error:  # as when it is killed while it sends: no breach of a rule
+                    raise LinkBroken(str(error)) from None
                 raise LinkClosed("the peer hung up")
             self._waiting += self._frames.feed(data)
 

@@ -270,7 +270,12 @@ class NodeProcess:
         if message.verb == "install" and id.of in self._standbys:
             standby = self._standbys.pop(id.of)
             self._upstream.remove(standby.name)
-            self._run_replica(id)
+            try:
+                self._run_replica(id)
+            except OperatorFailed as error:
+                self._standbys[id.of] = standby
+                self._upstream.add(standby)
+                return str(error)
             replica = self._hosted[id.of].replica
             replica.partners_are_known = True
             replica.partners |= standby.partners()
@@ -280,7 +285,10 @@ class NodeProcess:
         elif message.verb == "replay":
             if id.of not in self._hosted:
                 return f"{self._node} does not run {id.of}"
-            self._host(id)
+            try:
+                self._host(id)
+            except OperatorFailed as error:
+                return str(error)
             self._hosted[id.of].replica.replays = True
         return ""
 
@@ -593,9 +601,10 @@ class NodeProcess:
         counters: Mapping[str, int] = {}
         try:
             counters = hosted.replica.counters()
-        except OperatorFailed as error:
-            if hosted.error is None:
-                self._fail(hosted, str(error), error.where())
+        except OperatorFailed as error:  # they are for people: no reason to stop
+            if not hosted.counters_told:
+                hosted.counters_told = True
+                say(f"{hosted.name}: no counters: {error}\n{error.where()}")
         return {**hosted.replica.status(), "counters": counters, "error": hosted.error}
 
     async def inject(self, fault: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ class Upstream:
         return True
 
     def choose(self, peer: str | None = None) -> None:
-        """Lets every owner decide anew, or those that may read ``peer``, and does what they want."""
+        """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
         for owner in list(self._owners.values()):
             self._choose_for(owner, peer)
 
@@ -327,8 +327,8 @@ class Upstream:
             except RemoteProtocolError as error:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
-                say(f"{owner.name}: {action.producer} is not read again until it restarts: {why}")
-                one.quarantine(generation, clock.monotonic_us())
+                if one.quarantine(generation, clock.monotonic_us()):
+                    say(f"{owner.name}: {action.producer} is not read again until it restarts: {why}")
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]
         if not scope.cancelled_caught:

@@ -110,9 +110,14 @@ class OperatorFailed(SpeError):
         """The user's own frames, outermost first, a line each: ``FILE:LINE in step: code``.  "" where none is known."""
         ours = Path(__file__).resolve().parents[1]
         folders = tuple(str(ours / name) for name in ("spe", "operators", "replicas", "consistency"))
-        frames = [] if self.__cause__ is None else traceback.extract_tb(self.__cause__.__traceback__)
-        theirs = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)] or frames[-1:]
-        return "\n".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs)
+        cause, shown = self.__cause__, list[traceback.FrameSummary]()
+        while cause is not None:  # ours may have put the user's in words of their own
+            frames = traceback.extract_tb(cause.__traceback__)
+            shown = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)]
+            if shown:
+                break
+            shown, cause = frames[-1:], cause.__cause__
+        return "\n".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in shown)
 
 
 @contextmanager

@@ -136,18 +136,34 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
     assert not cluster.ended_alone
 
 
-async def test_an_operator_that_cannot_say_what_it_counted_stops_its_replica_when_somebody_asks(
-    jump_clock: JumpClock,
+async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goes_on(
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Counters are for people: everybody looks at all replicas, and would stop them all.  Also over a failure."""
     async with SimCluster(with_operator("CannotCount")) as cluster:
         await cluster.start()
         await trio.sleep(2)
+        cluster.cut("source:a", "*")
+        await trio.sleep(3)
+        cluster.heal()
+        await trio.sleep(5)
         for _ in range(2):
             (replica,) = cluster.nodes["n1a"].status()["replicas"]
-            assert "raised on being asked what it counted: KeyError" in replica["error"]
-            assert replica["counters"] == {}
-        assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
+            assert (replica["state"], replica["error"], replica["counters"]) == ("STABLE", None, {})
+            assert replica["reconciliations"] == 1
+    (told, where) = capsys.readouterr().err.splitlines()
+    assert told.startswith("u1/0@n1a: no counters: operator 's1' raised on being asked what it counted: KeyError")
+    assert "in counters: raise KeyError" in where
     assert not cluster.ended_alone
+
+
+async def test_what_an_operator_counted_with_numpy_is_told_as_well(jump_clock: JumpClock) -> None:
+    async with SimCluster(with_operator("CountsWithNumPy")) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        status = cluster.nodes["n1a"].status()
+        assert Status(status).encode()
+        assert status["replicas"][0]["counters"]["s1.seen"] == 7
 
 
 async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(

@@ -11,6 +11,7 @@ import trio
 
 from consistency.checking.history import Delivered
 from replicas.coordinator import Coordinator
+from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Element
 from spe.config import load_plan_data
@@ -20,9 +21,12 @@ from spe.states import Kind, NodeState
 from spe.wire.messages import Order
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
+from tests.simulation.test_operator_failure import with_operator
+from tests.support.operators_for_tests import NeedsAFile
 from tests.support.situations import Met, play, until
 
 SECOND = 1_000_000
+WHY = "arguments: tests.support.operators_for_tests:NeedsAFile cannot be made: FileNotFoundError: model.bin"
 
 
 def with_standbys(plan: Plan, every_us: int = SECOND) -> Plan:
@@ -48,6 +52,29 @@ def tentative(met: Met) -> int:
 
 def is_tentative(element: Element) -> bool:
     return isinstance(element, Batch) and element.kind is Kind.TENTATIVE
+
+
+async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_standby_stays(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes no operator before it runs: only then it shows that a file of the user's is not on its machine."""
+    async with SimCluster(with_standbys(with_operator("NeedsAFile"))) as cluster:
+        await cluster.start()
+        await trio.sleep(3)
+        first, second = cluster.nodes["n1a"], cluster.nodes["n1b"]
+        monkeypatch.setattr(NeedsAFile, "lacking", True)
+        for number in (1, 2):
+            refused = second.order(COORDINATOR, Order(1 << 60, number, "install", "u1", 0)).error
+            assert refused == "operator 's1' raised on being made: QueryError: " + WHY
+        assert first.order(COORDINATOR, Order(1 << 60, 3, "replay", "u1", 0)).error.endswith(WHY)
+        assert runs(cluster, "u1/0@n1a")
+        taken = second.status()["standbys"][0]["checkpoints"]
+        await trio.sleep(3)
+        assert second.status()["standbys"][0]["checkpoints"] > taken
+        monkeypatch.setattr(NeedsAFile, "lacking", False)
+        assert second.order(COORDINATOR, Order(1 << 60, 4, "install", "u1", 0)).error == ""
+        await trio.sleep(3)
+        assert runs(cluster, "u1/0@n1b")
 
 
 def test_a_standby_takes_over_and_stands_by_again() -> None:

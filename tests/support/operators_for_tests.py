@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from operators.custom import CustomOperator
 from spe.batch import Column, Rows
@@ -133,3 +135,21 @@ class CannotCount(PassThrough):
 
     def counters(self) -> Mapping[str, int]:
         raise KeyError("late")
+
+
+class CountsWithNumPy(PassThrough):
+    """As whoever adds up masks does."""
+
+    def counters(self) -> Mapping[str, int]:
+        return {"seen": np.int64(7)}  # type: ignore[dict-item]
+
+
+class NeedsAFile(PassThrough):
+    """What it is made from is not on every machine."""
+
+    lacking: ClassVar[bool] = False
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        if self.lacking:
+            raise FileNotFoundError("model.bin")
