@@ -147,7 +147,7 @@ async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> t
     Raises:
       LinkBroken: not reachable.  PeerRefused: it does not want us; says why.
     """
-    stream = await env.network.connect(address)
+    stream = await env.network.connect(address, plan.timing.connect_us / 1e6)
     connection = Connection(stream)
     try:
         if (shown := connection.certified()) is not None and shown != holder_of(peer):

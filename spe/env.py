@@ -32,8 +32,8 @@ class Clock(Protocol):
 class Network(Protocol):
     """Byte streams between addresses ``host:port``."""
 
-    async def connect(self, address: str) -> trio.abc.Stream:
-        """Opens a stream.  Raises LinkBroken when it is refused or times out."""
+    async def connect(self, address: str, seconds: float) -> trio.abc.Stream:
+        """Opens a stream.  Raises LinkBroken when it is refused, or takes longer than ``seconds``."""
         ...
 
     async def serve(

@@ -23,15 +23,10 @@ HELD_BYTES: Final = 256 << 10
 
 
 class FaultyNetwork:
-    """``inner`` with faults.
+    """``inner`` with faults."""
 
-    Args:
-      connect_s: how long a connect across a cut takes to fail.
-    """
-
-    def __init__(self, inner: Network, *, connect_s: float = CONNECT_S) -> None:
+    def __init__(self, inner: Network) -> None:
         self._inner = inner
-        self._connect_s = connect_s
         self._cuts: set[tuple[str, Direction]] = set()
         self._delay_s: dict[str, float] = {}
         #: Set and replaced at each change, so that whoever waits looks again.
@@ -56,12 +51,12 @@ class FaultyNetwork:
         self._delay_s = {} if peer is None else {p: s for p, s in self._delay_s.items() if p != peer}
         self._wake()
 
-    async def connect(self, address: str) -> FaultyStream:
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> FaultyStream:
         """As the inner network; across a cut in either direction it times out, for a connection needs both."""
         if self.is_cut({address}, "in", "out"):
-            await trio.sleep(self._connect_s)
-            raise LinkBroken(f"cannot connect to {address}: no answer within {self._connect_s:g} s (cut)")
-        return FaultyStream(self, await self._inner.connect(address), address)
+            await trio.sleep(seconds)
+            raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s (cut)")
+        return FaultyStream(self, await self._inner.connect(address, seconds), address)
 
     async def serve(
         self, address: str, handler: Handler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED

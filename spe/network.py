@@ -20,6 +20,7 @@ from spe.errors import LinkBroken, PortInUse
 
 Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 
+#: What opening a connection may take where nobody says (timing.connect of a configuration).
 CONNECT_S: Final = 0.6
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10
@@ -95,7 +96,6 @@ class TcpNetwork:
     """The Network of production.
 
     Args:
-      connect_s: longest time to open a connection, name resolution included.
       hello_s: longest time that a stranger may take to become known.
       strangers_max, connections_max: bounds on accepted connections, per listener.
       silent_s: longest time that a peer may take nothing of what waits for it.
@@ -105,29 +105,27 @@ class TcpNetwork:
     def __init__(
         self,
         *,
-        connect_s: float = CONNECT_S,
         hello_s: float = HELLO_S,
         strangers_max: int = STRANGERS_MAX,
         connections_max: int = CONNECTIONS_MAX,
         silent_s: float = SILENT_S,
         trace: Trace | None = None,
     ) -> None:
-        self._connect_s = connect_s
         self._hello_s = hello_s
         self._strangers_max = strangers_max
         self._connections_max = connections_max
         self._silent_s = silent_s
         self._trace = trace
 
-    async def connect(self, address: str) -> TcpStream:
-        """Raises LinkBroken, naming the address and the reason."""
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> TcpStream:
+        """Raises LinkBroken, naming the address and the reason; name resolution counts, too."""
         host, port = parse_address(address)
-        with trio.move_on_after(self._connect_s):
+        with trio.move_on_after(seconds):
             try:
                 return TcpStream(await trio.open_tcp_stream(host, port), address, silent_s=self._silent_s)
             except OSError as e:
                 raise LinkBroken(f"cannot connect to {address}: {_reason(e)}") from e
-        raise LinkBroken(f"cannot connect to {address}: no answer within {self._connect_s:g} s")
+        raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
 
     async def serve(
         self,

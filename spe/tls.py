@@ -15,7 +15,7 @@ import trio
 
 from spe.env import Network, Trace
 from spe.errors import ConfigError, LinkBroken
-from spe.network import Handler
+from spe.network import CONNECT_S, Handler
 
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
@@ -157,9 +157,9 @@ class TlsNetwork:
         self._tls = tls
         self._trace = trace
 
-    async def connect(self, address: str) -> TlsStream:
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
         """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""
-        stream = await self._inner.connect(address)
+        stream = await self._inner.connect(address, seconds)
         try:
             return await self._secure(stream, self._tls.client, server_side=False)
         except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:

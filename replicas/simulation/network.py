@@ -130,18 +130,18 @@ class SimNetwork:
             if self._listeners[address] is mine:
                 self._listeners[address] = (host, None)
 
-    async def connect(self, source: str, address: str) -> SimStream:
+    async def connect(self, source: str, address: str, seconds: float) -> SimStream:
         begun = trio.current_time()
         target, _ = self._listeners.get(address, _NOBODY)
         trip = self._links.late_s(source, target) + self._links.late_s(target, source)
         if trip:
-            await trio.sleep(min(trip, CONNECT_S))
+            await trio.sleep(min(trip, seconds))
         else:
             await trio.lowlevel.checkpoint()
         heard = self._links.passes(source, target) and self._links.passes(target, source)
-        if not heard or trip >= CONNECT_S:
-            await trio.sleep_until(begun + CONNECT_S)
-            raise LinkBroken(f"cannot connect to {address}: no answer within {CONNECT_S:g} s")
+        if not heard or trip >= seconds:
+            await trio.sleep_until(begun + seconds)
+            raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
         _, accept = self._listeners.get(address, _NOBODY)
         if accept is None or self._links.is_refused(source, target):
             raise LinkBroken(f"cannot connect to {address}: refused")
@@ -161,8 +161,8 @@ class HostNetwork:
         self._network = network
         self._host = host
 
-    async def connect(self, address: str) -> trio.abc.Stream:
-        return await self._network.connect(self._host, address)
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> trio.abc.Stream:
+        return await self._network.connect(self._host, address, seconds)
 
     async def serve(
         self,

@@ -21,7 +21,7 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[trio.abc.Stream](10)
 
-    async def connect(self, address: str) -> trio.abc.Stream:
+    async def connect(self, address: str, seconds: float = 1.0) -> trio.abc.Stream:
         ours, theirs = trio.testing.memory_stream_pair()
         await self._send.send(theirs)
         return ours
@@ -97,11 +97,11 @@ async def test_the_end_of_a_connection_does_not_cross_a_cut(autojump_clock: Any)
 
 async def test_connecting_across_a_cut_times_out(autojump_clock: Any) -> None:
     for direction in ("in", "out"):
-        faulty = FaultyNetwork(MemoryNetwork(), connect_s=0.5)
+        faulty = FaultyNetwork(MemoryNetwork())
         faulty.cut("there", "in" if direction == "in" else "out")
         start = trio.current_time()
         with pytest.raises(LinkBroken, match=r"no answer within 0\.5 s"):
-            await faulty.connect("there")
+            await faulty.connect("there", 0.5)
         assert trio.current_time() - start == 0.5
         faulty.heal("there")
         await faulty.connect("there")

@@ -101,7 +101,7 @@ async def test_a_refused_connection_says_where_and_why() -> None:
 
 async def test_a_connect_has_a_time_limit() -> None:
     with pytest.raises(LinkBroken, match=r"cannot connect to 127\.0\.0\.1:9: no answer within 0 s"):
-        await TcpNetwork(connect_s=0).connect("127.0.0.1:9")
+        await TcpNetwork().connect("127.0.0.1:9", 0)
 
 
 async def test_a_taken_port_is_named() -> None:

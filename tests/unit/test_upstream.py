@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ import trio.testing
 from replicas.client_view import ClientPort
 from replicas.feeds import MAIN, Action, Close, Feed, Open
 from replicas.inputs import Input, choose_among
-from replicas.links import Connection, Identity
+from replicas.links import Connection, Identity, dial
 from replicas.serving import fetch_snapshot
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
@@ -86,6 +87,27 @@ async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> Non
 
     events = [line.split()[2] for line in cluster.log]
     assert [e for e in events if e != "unreachable"] == ["subscribe", "unsubscribe"]
+
+
+@pytest.mark.parametrize("connect_us", [200_000, 2_000_000])
+async def test_a_connection_has_the_time_that_the_configuration_gives_it(
+    jump_clock: JumpClock, connect_us: int
+) -> None:
+    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
+    cluster = SimCluster(plan)
+    me, address = Identity("node", "n", 1, ""), plan.nodes[NodeId("n1a")].address
+
+    async def silent(stream: trio.abc.Stream) -> None:
+        raise AssertionError("across a cut")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, silent)
+        cluster.cut("source:a", "n1a")
+        with pytest.raises(LinkBroken, match=f"no answer within {connect_us / 1e6:g} s"):
+            await dial(cluster.env("source:a"), plan, me, "n1a", address)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(connect_us / 1e6)
 
 
 async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
