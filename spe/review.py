@@ -159,19 +159,27 @@ def _doors(plan: Plan) -> Iterator[Finding]:
     """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
     if plan.security.certificates is not None or plan.security.insecure:
         return
-    places = [(("nodes", str(n.id), "address"), n.address) for n in plan.nodes.values()]
+    places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in plan.nodes.values()]
     places += [(("sources", str(s.stream), "address"), s.address) for s in plan.sources.values()]
+    if plan.standbys:
+        places.append((("coordinator", "address"), plan.coordinator.address))
+    expected = "security: {certificates: FOLDER} (spe certs makes them), or {insecure: true} if the network is your own"
     for path, address in places:
-        host, _, port = address.rpartition(":")
-        if port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127."):
-            yield Finding(
-                Severity.WARNING,
-                path,
-                f"{address} can be reached from other machines, and there is no TLS; expected "
-                "security: {certificates: FOLDER} (spe certs makes them), or security: {insecure: true} if the "
-                "network is your own",
-            )
-            return  # once is enough
+        if _is_open(address):
+            text = f"{address} can be reached from other machines, and there is no TLS; expected {expected}"
+            yield Finding(Severity.WARNING, path, text)
+            break  # once is enough
+    for source in plan.sources.values():
+        address = str(source.reader.get("address", ""))
+        if address and _is_open(address):
+            text = f"whoever reaches {address} can write rows, without a token or TLS; expected {expected}"
+            yield Finding(Severity.WARNING, ("sources", str(source.stream), "from", "tcp"), text)
+
+
+def _is_open(address: str) -> bool:
+    """Can other machines reach it?"""
+    host, _, port = address.rpartition(":")
+    return port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127.")
 
 
 def _disorder(plan: Plan) -> Iterator[Finding]:

@@ -212,7 +212,9 @@ def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON."
 @app.command(sort_key=7)
 def inject(
     run_dir: RunDir,
-    kind: Annotated[str, Parameter(help="kill, restart, freeze, cut, delay, stall, heal")],
+    kind: Annotated[
+        str, Parameter(help="kill, restart, freeze, cut, delay, stall, heal; reset, refuse, half-open with proxies")
+    ],
     /,
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],
     for_: Annotated[str | None, Parameter(name="--for", help="How long, such as 5s; until healed otherwise.")] = None,

@@ -98,6 +98,18 @@ class ReaderModel(Model):
         stray = [o for o in _ALL_OPTIONS if getattr(self, o) is not None and o not in allowed]
         if stray:
             raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(allowed)}")
+        if self.live and self.header is not None:
+            raise ValueError(
+                "header does not go with lines: their columns are in the order of the schema, or as columns says"
+            )
+        if self.live and self.format != "csv":
+            stray = [o for o in ("delimiter", "quote", "null") if getattr(self, o) is not None]
+            if stray:
+                raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
+        elif self.live or self.header is False:
+            named = [f"{a}: {c}" for a, c in (self.columns or {}).items() if isinstance(c, str)]
+            if named:
+                raise ValueError(f"columns: there is no header for {', '.join(named)}; expected a number from 0")
         return self
 
     @property

@@ -608,6 +608,16 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ("{schema: {t: timestamp}, time: t, from: {stdin: true}, replay: {speed: 2}}", "live and has its own pace"),
         ("{schema: {t: timestamp}, time: t, from: {tcp: localhost}}", "expected host:port"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a}, address: 'h:99999'}", "expected host:port"),
+        ("{schema: {t: timestamp}, from: {stdin: true, format: csv, header: true}}", "header does not go with lines"),
+        ("{schema: {t: timestamp}, from: {stdin: true, null: NA}}", "null does not go with format jsonl; expected"),
+        (
+            "{schema: {t: timestamp, n: int64}, from: {stdin: true, format: csv, columns: {t: when, n: 0}}}",
+            "columns: there is no header for t: when; expected a number from 0",
+        ),
+        (
+            "{schema: {t: timestamp}, time: t, from: {csv: a, header: false, columns: {t: when}}}",
+            "columns: there is no header for t: when",
+        ),
         ("{from: {generator: order}}", "no generator 'order' (did you mean 'orders'?)"),
         ("{from: {generator: {name: orders, count: 1, duration: 1s}}}", "duration or count, not both"),
         ("{schema: {t: timestamp}, from: {generator: orders}}", "makes (ts timestamp not null"),
@@ -755,6 +765,25 @@ def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
     assert review(load_plan(path, data="/data")) == []
 
 
+@pytest.mark.parametrize(
+    ("deployment", "paths"),
+    [
+        ("", [("sources", "s", "from", "tcp")]),
+        (
+            "nodes: {n1: {address: '10.0.0.1:7100'}, n2: {}}\n",
+            [("nodes", "n1", "address"), ("sources", "s", "from", "tcp")],
+        ),
+        ("security: {insecure: true}\n", []),
+    ],
+)
+def test_doors_that_stand_open_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
+    source = "{schema: {t: timestamp!, n: int64}, from: {tcp: '0.0.0.0:7000'}}"
+    text = f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: n > 1}}}}\n{deployment}"
+    found = review(plan_of(text))
+    assert [f.path for f in found] == paths
+    assert all("expected security: {certificates: FOLDER}" in f.message for f in found)
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
     plan = load_plan(path)
@@ -850,7 +879,7 @@ def quickstart_in_python() -> api.Environment:
     env.outputs(per_second)
     env.fragment("totals", [orders, large, per_second], replicas=["n1", "n2"])
     env.node("n1").node("n2")
-    env.client("dashboard", [per_second], sinks=[{"jsonl": "per_second.jsonl", "mode": "corrections"}])
+    env.client("dashboard", [per_second], sinks=[{"jsonl": "per_second", "mode": "corrections"}])
     return env
 
 
