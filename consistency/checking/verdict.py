@@ -22,6 +22,7 @@ from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
 from consistency.checking.steady import check_steady
 from consistency.checking.switching import check_switching
+from consistency.checking.turns import check_turns
 from spe.plan import Plan
 
 #: Findings of one rule at one consumer beyond this many are only counted: the first ones tell.
@@ -81,6 +82,7 @@ def judge(
         *check_restored(history, static, plan, bounds, counters),
         *check_orders(history, static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),
+        *check_turns(history, plan, counters),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:

@@ -32,7 +32,7 @@ from replicas.node import NodeProcess
 from replicas.observation import buffers
 from replicas.reference import reference_rows
 from replicas.replica import Replica
-from replicas.simulation.clock import SimClock, now_us
+from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
@@ -78,7 +78,7 @@ class SimCluster:
         self.lag_s: dict[str, float] = {}
         #: Processes that have ended by themselves; somebody has to start them again.
         self.ended_alone: set[str] = set()
-        self.stuck = ""
+        self._stuck = ""
         self._hosts = processes_of(plan)
         self._clocks = {host: SimClock() for host in self._hosts}
         self._processors = Processors()
@@ -111,7 +111,10 @@ class SimCluster:
             disk.stall(False)
         trio.lowlevel.remove_instrument(self._rounds)
         self._nursery.cancel_scope.cancel()
-        return await self._nursery_manager.__aexit__(kind, error, tb)
+        handled = await self._nursery_manager.__aexit__(kind, error, tb)
+        if self._stuck:  # the block was cancelled: what it says after the loop was never said
+            raise Stuck(self._stuck)
+        return handled
 
     def env(self, host: str) -> Env:
         return Env(
@@ -292,8 +295,8 @@ class SimCluster:
 
     def _is_stuck(self, why: str) -> None:
         """Nobody gets anywhere: the run ends here (a task may not be cancelled from an instrument)."""
-        if not self.stuck:
-            self.stuck = f"busy loop: {why}"
+        if not self._stuck:
+            self._stuck = f"busy loop: {why}"
             assert self._nursery is not None
             trio.lowlevel.current_trio_token().run_sync_soon(self._nursery.cancel_scope.cancel)
 

@@ -79,27 +79,29 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
     )
     reference = None
-    async with cluster:
-        await cluster.start()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(driver.run, scenario.faults)
-            while trio.current_time() < scenario.heal_us / 1e6:
-                await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
+    try:
+        async with cluster:
+            await cluster.start()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(driver.run, scenario.faults)
+                while trio.current_time() < scenario.heal_us / 1e6:
+                    await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
+                    if watch is not None:
+                        watch(cluster)
+                nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
+            await driver.heal()
+            deadline = trio.current_time() + scenario.grace_us / 1e6
+            while not (over := is_quiet(cluster)) and trio.current_time() < deadline:
+                await trio.sleep(_LOOK_S)
                 if watch is not None:
                     watch(cluster)
-            nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
-        await driver.heal()
-        deadline = trio.current_time() + scenario.grace_us / 1e6
-        while not (over := is_quiet(cluster)) and trio.current_time() < deadline:
-            await trio.sleep(_LOOK_S)
-            if watch is not None:
-                watch(cluster)
-        outcome.finished = over
-        cluster.observe()
-        reference = cluster.reference()
+            outcome.finished = over
+            cluster.observe()
+            reference = cluster.reference()
+    except Stuck as error:
+        outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", str(error)))
     outcome.skipped = driver.skipped
-    if cluster.stuck or reference is None:
-        outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", cluster.stuck))
+    if reference is None:
         return outcome
     verdict = judge(cluster.history, plan, reference, premise=Premise(survivors=driver.survivors))
     outcome.findings, outcome.counters = verdict.findings, verdict.counters

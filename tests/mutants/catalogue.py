@@ -6,6 +6,7 @@ lasts, and nothing in the engine knows of it.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from consistency.instance import Checkpoint, Instance
-from consistency.partners import Partners
 from consistency.states import Event
 from consistency.unit_replica import UnitReplica
 from operators.bucket_clocks import BucketClocks
@@ -40,6 +40,24 @@ from spe.states import Kind, NodeState
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 Patch = Callable[[], AbstractContextManager[None]]
+
+#: While the truth is computed no mutant is on.
+_ASIDE = False
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """The engine as it is, also where a mutant is on."""
+    global _ASIDE
+    before, _ASIDE = _ASIDE, True
+    try:
+        yield
+    finally:
+        _ASIDE = before
+
+
+class Unfit(BaseException):
+    """A mutant fails in its own lines: it does not fit the engine any more."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +87,19 @@ def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[...,
         @contextmanager
         def on() -> Iterator[None]:
             original = target.__dict__[attribute]
-            if isinstance(original, property):
-                get = original.fget
+            right = original.fget if isinstance(original, property) else original
 
-                def read(self: Any) -> Any:
-                    return function(get, self)
+            def call(*args: Any, **named: Any) -> Any:
+                if _ASIDE:
+                    return right(*args, **named)
+                try:
+                    return function(right, *args, **named)
+                except Exception as error:
+                    if traceback.extract_tb(error.__traceback__)[-1].filename == __file__:
+                        raise Unfit(f"{name}: {type(error).__name__}: {error}") from error
+                    raise
 
-                changed: Any = property(read)
-            else:
-
-                def call(*args: Any, **named: Any) -> Any:
-                    return function(original, *args, **named)
-
-                changed = call
-            setattr(target, attribute, changed)
+            setattr(target, attribute, property(call) if isinstance(original, property) else call)
             try:
                 yield
             finally:
@@ -103,6 +120,7 @@ def resend_off_by_one(original: Any, self: Any, mode: Any, position: int, *rest:
     made = original(self, mode, position, *rest)
     if isinstance(made, OutputSubscription) and position:
         made._stable.done += 1
+        made.position += 1
     return made
 
 
@@ -161,6 +179,7 @@ def tentative_marked_stable(original: Any, self: Any, out: list[Any], budget: in
         if isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
             out[at] = Batch(Kind.STABLE, self.position, self.position + len(element), None, element.rows)
             self.position += len(element)
+            self._stable.done = self.position
     self._tentative = False
 
 
@@ -191,7 +210,7 @@ def duplicates_kept(original: Any, self: Any, batch: Any, now: int) -> None:
     self.position = max(position, self.position)
 
 
-@mutant(SUnionInput, "add_stable", "the last tuple of a batch that ends on the boundary's time is lost")
+@mutant(SUnionInput, "add_stable", "a tuple that comes while results are tentative is lost (B6)")
 def lost_late_tuple(original: Any, self: Any, batch: Any, now: int) -> None:
     rows = batch.rows
     if len(rows) > 1 and self._owner.tainted:
@@ -209,10 +228,12 @@ def frontier_of_the_fastest(original: Any, self: Any) -> Any:
 
 @mutant(SUnion, "_take", "ties in time go by arrival, not by input (U2)")
 def tie_by_arrival(original: Any, self: Any, end: int) -> Any:
-    for one in self.inputs:
-        if len(one.stable) > 1 and one.stable[-1].rows is not one.stable[0].rows:
-            one.stable[:2] = one.stable[1::-1]
-    return original(self, end)
+    inputs = self.inputs
+    self.inputs = sorted(inputs, key=lambda one: one.position)
+    try:
+        return original(self, end)
+    finally:
+        self.inputs = inputs
 
 
 @mutant(BucketClocks, "arrived", "each arrival starts all clocks anew (B3)")
@@ -309,7 +330,12 @@ def redo_repeats_a_slice(original: Any, self: Any, max_rows: int) -> Any:
 
 @mutant(SOutput, "restore", "ids start again after a restore (U9)")
 def ids_start_again(original: Any, self: Any, state: Any, released: Any = None) -> None:
-    original(self, {**state, "last_id": max(0, int(state["last_id"]) - 1)}, released)
+    def lower(counters: Any) -> Any:
+        return {**counters, "last_id": max(0, int(counters["last_id"]) - 1)}
+
+    original(
+        self, {**lower(state), "released": lower(state["released"])}, None if released is None else lower(released)
+    )
 
 
 @mutant(SUnion, "release_redo", "redo takes in what is not stable yet (R6)")
@@ -339,9 +365,12 @@ def never_corrected(original: Any, self: Any, now: int) -> bool:
     return False
 
 
-@mutant(Partners, "poll", "nobody is asked, and everybody stabilises at once (K1)")
-def nobody_is_asked(original: Any, self: Any, now: int, states: Any) -> Any:
-    return None
+@mutant(UnitReplica, "_go_on_tentatively", "nobody waits for an answer, and everybody stabilises at once (K1)")
+def nobody_is_asked(original: Any, self: Any, now: int) -> Any:
+    more, ask = original(self, now)
+    if ask is not None:
+        self.partner_grants(ask.number, now)
+    return more, ask
 
 
 # --- whom to read (F) ---

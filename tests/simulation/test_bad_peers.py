@@ -165,13 +165,19 @@ async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -
         assert answer.first > 1
 
 
-async def test_acknowledgements_of_strangers_truncate_nothing(jump_clock: JumpClock) -> None:
+async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(jump_clock: JumpClock) -> None:
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
-        await peer.say(hello(cluster), Heartbeat(1, 1, [("s1", 0, "client:other", 10**6)]))  # type: ignore[list-item]
-        await trio.sleep(SECONDS + 1)
+        acks: Any = [("s1", 0, "client:other", 10**6), ("s1", 0, "client:another", 0)]
+        await peer.say(hello(cluster), Heartbeat(1, 1, acks))
+        await trio.sleep(1)
+        (log,) = cluster.replicas()["u1/0@n1a"].logs
+        assert log.statistics()["unknown_acks"] == 2
+        first = log.first
+        await trio.sleep(SECONDS)
+        assert log.first > first
         Outcome(cluster).assert_complete()
 
 

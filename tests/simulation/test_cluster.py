@@ -19,7 +19,7 @@ from replicas.client import Client
 from replicas.comparison import compare
 from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Boundary, Element, Rows, Undo
 from spe.errors import SpeError
@@ -313,3 +313,21 @@ async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_fo
                 with pytest.raises(SpeError, match="has acknowledged s1/0 up to id"):
                     await anext(again.changes())
                 nursery.cancel_scope.cancel()
+
+
+async def test_what_spins_ends_a_test_with_an_error(jump_clock: JumpClock) -> None:
+    """What follows the loop in the block is never said, so it must not look as if it held."""
+
+    async def spin() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    async def block() -> None:
+        async with SimCluster(make_plan(1)) as cluster:
+            await cluster.start()
+            cluster.launch("source:idle", spin)
+            await trio.sleep(1)
+            raise AssertionError("it was not noticed")
+
+    with pytest.raises(Stuck, match="busy loop"):
+        await block()

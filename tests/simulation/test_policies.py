@@ -12,10 +12,13 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.batch import Batch, Undo
 from spe.config import load_plan_data
-from spe.plan import PartitionId, Plan, Policy
+from spe.plan import Limits, PartitionId, Plan, Policy
 from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
+from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
+from tests.simulation.test_two_feeds import one_failure
 from tests.support.plans import chain, pass_on, source
+from tests.support.situations import Met, play
 
 #: As make_plan's: αX of each node.
 ALPHA_X_US = 900_000
@@ -73,14 +76,21 @@ def test_one_node_that_delays_makes_less_tentative_than_one_that_does_not(stabil
 
 
 @pytest.mark.parametrize("lone", [False, True], ids=["with a partner", "alone"])
-async def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
-    jump_clock: JumpClock, lone: bool
-) -> None:
-    """Alone nobody else has fresh results while it redoes (R5); the redo itself takes no virtual time here."""
-    plan = make_plan(1, replicas=1 if lone else 2, stabilization=Policy.SUSPEND)
-    outcome = await cut_a_source(plan)
-    assert outcome.tentative > 0
-    assert outcome.longest_wait_us() <= X_US + SLACK_US
+def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(lone: bool) -> None:
+    """Alone nobody else has fresh results while it redoes (R5)."""
+
+    def played(policy: Policy) -> Met:
+        replicas = 1 if lone else 2
+        plan = make_plan(1, rate=50.0, replicas=replicas, stabilization=policy, limits=Limits(slice_rows=4))
+        return play(longer(plan, 13), one_failure, turn_us=10_000)
+
+    suspending, processing = played(Policy.SUSPEND), played(Policy.PROCESS)
+    assert not suspending.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)
+    assert bool(processing.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)) == lone
+    begin, end = suspending.corrected("u1/0@n1a")
+    silence_us = suspending.longest_gap_us("c", (begin, end + SLACK_US))
+    assert (silence_us >= end - begin - SLACK_US) == lone
+    assert end - begin > 4 * SLACK_US
 
 
 # --- X on one node ---

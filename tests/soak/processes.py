@@ -187,8 +187,14 @@ def soak(minutes: float, seed: int, folder: Path, links: str) -> int:
             wrong.append(f"{name} holds {(rss_after - rss) >> 20} MB more than before the faults")
         if descriptors_after > descriptors + DESCRIPTOR_SLACK:
             wrong.append(f"{name} holds {descriptors_after - descriptors} descriptors more than before the faults")
+    seen = {name for name, *_ in levels}
+    wrong += [
+        f"{name} was not seen in both quiet times: the run was too short" for name in sorted({*watch.samples} - seen)
+    ]
     if not levels:
         wrong.append("no levels were seen: the run was too short")
+    if not schedule:
+        wrong.append("there was no time for a fault: more minutes, please")
     print("\n".join(wrong) or "all held")
     return 1 if wrong else 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from spe.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo
+from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
 from spe.schema import AttributeType, Schema
 from spe.states import Kind, NodeState
 from spe.strings import StringDictionary
@@ -55,9 +55,13 @@ def rows(draw: st.DrawFn, schema: Schema = SCHEMA, count: int | None = None) -> 
         palette = draw(st.lists(values, min_size=1, max_size=4))
         items = [palette[i % len(palette)] for i in range(n)]
         columns.append(Column.from_list(items, attribute.type, dictionary))
-    time = np.array([draw(TIMES)] * n, np.int64)
-    t_max = time if draw(st.booleans()) else np.array([draw(TIMES)] * n, np.int64)
-    return Rows(time, t_max, tuple(columns))
+    time = _times(draw, n)
+    return Rows(time, time if draw(st.booleans()) else _times(draw, n), tuple(columns))
+
+
+def _times(draw: st.DrawFn, n: int) -> Int64Array:
+    palette = draw(st.lists(TIMES, min_size=1, max_size=4))
+    return np.array([palette[i % len(palette)] for i in range(n)], np.int64)
 
 
 @st.composite

@@ -522,8 +522,12 @@ def test_the_log_is_kept_for_the_slowest_configured_consumer() -> None:
 def test_an_unknown_consumers_acknowledgement_is_counted_and_has_no_effect() -> None:
     log = truncating(9, 8, 7, 6)
     log.acknowledge("v/7@z", 1, 0)
-    assert log.first == 7
-    assert log.statistics()["unknown_acks"] == 1
+    assert (log.truncation_line, log.first) == (6, 7)
+    log.acknowledge("v/7@z", 1, 9)
+    assert (log.truncation_line, log.first) == (6, 7)
+    log.acknowledge("client:desk", 5, 7)
+    assert (log.truncation_line, log.first) == (7, 8)
+    assert log.statistics()["unknown_acks"] == 2
 
 
 def test_acknowledgements_grow_within_an_incarnation_and_may_fall_with_a_new_one() -> None:

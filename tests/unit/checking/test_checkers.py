@@ -638,6 +638,52 @@ def test_of_inputs_that_the_history_does_not_tell_of_nothing_is_claimed() -> Non
     assert judged.counters.amounts["redos checked"] == 0
 
 
+# --- turns ---
+
+OTHER = "u1/0@n1b"
+BOTH = (
+    "".join(f"0 state {r} STABLE\n" for r in (REPLICA, OTHER))
+    + "".join(f"0.1 open {r}<{s} source:{s} #1 main 0\n" for r in (REPLICA, OTHER) for s in "ab")
+    + "".join(f"2 state {r} UP_FAILURE\n" for r in (REPLICA, OTHER))
+    + "".join(f"3 recv {r}<{s} source:{s} #1 main: B{BUCKET_US}(0)\n" for r in (REPLICA, OTHER) for s in "ab")
+)
+TOGETHER = {("turns", "somebody has fresh results")}
+
+
+def test_replicas_that_correct_in_turn_hold_and_are_counted() -> None:
+    text = BOTH + f"3 state {REPLICA} STABILIZATION\n4 state {REPLICA} STABLE\n"
+    judged = verdict(text + f"4.1 state {OTHER} STABILIZATION\n5 state {OTHER} STABLE\n")
+    assert judged.findings == []
+    assert judged.counters.amounts["turns checked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wrong"),
+    [
+        ("", "", TOGETHER),
+        (" fresh", "", set()),
+        ("", " fresh", set()),
+        (f"\n3.2 state {REPLICA} STABILIZATION fresh", "", set()),
+        (f" fresh\n3.2 state {REPLICA} STABILIZATION", "", set()),  # it has no room for fresh results
+    ],
+)
+def test_replicas_that_correct_at_once_are_found_where_neither_has_fresh_results(
+    first: str, second: str, wrong: set[tuple[str, str]]
+) -> None:
+    text = BOTH + f"3 state {REPLICA} STABILIZATION{first}\n3.5 state {OTHER} STABILIZATION{second}\n"
+    assert found(text) == wrong
+
+
+def test_whose_leave_may_have_come_from_the_dead_is_not_judged() -> None:
+    died = f"2.5 down n1b\n2.6 up n1b\n2.7 state {OTHER} STABLE\n2.8 state {OTHER} UP_FAILURE\n"
+    lines = (BOTH + died).splitlines()
+    begun = "".join(f"{line}\n" for line in sorted(lines, key=lambda line: float(line.split()[0])))
+    text = begun + f"3 state {OTHER} STABILIZATION\n3.5 state {REPLICA} STABILIZATION\n"
+    judged = verdict(text)
+    assert TOGETHER.isdisjoint({(f.property, f.rule) for f in judged.findings})
+    assert judged.counters.amounts["turns checked"] == 1
+
+
 # --- all of it ---
 
 
