@@ -7,11 +7,14 @@ soak``, and here with ``MUTANTS=all``.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
+from operators.sunion import SUnion
 from replicas.simulation.simulate import simulate
-from tests.mutants.catalogue import MUTANTS
+from spe.times import BEFORE_TIME
+from tests.mutants.catalogue import MUTANTS, Unfit, aside, mutant
 from tests.mutants.find import is_killed
 from tests.mutants.kept import COSTLY, costly, kept, killer
 
@@ -35,3 +38,26 @@ def test_there_are_enough_of_them_and_nothing_is_kept_in_vain() -> None:
     assert len(PLAYED) >= 35
     assert {killer(name) for name in MUTANTS} == set(KEPT)
     assert set(KEPT) >= COSTLY
+
+
+def test_a_mutant_that_does_not_fit_the_engine_any_more_kills_nobody() -> None:
+    @mutant(SUnion, "stable_end", "it takes nothing, though it is given something")
+    def does_not_fit(original: Any) -> Any:
+        return original()
+
+    sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
+    with (
+        MUTANTS.pop("does-not-fit").on(),
+        pytest.raises(Unfit, match=r"does-not-fit: TypeError: .* positional argument"),
+    ):
+        sunion.stable_end  # noqa: B018 - a property
+
+
+def test_the_truth_is_computed_without_the_mutant() -> None:
+    sunion = SUnion(inputs=[(0, True), (0, True)], streams=1, bucket_us=10)
+    sunion.inputs[0].frontier = 30
+    with MUTANTS["frontier-of-the-fastest"].on():
+        assert sunion.stable_end == 30
+        with aside():
+            assert sunion.stable_end == BEFORE_TIME
+        assert sunion.stable_end == 30
