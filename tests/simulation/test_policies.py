@@ -82,15 +82,14 @@ def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
     def played(policy: Policy) -> Met:
         replicas = 1 if lone else 2
         plan = make_plan(1, rate=50.0, replicas=replicas, stabilization=policy, limits=Limits(slice_rows=4))
-        return play(longer(plan, 13), one_failure, turn_us=10_000)
+        return play(longer(plan, 13), one_failure, turn_us=20_000)
 
     suspending, processing = played(Policy.SUSPEND), played(Policy.PROCESS)
     assert not suspending.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)
     assert bool(processing.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)) == lone
     begin, end = suspending.corrected("u1/0@n1a")
     silence_us = suspending.longest_gap_us("c", (begin, end + SLACK_US))
-    assert (silence_us >= end - begin - SLACK_US) == lone
-    assert end - begin > 4 * SLACK_US
+    assert (silence_us > 4 * SLACK_US) == lone
 
 
 # --- X on one node ---
