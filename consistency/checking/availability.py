@@ -18,12 +18,12 @@ import numpy as np
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Delivered, History, Received, Sent
+from consistency.checking.history import Delivered, History, ProcessDown, Received, Sent, StateChanged
 from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
 from spe.batch import Batch, Boundary
 from spe.plan import Channel, Plan, Policy
 from spe.review import needed_wait_us
-from spe.states import Kind
+from spe.states import Kind, NodeState
 from spe.times import BEFORE_TIME, END_OF_TIME
 
 #: Seconds count as checked where something was due in them; their length, microseconds.
@@ -62,6 +62,8 @@ def check_availability(
     paths: dict[World, Paths] = {}
     everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
     tight = not has_room(plan)
+    # What a failure leaves is there until it is corrected, and where room is little it may fill it as long.
+    calm = _calm(history, plan) if tight else []
     # What no checkpoint on disk holds is kept by upstream (A8): that alone can fill a small buffer.
     fills = tight and any(node.checkpoints.disk for node in plan.nodes.values())
     for name, client in plan.clients.items():
@@ -85,6 +87,11 @@ def check_availability(
                 if fills or (tight and (interval.world.down or interval.world.cut)):
                     counters.add("p1 little room_us", interval.to_us - interval.from_us)
                     continue
+                calm_us = _first_calm(calm, interval) if tight else interval.from_us
+                if calm_us is None:
+                    counters.add("p1 little room_us", interval.to_us - interval.from_us)
+                    continue
+                interval = Interval(calm_us, interval.to_us, interval.world)
                 claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)
                 places = {p for p in one.entries(host, channel) if p in arrivals} or {
                     ("", c) for _, c in one.entries(host, channel)
@@ -237,6 +244,34 @@ def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str
         last = Interval(one.from_us, one.to_us, world)
     if last is not None:
         yield last
+
+
+def _calm(history: History, plan: Plan) -> list[tuple[int, int]]:
+    """When all replicas are STABLE."""
+    states = {f"{of}@{node}": NodeState.RECOVERING for of in plan.placement for node in plan.hosts(of)}
+    unstable, since, found = set(states), history.end_us, list[tuple[int, int]]()
+    for event in history:
+        before = len(unstable)
+        match event:
+            case StateChanged(at_us, name, state) if name in states:
+                (unstable.discard if state is NodeState.STABLE else unstable.add)(name)
+            case ProcessDown(at_us, host):
+                unstable |= {name for name in states if name.endswith(f"@{host}")}
+            case _:
+                continue
+        if before and not unstable:
+            since = at_us
+        elif unstable and not before:
+            found.append((since, at_us))
+    return found if unstable else [*found, (since, history.end_us)]
+
+
+def _first_calm(calm: Sequence[tuple[int, int]], interval: Interval) -> int | None:
+    """The first time in an interval at which all is calm; None: never."""
+    for begin, end in calm:
+        if end > interval.from_us:
+            return max(begin, interval.from_us) if begin < interval.to_us else None
+    return None
 
 
 def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:

@@ -363,6 +363,23 @@ def test_without_a_path_or_in_the_unknown_nothing_is_claimed(fault: str) -> None
     assert judged.findings == []
 
 
+@pytest.mark.parametrize(("corrected", "wrong"), [("", False), ("45 state {} STABLE", True)])
+def test_where_room_is_little_nothing_is_claimed_until_what_a_failure_left_is_corrected(
+    corrected: str, wrong: bool
+) -> None:
+    lines = running(80, given=(0, 30), fault=CUT_B).splitlines()
+    lines += ["33 end 1", *(f"31 state {r} UP_FAILURE" for r in REPLICAS)]
+    lines += [corrected.format(r) for r in REPLICAS if corrected]
+    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+    plan = make_plan()
+    tight = replace(plan, limits=replace(plan.limits, input_bytes=1_000))
+    judged = verdict(text, plan=tight)
+    assert [f.rule for f in judged.findings] == ["results come within kX"] * wrong
+    assert all(f.at_us > 45e6 for f in judged.findings)
+    assert judged.counters.amounts["p1 little room_us"] >= 3e6
+    assert found(text) == {("P1", "results come within kX")}
+
+
 def test_a_suspended_node_owes_nothing_tentative() -> None:
     plan = make_plan(failure=Policy.SUSPEND)
     assert verdict(running(60, given=(0, 30), fault=CUT_B), plan=plan).findings == []
