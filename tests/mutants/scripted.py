@@ -404,8 +404,6 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
 
 #: Which of them kills a mutant that has no case of its own.
 KILLS: dict[str, str] = {
-    "tie-by-arrival": "divided by one key",
-    "nobody-is-asked": "a long failure of one input",
     "duplicates-kept": "both feeds of a lone replica wait",
     "frontier-of-the-fastest": "what comes back is old",
     "clocks-start-anew": "a long failure of one input",

@@ -45,7 +45,7 @@ async def cut_a_source(plan: Plan, *, until: float = SECONDS + 12) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("depth", "failure", "stabilization"), [(d, f, s) for d in (1, 2, 3) for f, s in GRID if d < 3 or f is s]
+    ("depth", "failure", "stabilization"), [(d, f, s) for d in (1, 2, 3) for f, s in GRID if d == 1 or f is s]
 )
 async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
     jump_clock: JumpClock, depth: int, failure: Policy, stabilization: Policy

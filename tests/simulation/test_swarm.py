@@ -26,9 +26,9 @@ CANARIES = range(8)
 FRESH = 100
 #: Where CI judges a change it plays the same seeds each time: the change is judged, and not the draw.
 JUDGED_FROM, JUDGED = 1_796_246_402, 70
-#: Replicas, standbys and subscriptions, times seconds: the third of all scenarios that is larger takes three fifths
+#: Replicas, standbys and subscriptions, times seconds: the half of all scenarios that is larger takes three quarters
 #: of the time, and is left to ``make soak``.
-SIZE_MAX = 450
+SIZE_MAX = 350
 
 
 def size(scenario: Scenario) -> float:
