@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from replicas.simulation.scenario import Scenario
+from spe.cli.cases import read_case
 
 _CONFIG: Final[dict[str, Any]] = {
     "cluster": "seldom",
@@ -37,6 +39,9 @@ _CONFIG: Final[dict[str, Any]] = {
     "clients": {"client": {"reads": ["sums"]}},
 }
 #: Corrections last a while.
+_REGRESSIONS: Final = Path(__file__).parents[1] / "regressions"
+#: Of them those that meet what small configurations seldom do: a STABLE replica whose main feed is corrected.
+_KEPT: Final = ("a-frozen-consumer-reads-an-old-rec-done-late",)
 _SLOW: Final = {"limits": {"slice_rows": 10}, "turn_us": 20_000}
 
 
@@ -84,7 +89,8 @@ _FAULTS: Final[dict[str, list[dict[str, Any]]]] = {
 def seldom() -> dict[str, Scenario]:
     """All of them, by name."""
     shared = {"config": _CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
-    return {
+    made = {
         name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
     }
+    return made | {name: read_case(_REGRESSIONS / f"{name}.json") for name in _KEPT}
