@@ -20,7 +20,7 @@ from spe.batch import Rows
 from spe.errors import blaming
 from spe.plan import Unit
 from spe.states import StreamId
-from spe.times import format_timestamp
+from spe.times import BEFORE_TIME, format_timestamp
 
 _ASKED: Final = "being asked what it still needs of its input"
 
@@ -40,10 +40,7 @@ class UndoInstance(Instance):
     def __init__(self, unit: Unit) -> None:
         super().__init__(unit)
         self._operators = self.fragment.operators
-        self._buffers: dict[StreamId, InputBuffer] = {}
-        for name, operator in self._operators.items():
-            with blaming(name, _ASKED):
-                self._buffers[name] = InputBuffer(operator)
+        self._buffers = self._new_buffers(BEFORE_TIME)
         #: Operators on affected paths: they took rows or released some since the last mark.
         self._affected: set[StreamId] = set()
         #: What is still to be given again: (operator, its marker, slices of it).
@@ -61,9 +58,14 @@ class UndoInstance(Instance):
 
     def install(self, checkpoint: Checkpoint) -> None:
         super().install(checkpoint)
+        self._buffers = self._new_buffers(checkpoint.restart)
+
+    def _new_buffers(self, end: int) -> dict[StreamId, InputBuffer]:
+        made: dict[StreamId, InputBuffer] = {}
         for name, operator in self._operators.items():
             with blaming(name, _ASKED):
-                self._buffers[name] = InputBuffer(operator, checkpoint.restart)
+                made[name] = InputBuffer(operator, end)
+        return made
 
     def mark(self, restart: int) -> Mark:
         self._affected.clear()

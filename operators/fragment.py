@@ -91,5 +91,5 @@ class Fragment:
         found: dict[str, int] = {}
         for name, _, operator in self._steps:
             with blaming(name, "being asked what it counted"):
-                found |= {f"{name}.{key}": int(n) for key, n in operator.counters().items()}
+                found |= {f"{name}.{key}": n for key, n in operator.counters().items()}
         return found

@@ -150,7 +150,11 @@ class NodeProcess:
         return {hosted.name: hosted.replica for hosted in self._hosted.values()}
 
     def _host(self, id: ReplicaId) -> None:
-        """Makes a replica, empty and RECOVERING, in place of the one that may be there."""
+        """Makes a replica in place of the one that may be there.  Raises OperatorFailed, with nothing changed."""
+        self._place(self._make(id))
+
+    def _make(self, id: ReplicaId) -> Hosted:
+        """A replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""
         signals = [Signal() for _ in self._plan.unit[id.unit].outputs]
         spill, shelves = self._spill, list[Shelf]()
 
@@ -168,12 +172,15 @@ class NodeProcess:
             told=partial(self._told, id),
             shelf=None if spill is None else shelf,
         )
-        hosted = Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
-        self._put_away(id.of)
-        self._hosted[id.of] = hosted
+        return Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
+
+    def _place(self, hosted: Hosted) -> None:
+        partition = hosted.replica.id.of
+        self._put_away(partition)
+        self._hosted[partition] = hosted
         self._ticks.wake()
-        for log in replica.logs:
-            self._channels[log.channel] = id.of
+        for log in hosted.replica.logs:
+            self._channels[log.channel] = partition
         self._upstream.add(hosted)
 
     def _told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
@@ -245,7 +252,10 @@ class NodeProcess:
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
-        refused = self._follow(peer, message)
+        try:
+            refused = self._follow(peer, message)
+        except OperatorFailed as error:  # it cannot be made here; perhaps another node can
+            refused = str(error)
         self._env.trace.event(
             "order",
             verb=message.verb,
@@ -268,27 +278,20 @@ class NodeProcess:
             assert self._nursery is not None
             self._nursery.start_soon(self._epoch.keep)  # not here: the coordinator's heartbeats wait for the answer
         if message.verb == "install" and id.of in self._standbys:
+            made = self._make(id)  # first: where it cannot be made we go on standing by
             standby = self._standbys.pop(id.of)
             self._upstream.remove(standby.name)
-            try:
-                self._run_replica(id)
-            except OperatorFailed as error:
-                self._standbys[id.of] = standby
-                self._upstream.add(standby)
-                return str(error)
-            replica = self._hosted[id.of].replica
-            replica.partners_are_known = True
-            replica.partners |= standby.partners()
+            made.replica.partners_are_known = True
+            made.replica.partners |= standby.partners()
+            self._place(made)
+            self._begin(id.of, self._replica_tasks)
         elif message.verb == "retire" and id.of in self._hosted:
             self._stand_by(id)
             self._told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
         elif message.verb == "replay":
             if id.of not in self._hosted:
                 return f"{self._node} does not run {id.of}"
-            try:
-                self._host(id)
-            except OperatorFailed as error:
-                return str(error)
+            self._host(id)
             self._hosted[id.of].replica.replays = True
         return ""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -84,14 +84,13 @@ def check_availability(
                 if reach is Reach.NONE:
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
                     continue
-                if fills or (tight and (interval.world.down or interval.world.cut)):
-                    counters.add("p1 little room_us", interval.to_us - interval.from_us)
-                    continue
-                calm_us = _first_calm(calm, interval) if tight else interval.from_us
-                if calm_us is None:
-                    counters.add("p1 little room_us", interval.to_us - interval.from_us)
-                    continue
-                interval = Interval(calm_us, interval.to_us, interval.world)
+                if tight:
+                    room = None if fills or interval.world.down or interval.world.cut else _first_calm(calm, interval)
+                    begin_us = interval.to_us if room is None else room
+                    counters.add("p1 little room_us", begin_us - interval.from_us)
+                    if room is None:
+                        continue
+                    interval = replace(interval, from_us=begin_us)
                 claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)
                 places = {p for p in one.entries(host, channel) if p in arrivals} or {
                     ("", c) for _, c in one.entries(host, channel)
@@ -248,15 +247,15 @@ def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str
 
 def _calm(history: History, plan: Plan) -> list[tuple[int, int]]:
     """When all replicas are STABLE."""
-    states = {f"{of}@{node}": NodeState.RECOVERING for of in plan.placement for node in plan.hosts(of)}
-    unstable, since, found = set(states), history.end_us, list[tuple[int, int]]()
+    replicas = {f"{of}@{node}" for of in plan.placement for node in plan.hosts(of)}
+    unstable, since, found = set(replicas), history.end_us, list[tuple[int, int]]()
     for event in history:
         before = len(unstable)
         match event:
-            case StateChanged(at_us, name, state) if name in states:
+            case StateChanged(at_us, name, state) if name in replicas:
                 (unstable.discard if state is NodeState.STABLE else unstable.add)(name)
             case ProcessDown(at_us, host):
-                unstable |= {name for name in states if name.endswith(f"@{host}")}
+                unstable |= {name for name in replicas if name.endswith(f"@{host}")}
             case _:
                 continue
         if before and not unstable:

@@ -21,10 +21,12 @@ from spe.states import NodeId, NodeState
 
 @dataclass(slots=True)
 class _Replica:
-    """Attributes:
-    by_leave: it corrects, and has had no fresh results since it began to.
-    known: the history tells of its subscriptions.
-    failed_us: when its failure began.
+    """How a replica has moved.
+
+    Attributes:
+      by_leave: it corrects, and has had no fresh results since it began to.
+      known: the history tells of its subscriptions.
+      failed_us: when its failure began.
     """
 
     state: NodeState = NodeState.RECOVERING
@@ -68,7 +70,9 @@ def check_turns(history: History, plan: Plan, counters: Counters) -> Iterator[Fi
                 one.by_leave = begins or (one.by_leave and state is NodeState.STABILIZATION and not fresh)
                 if begins and one.known and gone_us[of] < one.failed_us:
                     others = [o for n, o in partitions[of].items() if n != node and o.state is not NodeState.RECOVERING]
-                    counters.add("turns checked", int(bool(others)))
-                    if others and all(o.by_leave for o in others):
+                    if not others:
+                        continue
+                    counters.add("turns checked")
+                    if all(o.by_leave for o in others):
                         what = f"it corrects without fresh results, and so do the other {len(others)} that run"
                         yield Finding("turns", "somebody has fresh results", at_us, name, what)

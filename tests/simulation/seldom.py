@@ -38,10 +38,10 @@ _CONFIG: Final[dict[str, Any]] = {
     },
     "clients": {"client": {"reads": ["sums"]}},
 }
-#: Corrections last a while.
 _REGRESSIONS: Final = Path(__file__).parents[1] / "regressions"
 #: Of them those that meet what small configurations seldom do: a STABLE replica whose main feed is corrected.
 _KEPT: Final = ("a-frozen-consumer-reads-an-old-rec-done-late",)
+#: Corrections last a while.
 _SLOW: Final = {"limits": {"slice_rows": 10}, "turn_us": 20_000}
 
 

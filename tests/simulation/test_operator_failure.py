@@ -49,6 +49,16 @@ async def restart_the_first(cluster: SimCluster) -> None:
     await trio.sleep(SECONDS)
 
 
+async def cut_a_source(cluster: SimCluster) -> None:
+    """For longer than X; what was tentative is corrected in the end."""
+    await cluster.start()
+    await trio.sleep(2)
+    cluster.cut("source:a", "*")
+    await trio.sleep(3)
+    cluster.heal()
+    await trio.sleep(5)
+
+
 async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,12 +134,7 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
     plan = with_operator(name)
     plan = replace(plan, nodes={n: replace(one, reconcile=Reconcile.UNDO) for n, one in plan.nodes.items()})
     async with SimCluster(plan) as cluster:
-        await cluster.start()
-        await trio.sleep(2)
-        cluster.cut("source:a", "*")
-        await trio.sleep(3)
-        cluster.heal()
-        await trio.sleep(5)
+        await cut_a_source(cluster)
         for node in ("n1a", "n1b"):
             (replica,) = cluster.nodes[node].status()["replicas"]
             assert why in replica["error"]
@@ -140,12 +145,7 @@ async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goe
 ) -> None:
     """Counters are for people: everybody looks at all replicas, and would stop them all.  Also over a failure."""
     async with SimCluster(with_operator("CannotCount")) as cluster:
-        await cluster.start()
-        await trio.sleep(2)
-        cluster.cut("source:a", "*")
-        await trio.sleep(3)
-        cluster.heal()
-        await trio.sleep(5)
+        await cut_a_source(cluster)
         for _ in range(2):
             (replica,) = cluster.nodes["n1a"].status()["replicas"]
             assert (replica["state"], replica["error"], replica["counters"]) == ("STABLE", None, {})

@@ -349,7 +349,8 @@ class TestRules:
     def test_and_its_incarnation_is_not_read_again(self) -> None:
         case = Case()
         generation = case.reading("r1")
-        case.input.quarantine(generation, 0)
+        assert case.input.quarantine(generation, 0)
+        assert not case.input.quarantine(generation, 0), "it is closed"
         assert case.choose(10_000_000) == []
         case.hear("r1", STABLE, incarnation=2)
         assert opens(case.choose(10_000_000)) == [("r1", MAIN)]

@@ -206,6 +206,15 @@ async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
         await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0))
 
 
+async def test_a_peer_that_goes_in_the_middle_of_a_frame_has_broken_no_rule() -> None:
+    """As with kill -9 while it sends: its incarnation is not to be quarantined for that."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all(Welcome(PROTOCOL_VERSION, "n1a", 1).encode()[:-3])
+    await theirs.aclose()
+    with pytest.raises(LinkBroken, match="ended inside a frame"):
+        await Connection(ours).receive()
+
+
 class Backing(Opening):
     """An owner that acknowledges more than goes into one heartbeat, and opens nothing."""
 
