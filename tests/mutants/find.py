@@ -27,11 +27,12 @@ from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from spe.plan import Channel
-from tests.mutants.catalogue import MUTANTS, Mutant, aside
+from tests.mutants.catalogue import MUTANTS
 from tests.mutants.kept import CASES
+from tests.mutants.patching import Mutant, aside
 from tests.mutants.scripted import KILLS, scripted
+from tests.support.regressions import REGRESSIONS
 
-REGRESSIONS = Path(__file__).parents[1] / "regressions"
 #: Seeds of a scenario in which a mutant may show: they are the order of tasks, jitter and losses.
 SEEDS = 8
 #: Runs that shrinking may take.
@@ -85,7 +86,7 @@ def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -
 
 
 def candidates(mutant: Mutant, seeds: range) -> Iterator[tuple[str, Scenario]]:
-    known = [case_of(mutant), *sorted(CASES.glob("*.json")), *sorted(REGRESSIONS.glob("*.json"))]
+    known = [case_of(mutant), *sorted(CASES.glob("*.json")), *REGRESSIONS]
     for path in dict.fromkeys(known):
         if path.exists():
             yield path.stem, read_case(path)

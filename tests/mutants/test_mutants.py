@@ -14,9 +14,10 @@ import pytest
 from operators.sunion import SUnion
 from replicas.simulation.simulate import simulate
 from spe.times import BEFORE_TIME
-from tests.mutants.catalogue import MUTANTS, Unfit, aside, mutant
+from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import COSTLY, costly, kept, killer
+from tests.mutants.patching import Unfit, aside, mutant
 
 KEPT = kept()
 _ALL = os.environ.get("MUTANTS") == "all"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from replicas.simulation.scenario import Scenario
 from spe.cli.cases import read_case
+from tests.support.regressions import FOLDER
 
 _CONFIG: Final[dict[str, Any]] = {
     "cluster": "seldom",
@@ -38,8 +38,7 @@ _CONFIG: Final[dict[str, Any]] = {
     },
     "clients": {"client": {"reads": ["sums"]}},
 }
-_REGRESSIONS: Final = Path(__file__).parents[1] / "regressions"
-#: Of them those that meet what small configurations seldom do: a STABLE replica whose main feed is corrected.
+#: Regressions that meet what small configurations seldom do: a STABLE replica whose main feed is corrected.
 _KEPT: Final = ("a-frozen-consumer-reads-an-old-rec-done-late",)
 #: Corrections last a while.
 _SLOW: Final = {"limits": {"slice_rows": 10}, "turn_us": 20_000}
@@ -93,4 +92,4 @@ def seldom() -> dict[str, Scenario]:
         name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
     }
-    return made | {name: read_case(_REGRESSIONS / f"{name}.json") for name in _KEPT}
+    return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

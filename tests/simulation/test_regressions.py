@@ -8,11 +8,10 @@ import pytest
 
 from replicas.simulation.simulate import simulate
 from spe.cli.cases import read_case
+from tests.support.regressions import REGRESSIONS
 
-CASES = sorted((Path(__file__).parents[1] / "regressions").glob("*.json"))
 
-
-@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda p: p.stem)
 def test_it_holds(path: Path) -> None:
     outcome = simulate(read_case(path))
     assert not outcome.findings, "\n".join([*outcome.story[-100:], *map(str, outcome.findings)])

@@ -27,12 +27,12 @@ from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
 from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import REGRESSIONS, is_killed
+from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer
+from tests.support.regressions import REGRESSIONS
 
 #: Failures that are made small; the others are only told.
 MOST_SHRUNK = 10
-REGRESSIONS_KEPT = sorted(REGRESSIONS.glob("*.json"))
 
 
 def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Iterator[int]:
@@ -45,7 +45,7 @@ def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Itera
 
 
 def regression(number: int) -> Scenario:
-    return read_case(REGRESSIONS_KEPT[number])
+    return read_case(REGRESSIONS[number])
 
 
 def judge_mutant(name: str) -> str:
@@ -110,7 +110,7 @@ def main() -> int:
     sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys)
     report(folder, sums, [], [])
     wrong = judge_mutants(given.processes)
-    broken = [r for r in play_all(regression, range(len(REGRESSIONS_KEPT)), processes=given.processes) if not r.holds]
+    broken = [r for r in play_all(regression, range(len(REGRESSIONS)), processes=given.processes) if not r.holds]
     report(folder, sums, wrong, broken)
     print((folder / "report.md").read_text())
     return 1 if sums.failed or wrong or broken else 0
