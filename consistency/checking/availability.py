@@ -85,10 +85,10 @@ def check_availability(
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
                     continue
                 if tight:
-                    room = None if fills or interval.world.down or interval.world.cut else _first_calm(calm, interval)
-                    begin_us = interval.to_us if room is None else room
+                    fails = fills or interval.world.down or interval.world.cut
+                    begin_us = interval.to_us if fails else _first_calm(calm, interval)
                     counters.add("p1 little room_us", begin_us - interval.from_us)
-                    if room is None:
+                    if begin_us == interval.to_us:
                         continue
                     interval = replace(interval, from_us=begin_us)
                 claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)
@@ -265,12 +265,12 @@ def _calm(history: History, plan: Plan) -> list[tuple[int, int]]:
     return found if unstable else [*found, (since, history.end_us)]
 
 
-def _first_calm(calm: Sequence[tuple[int, int]], interval: Interval) -> int | None:
-    """The first time in an interval at which all is calm; None: never."""
+def _first_calm(calm: Sequence[tuple[int, int]], interval: Interval) -> int:
+    """The first time in an interval at which all is calm; its end where there is none."""
     for begin, end in calm:
         if end > interval.from_us:
-            return max(begin, interval.from_us) if begin < interval.to_us else None
-    return None
+            return min(max(begin, interval.from_us), interval.to_us)
+    return interval.to_us
 
 
 def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:
