@@ -145,11 +145,11 @@ def run(arguments: argparse.Namespace) -> None:
         [
             "batch/stream",
             "NumPy, CPU ns/tuple",
-            "ratio",
+            "node / NumPy",
             "target",
             "NumPy and raw copy, CPU ns/tuple",
             "node, CPU ns/tuple",
-            "ratio",
+            "node / both",
             "target",
             "check",
         ],
