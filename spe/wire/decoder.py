@@ -69,9 +69,9 @@ class ElementDecoder:
         Raises:
           RemoteProtocolError: the body is not what its type promises.
         """
-        type_, body = frame
+        type_, body, keep = frame
         if type_ is FrameType.BATCH:
-            return self._batch(body)
+            return self._batch(body if keep else bytes(body))
         if type_ is FrameType.STRINGS:
             self._table.add(body)
             return None
@@ -134,7 +134,7 @@ class ElementDecoder:
         first = position = total = 0
         bound, stop = BEFORE_TIME, start
         for stop in range(start, len(frames)):
-            type_, body = frames[stop]
+            type_, body, _ = frames[stop]
             if type_ is FrameType.BATCH:
                 if len(body) < PLAIN_BATCH.size:
                     break
@@ -178,26 +178,29 @@ class ElementDecoder:
 
     def _joined(self, bodies: Sequence[Buffer], counts: Sequence[int]) -> Rows:
         """The rows of several bodies without flags and masks, one after the other; checked once, all together."""
-        words = [np.frombuffer(body, INT64) for body in bodies]
-        at = [self._layout.header >> 3] * len(bodies)
-        time = np.concatenate([w[a : a + n] for w, a, n in zip(words, at, counts)])
-        at = [a + n for a, n in zip(at, counts)]
+        parts = [np.frombuffer(body, UINT8) for body in bodies]  # bytes: a body may lie anywhere in memory
+        at = [self._layout.header] * len(bodies)
+
+        def joined(width: int) -> npt.NDArray[np.uint8]:
+            """The next column's bytes."""
+            found = np.concatenate([p[a : a + width * n] for p, a, n in zip(parts, at, counts)])
+            at[:] = [a + (width * n + 7 & ~7) for a, n in zip(at, counts)]
+            return found
+
+        time = joined(8).view(INT64)
         columns = []
         for form, _, _ in self._layout.columns:
-            if form in (INT, FLOAT):
-                values = np.concatenate([w[a : a + n] for w, a, n in zip(words, at, counts)])
-                columns.append(Column(values.view(FLOAT64) if form == FLOAT else values))
-                at = [a + n for a, n in zip(at, counts)]
+            if form == INT:
+                columns.append(Column(joined(8).view(INT64)))
+            elif form == FLOAT:
+                columns.append(Column(joined(8).view(FLOAT64)))
             elif form == CODE:
-                codes = np.concatenate([np.frombuffer(b, UINT32, n, 8 * a) for b, a, n in zip(bodies, at, counts)])
                 dictionary = self._table.dictionary()
-                columns.append(Column(self._table.codes(codes), None, dictionary))
-                at = [a + ((n + 1) >> 1) for a, n in zip(at, counts)]
+                columns.append(Column(self._table.codes(joined(4).view(UINT32)), None, dictionary))
             else:
-                bits = np.concatenate([np.frombuffer(b, UINT8, n, 8 * a) for b, a, n in zip(bodies, at, counts)])
+                bits = joined(1)
                 _check_bits(bits)
                 columns.append(Column(bits.view(BOOL)))
-                at = [a + ((n + 7) >> 3) for a, n in zip(at, counts)]
         rows = Rows(time, time, tuple(columns))
         _check_span(rows)
         return rows

@@ -45,10 +45,17 @@ _TYPES: Final[tuple[Any, ...]] = tuple({int(t): t for t in FrameType}.get(n) for
 
 
 class Frame(NamedTuple):
-    """One received frame.  ``body`` may share memory with other frames of the same chunk; it is never written to."""
+    """One received frame.
+
+    Attributes:
+      body: shares memory with other frames of the same chunk; never written to.
+      keep: what refers to the body may stay.  Else it would keep a chunk alive that is much larger, or lies where
+        columns cannot be used in place: who keeps it copies it first.
+    """
 
     type: FrameType
     body: Buffer
+    keep: bool = True
 
 
 def padding(length: int) -> bytes:
@@ -65,8 +72,7 @@ class FrameReader:
     """Cuts a byte stream into frames, however it arrives.
 
     A length beyond the limit is refused as soon as its header is here; a frame that arrives in pieces takes no more
-    memory than the pieces.  A frame that lies whole in one chunk is not copied when it is a good part of that chunk
-    (a small view would keep the whole chunk alive) and aligned in it.
+    memory than the pieces.  A frame that lies whole in one chunk is a view of it.
 
     Args:
       limit: largest body accepted.  May be raised at any time (:attr:`limit`), and is, once the peer is known.
@@ -123,8 +129,7 @@ class FrameReader:
                 self._need = following - at
                 self._header_known = True
                 break
-            in_place = not at & 7 and 4 * length >= end
-            frames.append(Frame(_TYPES[type_], view[start:stop] if in_place else data[start:stop]))
+            frames.append(Frame(_TYPES[type_], view[start:stop], not at & 7 and 4 * length >= end))
             at = following
         if at < end:
             self._partial += view[at:]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
+from spe.batch import AnyArray, Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
 from spe.errors import RemoteProtocolError
 from spe.schema import Schema
 from spe.states import Kind, NodeState
@@ -136,3 +136,30 @@ def test_the_same_rows_and_promises_as_one_by_one(shape: list[tuple[int, bool, b
     if elements and position:
         rows = concat_rows([e.rows for e in together if isinstance(e, Batch)])
         assert rows.t_max is rows.time
+
+
+def arrays(rows: Rows) -> list[AnyArray]:
+    return [rows.time, *(c.values for c in rows.columns)]
+
+
+@pytest.mark.parametrize("shift", [0, 5])
+@pytest.mark.parametrize("count", [1, 3])
+def test_columns_can_be_used_in_place_and_keep_no_larger_chunk_alive(count: int, shift: int) -> None:
+    """Alone or joined, and wherever frames lie in what was received."""
+    encoder, n = ElementEncoder(SCHEMA), 500
+    batches = [batch(i * n, list(range(i * n, (i + 1) * n))) for i in range(count)]
+    large, head = 100 * n, encoder.encode_many([Undo(0)])
+    chunk = head[shift:] + encoder.encode_many([*batches, batch(count * n, list(range(large)), null=True)])
+    reader, decoder = FrameReader(1 << 24), ElementDecoder(SCHEMA, StringPool())
+    made = list(decoder.decode_all(reader.feed(head[:shift])))
+    made += list(decoder.decode_all(reader.feed(chunk)))
+    first, *_, last = (e.rows for e in made if isinstance(e, Batch))
+    assert len(first) == count * n
+    assert len(last) == large
+    received = np.frombuffer(chunk, np.uint8)
+    for column in arrays(first):
+        assert column.flags.aligned
+        assert not np.shares_memory(column, received)
+    for column in arrays(last)[:3]:
+        assert column.flags.aligned
+        assert np.shares_memory(column, received) == (shift == 0)
