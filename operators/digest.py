@@ -19,16 +19,18 @@ MARKS_KEPT: Final = 64
 
 #: Makes the factor of a row's next column from that of the last; odd, so that no bit of a hash is lost.
 _STEP: Final = 0x9E3779B97F4A7C15
+#: Factor of a row's place.
+_PLACE: Final = 0xD1B54A32D192ED03
 
 #: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
 
 
 class RollingDigest:
-    """Σ hash(tuple i) · (2i + 1) modulo 2**63 over the tuples 1 … count of a stream.
+    """Σ hash(i, tuple i) modulo 2**63 over the tuples 1 … count of a stream.
 
-    Being a sum it does not depend on how the stream is cut; the factor makes it depend on the order.  The hash goes
-    by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by and
+    Being a sum it does not depend on how the stream is cut; with the place in the hash it depends on the order.  The
+    hash goes by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by and
     hashed many at a time, or when somebody asks: a small slice costs an append to a list, not some fifty NumPy calls.
 
     Args:
@@ -75,10 +77,9 @@ class RollingDigest:
         rows = concat_rows(self._pending)
         self._pending = []
         before, count = self._count, len(rows)
-        hashes = _hash_rows(rows)
-        weights = np.arange(2 * before + 3, 2 * (before + count) + 3, 2, dtype=np.uint64)
+        places = np.arange(before + 1, before + count + 1, dtype=np.uint64)
         # uint64 arrays wrap without a word, and that is what is wanted here.
-        sums = np.cumsum(hashes * weights, dtype=np.uint64)
+        sums = np.cumsum(mix(places * np.uint64(_PLACE) + _sum_rows(rows)), dtype=np.uint64)
         first = (before // MARK_EVERY + 1) * MARK_EVERY
         for position in range(first, before + count + 1, MARK_EVERY):
             self._marks[position] = (self._value + int(sums[position - before - 1])) & _MASK
@@ -89,11 +90,9 @@ class RollingDigest:
         self._count = before + count
 
 
-def _hash_rows(rows: Rows) -> npt.NDArray[np.uint64]:
-    """A hash per row over time, t_max and all columns.
-
-    A sum over the columns, each with an odd factor of its own, and that mixed once: one value that differs changes it,
-    and so do several unless they cancel out.
+def _sum_rows(rows: Rows) -> npt.NDArray[np.uint64]:
+    """A sum per row over time, t_max and all columns, each with an odd factor of its own: one value that differs
+    changes it, and so do several unless they cancel out.
     """
     factor = _STEP
     total = rows.time.view(np.uint64) * np.uint64(factor)
@@ -105,4 +104,4 @@ def _hash_rows(rows: Rows) -> npt.NDArray[np.uint64]:
         if column.values.dtype == np.float64:  # those of round numbers end in zeros, which factors would not change
             bits = bits ^ (bits >> np.uint64(32))
         total += bits * np.uint64(factor)
-    return mix(total)
+    return total
