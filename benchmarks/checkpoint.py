@@ -41,7 +41,7 @@ def make_fragment() -> Fragment:
 
 def piece(at: int, key: AnyArray, value: AnyArray) -> Slice:
     stamps = np.full(len(key), at, np.int64)
-    return Slice([Rows(stamps, stamps, (Column(key), Column(value)))], at + 1, Kind.STABLE)
+    return Slice([[Rows(stamps, stamps, (Column(key), Column(value)))]], at + 1, Kind.STABLE)
 
 
 def clock(function: object) -> float:
@@ -76,7 +76,7 @@ def measure(keys: int) -> tuple[float, float, float, float]:
     restored = make_fragment()
     restored.restore(saved[0])  # type: ignore[arg-type]
     for one, wanted in ((restored, saved[1]), (fragment, total)):
-        rows = one.step(Slice([None], 7_200_000_000, Kind.STABLE))[0]
+        rows = one.step(Slice([[]], 7_200_000_000, Kind.STABLE))[0]
         demand(
             rows is not None and int(rows.columns[3].values.sum()) == wanted, "a snapshot changed after it was taken"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -17,21 +18,24 @@ HASH_ROWS: Final = 8_192
 #: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
 MARKS_KEPT: Final = 64
 
-#: Makes the factor of a row's next column from that of the last; odd, so that no bit of a hash is lost.
+#: Makes the factor of the next column, and of the next block, from that of the last; odd, so that no bit is lost.
 _STEP: Final = 0x9E3779B97F4A7C15
-#: Factor of a row's place.
-_PLACE: Final = 0xD1B54A32D192ED03
 
 #: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
 
+#: Factor of a row by its place among the MARK_EVERY of its block: odd, and like random numbers, so that no two pairs
+#: of rows can change places unseen.  shape (MARK_EVERY,)
+_WEIGHTS: Final = mix(np.arange(1, MARK_EVERY + 1, dtype=np.uint64)) | np.uint64(1)
+
 
 class RollingDigest:
-    """Σ hash(i, tuple i) modulo 2**63 over the tuples 1 … count of a stream.
+    """Of the tuples 1 … count of a stream: Σ hash(tuple) · weight(place in its block of MARK_EVERY), modulo 2**63.
 
-    Being a sum it does not depend on how the stream is cut; with the place in the hash it depends on the order.  The
-    hash goes by value (a string's text, never its code), over time, t_max and every attribute.  Rows are put by and
-    hashed many at a time, or when somebody asks: a small slice costs an append to a list, not some fifty NumPy calls.
+    Where a block begins, what was before it is multiplied by an odd number.  Being a sum it does not depend on how
+    the stream is cut; weights and factor make it depend on the order.  The hash goes by value (a string's text, never
+    its code), over time, t_max and every attribute.  Rows are put by and hashed many at a time, or when somebody asks:
+    a small slice costs an append to a list, not some fifty NumPy calls.
 
     Args:
       count: tuples before this point.
@@ -76,32 +80,46 @@ class RollingDigest:
             return
         rows = concat_rows(self._pending)
         self._pending = []
-        before, count = self._count, len(rows)
-        places = np.arange(before + 1, before + count + 1, dtype=np.uint64)
-        # uint64 arrays wrap without a word, and that is what is wanted here.
-        sums = np.cumsum(mix(places * np.uint64(_PLACE) + _sum_rows(rows)), dtype=np.uint64)
-        first = (before // MARK_EVERY + 1) * MARK_EVERY
-        for position in range(first, before + count + 1, MARK_EVERY):
-            self._marks[position] = (self._value + int(sums[position - before - 1])) & _MASK
+        begun = -self._count % MARK_EVERY  # rows that the block which we are in still lacks
+        whole = begun + (len(rows) - begun) // MARK_EVERY * MARK_EVERY
+        if len(rows) <= begun:
+            pieces = [(0, len(rows))]
+        else:
+            pieces = [(0, begun), (begun, whole), (whole, len(rows))]
+        for start, stop in pieces:
+            if start < stop:
+                self._add_blocks(rows.slice(start, stop))
         while len(self._marks) > MARKS_KEPT:
             del self._marks[next(iter(self._marks))]
-        if count:
-            self._value = (self._value + int(sums[-1])) & _MASK
-        self._count = before + count
+
+    def _add_blocks(self, rows: Rows) -> None:
+        """Whole blocks, or rows of a single one."""
+        place = self._count % MARK_EVERY
+        size = min(len(rows), MARK_EVERY - place)
+        weights = _WEIGHTS[place : place + size]
+        # uint64 arrays wrap without a word, and that is what is wanted here.
+        totals = np.zeros(len(rows) // size, np.uint64)
+        factor = 1
+        for bits in _bits(rows):
+            if bits is not None:
+                totals += np.einsum("ij,j->i", bits.reshape(-1, size), weights) * np.uint64(factor)
+            factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
+        for total in totals.tolist():
+            if not self._count % MARK_EVERY:
+                self._value = self._value * _STEP & _MASK
+            self._value = self._value + total & _MASK
+            self._count += size
+            if not self._count % MARK_EVERY:
+                self._marks[self._count] = self._value
 
 
-def _sum_rows(rows: Rows) -> npt.NDArray[np.uint64]:
-    """A sum per row over time, t_max and all columns, each with an odd factor of its own: one value that differs
-    changes it, and so do several unless they cancel out.
-    """
-    factor = _STEP
-    total = rows.time.view(np.uint64) * np.uint64(factor)
-    if rows.t_max is not rows.time:  # counted by its distance: equal arrays and the same array must hash alike
-        total += (rows.t_max - rows.time).view(np.uint64)
+def _bits(rows: Rows) -> Iterator[npt.NDArray[np.uint64] | None]:
+    """Time, t_max and all columns, 64 bits a row; None where all are zero."""
+    yield rows.time.view(np.uint64)
+    # t_max by its distance: equal arrays and the same array must hash alike
+    yield None if rows.t_max is rows.time else (rows.t_max - rows.time).view(np.uint64)
     for column in rows.columns:
-        factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
         bits = value_bits(column)
         if column.values.dtype == np.float64:  # those of round numbers end in zeros, which factors would not change
             bits = bits ^ (bits >> np.uint64(32))
-        total += bits * np.uint64(factor)
-    return total
+        yield bits

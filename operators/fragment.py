@@ -8,7 +8,8 @@ from typing import Any
 from operators.build import build_operator
 from operators.operator import Operator, OperatorState
 from operators.sunion import Slice
-from spe.batch import Rows
+from operators.union import Union
+from spe.batch import Rows, merge_rows
 from spe.errors import OperatorFailed, blaming
 from spe.plan import Unit
 from spe.query import inputs_of
@@ -17,6 +18,10 @@ from spe.times import format_timestamp
 
 #: (operator, the rows of each port, what it released, end of the slice).
 Watch = Callable[[StreamId, Sequence[Rows | None], Rows | None, int], None]
+
+#: A slice's rows of a stream: those of an operator in one piece; those of an input in parts, as the SUnion holds them
+#: (several, or not in order of time), until somebody needs them in one.
+_Stream = Rows | list[Rows] | None
 
 
 class Fragment:
@@ -59,18 +64,22 @@ class Fragment:
         Raises:
           OperatorFailed: an operator raised; its state is unusable from here on.
         """
-        streams: dict[StreamId, Rows | None] = dict(zip(self._inputs, piece.streams, strict=True))
+        streams: dict[StreamId, _Stream] = dict(zip(self._inputs, piece.parts, strict=True))
         end = piece.end
         for name, ports, operator in self._steps:
-            given = [streams[p] for p in ports]
             try:
-                streams[name] = released = operator.step(given, end)
+                if watch is None and isinstance(operator, Union):  # nothing is copied twice
+                    released = operator.merge([rows for p in ports for rows in _parts(streams[p])])
+                else:
+                    given = [_whole(streams, p) for p in ports]
+                    released = operator.step(given, end)
             except Exception as error:
                 text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(end)}"
                 raise OperatorFailed(name, text, error) from error
+            streams[name] = released
             if watch is not None:
                 watch(name, given, released, end)
-        return [streams[o] for o in self._outputs]
+        return [_whole(streams, o) for o in self._outputs]
 
     def snapshot(self) -> OperatorState:
         """State of every operator, by reference.  Raises OperatorFailed."""
@@ -93,3 +102,17 @@ class Fragment:
             with blaming(name, "being asked what it counted"):
                 found |= {f"{name}.{key}": n for key, n in operator.counters().items()}
         return found
+
+
+def _parts(stream: _Stream) -> Sequence[Rows]:
+    if isinstance(stream, Rows):
+        return [stream]
+    return stream or []
+
+
+def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
+    """All rows of a stream in one piece, put there in the place of its parts."""
+    stream = streams[name]
+    if isinstance(stream, list):
+        stream = streams[name] = merge_rows(stream) if stream else None
+    return stream

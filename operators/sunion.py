@@ -30,14 +30,23 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Slice:
-    """One release: per input stream the rows of [previous end, ``end``), or None where there are none."""
+    """One release: what is there of [previous end, ``end``).
 
-    streams: list[Rows | None]
+    Attributes:
+      parts: per input stream its rows, as they are held: in (input, id) order, none of them empty.
+    """
+
+    parts: list[list[Rows]]
     end: int
     kind: Kind
 
     def __len__(self) -> int:
-        return sum(len(rows) for rows in self.streams if rows is not None)
+        return sum(len(rows) for parts in self.parts for rows in parts)
+
+    @property
+    def streams(self) -> list[Rows | None]:
+        """Per input stream all rows, sorted by (time, input, id), or None where there are none."""
+        return [merge_rows(parts) if parts else None for parts in self.parts]
 
 
 class SUnionInput:
@@ -328,9 +337,7 @@ class SUnion:
         if self.kept_from is None:
             released = self._take(end)
         else:
-            released = Slice(
-                [merge_rows(p) if p else None for p in self._gather(self.next, end, tentative=False)], end, Kind.STABLE
-            )
+            released = Slice(self._gather(self.next, end, tentative=False), end, Kind.STABLE)
         self.next = end
         self._forget_clocks()
         return released
@@ -367,7 +374,7 @@ class SUnion:
         self.next = end
         self._forget_clocks()
         self._spill_redo_data()
-        return Slice([merge_rows(p) if p else None for p in parts], end, Kind.TENTATIVE)
+        return Slice(parts, end, Kind.TENTATIVE)
 
     def _spill_redo_data(self) -> None:
         """What was released tentatively is needed by the redo only: it need not be in memory."""
@@ -509,7 +516,7 @@ class SUnion:
                 kept.append(chunk)
             if seen:
                 chunks[:seen] = kept
-        return Slice([merge_rows(p) if p else None for p in parts], end, Kind.STABLE)
+        return Slice(parts, end, Kind.STABLE)
 
     def _load(self, end: int) -> None:
         """Brings back what is spilled of the time before ``end``."""

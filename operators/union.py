@@ -21,7 +21,11 @@ class Union(Operator):
         self._strings = {i: StringIds() for i, a in enumerate(schema) if a.type is AttributeType.STRING}
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        parts = [rows for rows in ports if rows is not None and len(rows)]
+        return self.merge([rows for rows in ports if rows is not None])
+
+    def merge(self, parts: Sequence[Rows]) -> Rows | None:
+        """As :meth:`step`, of ports that may be in several parts each: port after port, each in its order."""
+        parts = [rows for rows in parts if len(rows)]
         if not parts:
             return None
         if len(parts) > 1:
@@ -30,7 +34,7 @@ class Union(Operator):
                     parts = self._in_one_dictionary(parts, i)
         return merge_rows(parts)
 
-    def _in_one_dictionary(self, parts: list[Rows], position: int) -> list[Rows]:
+    def _in_one_dictionary(self, parts: Sequence[Rows], position: int) -> list[Rows]:
         if len(self._strings[position].dictionary) >= DICTIONARY_LIMIT:
             self._strings[position] = StringIds()
         strings = self._strings[position]

@@ -146,7 +146,10 @@ class Rows:
     def slice(self, start: int, stop: int) -> Rows:
         time = self.time[start:stop]
         t_max = time if self.t_max is self.time else self.t_max[start:stop]
-        return Rows(time, t_max, tuple([c.slice(start, stop) for c in self.columns]))
+        part = Rows(time, t_max, tuple([c.slice(start, stop) for c in self.columns]))
+        if self._span is not None and self._span[0] and len(time):  # so are its parts
+            part._span = (True, time.item(0), time.item(-1))
+        return part
 
     def span(self) -> tuple[bool, int, int]:
         """(sorted by time?, smallest time, largest); at least one row.  Looked at once: several rooms ask."""

@@ -30,7 +30,7 @@ from replicas.replica import Replica
 from replicas.source_writer import SourceWriter
 from replicas.standby import Standby
 from replicas.upstream import Upstream
-from spe.batch import Batch, Boundary, RecDone, Undo, merge_rows
+from spe.batch import Batch, Boundary, RecDone, Undo
 from spe.plan import InputStream, ReplicaId
 from spe.states import Kind, NodeState
 from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
@@ -271,7 +271,7 @@ def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
     end = floor_to(min(max(i.frontier, i.tentative_frontier) for i in self.inputs), self._bucket_us)
     if piece is None and self.redo_next < end:
         parts = self._gather(self.redo_next, end, tentative=True)
-        piece = Slice([merge_rows(p) if p else None for p in parts], end, Kind.STABLE)
+        piece = Slice(parts, end, Kind.STABLE)
         self.redo_next = end
     return piece
 

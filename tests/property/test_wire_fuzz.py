@@ -115,7 +115,7 @@ def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
     frames = FrameReader().feed(control_stream() + element_stream())
     random, refused, count = Random(22), 0, 2 * INPUTS // 5
     for _ in range(count):
-        kind, body = random.choice(frames)
+        kind, body, _ = random.choice(frames)
         bad = Frame(kind, mutated(bytes(body), random))
         try:
             if kind is FrameType.CONTROL:

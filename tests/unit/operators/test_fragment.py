@@ -1,0 +1,82 @@
+"""A fragment takes an input as the SUnion holds it, in parts; what its operators see does not depend on the parts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from operators.fragment import Fragment
+from operators.sunion import Slice
+from spe import query
+from spe.batch import Rows, concat_rows
+from spe.plan import InputStream, Unit
+from spe.query import FilterSpec, Operator, UnionSpec
+from spe.schema import Schema
+from spe.states import Kind, StreamId, UnitId
+from spe.strings import StringPool
+
+SCHEMA = Schema.of(x="int64!", name="string!")
+A, B, OUT, FEW = (StreamId(n) for n in ("a", "b", "out", "few"))
+END = 100
+
+
+def unit(*operators: query.Operator, outputs: tuple[StreamId, ...]) -> Unit:
+    inputs = tuple(InputStream(s, SCHEMA, 1, None) for s in (A, B))
+    return Unit(UnitId("u"), "f", inputs, operators, outputs, partitions=1)
+
+
+UNION = Operator(OUT, UnionSpec((A, B)), SCHEMA)
+FILTER = Operator(FEW, FilterSpec(A, "x % 2 = 0"), SCHEMA)
+
+
+def rows(*times: int, first: int, pool: StringPool | None = None) -> Rows:
+    """Rows that tell their place: x counts up."""
+    made = [(first + n, f"s{(first + n) % 3}") for n in range(len(times))]
+    return Rows.from_tuples(SCHEMA, times, made, pool)
+
+
+def cells(found: Rows | None) -> list[tuple[int, int, str]]:
+    return [] if found is None else [(t, *c) for t, c in zip(found.time.tolist(), found.to_tuples(), strict=True)]
+
+
+def as_they_come(*parts: Rows) -> list[tuple[int, int, str]]:
+    """By time, those of one time by part and place: what every replica must make of them."""
+    return sorted((row for part in parts for row in cells(part)), key=lambda row: row[0])
+
+
+def step(piece: list[list[Rows]], *, watched: bool, of: Unit) -> list[list[tuple[int, int, str]]]:
+    watch = (lambda *_: None) if watched else None
+    return [cells(found) for found in Fragment(of).step(Slice(piece, END, Kind.STABLE), watch)]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+class TestParts:
+    def test_a_union_of_inputs_in_parts(self, watched: bool) -> None:
+        a = [rows(1, 3, 3, first=0), rows(3, 9, first=10)]
+        b = [rows(3, 4, first=20), rows(2, 3, 9, first=30)]
+        assert step([a, b], watched=watched, of=unit(UNION, outputs=(OUT,))) == [as_they_come(*a, *b)]
+
+    def test_one_part_that_is_not_in_order_of_time(self, watched: bool) -> None:
+        """As the one chunk of a source is that does not send in order."""
+        a = [rows(5, 1, 5, 3, first=0)]
+        made = step([a, []], watched=watched, of=unit(UNION, FILTER, outputs=(OUT, FEW)))
+        assert made == [as_they_come(*a), [row for row in as_they_come(*a) if not row[1] % 2]]
+
+    def test_an_input_that_goes_out_as_it_is(self, watched: bool) -> None:
+        a = [rows(4, 2, first=0), rows(1, 4, first=10)]
+        assert step([a, []], watched=watched, of=unit(UNION, outputs=(A, B))) == [as_they_come(*a), []]
+
+    def test_strings_of_several_dictionaries(self, watched: bool) -> None:
+        a = [rows(1, 5, first=0, pool=StringPool()), rows(2, 5, first=10, pool=StringPool())]
+        b = [rows(5, 6, first=20, pool=StringPool())]
+        assert step([a, b], watched=watched, of=unit(UNION, outputs=(OUT,))) == [as_they_come(*a, *b)]
+
+    def test_wherever_it_is_cut(self, watched: bool) -> None:
+        a, b = rows(*range(40), first=0), rows(*range(0, 80, 2), first=100)
+        of = unit(UNION, FILTER, outputs=(OUT, FEW))
+        whole = step([[a], [b]], watched=watched, of=of)
+        for cuts in ([0, 1, 40], [0, 20, 21, 40], list(range(0, 41, 8))):
+            pieces = [[one.slice(low, high) for low, high in pairwise(cuts)] for one in (a, b)]
+            assert [cells(concat_rows(p)) for p in pieces] == [cells(a), cells(b)]
+            assert step(pieces, watched=watched, of=of) == whole
