@@ -11,8 +11,8 @@ from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
 from benchmarks.node_cpu import cut
 from benchmarks.tables import beside, demand, show
-from operators.sunion import Slice, SUnion, SUnionInput
-from spe.batch import AnyArray, Batch, Boundary, Element
+from operators.sunion import SUnion, SUnionInput
+from spe.batch import AnyArray, Batch, Boundary, Element, Rows
 from spe.runtime import tune_gc, tune_malloc
 from spe.strings import StringDictionary
 
@@ -56,13 +56,13 @@ def measure(shape: Shape) -> tuple[list[float], list[float]]:
         made = [list(pairs(elements(shape, number, s, dictionary))) for s in range(len(STREAMS))]
         slices = [[(sunion.inputs[s], *made[s][at]) for s in range(len(STREAMS))] for at in range(shape.batches)]
         parts = [list(p) for p in zip(*[cut(plain(shape, number, s), shape) for s in range(len(STREAMS))], strict=True)]
-        released: list[Slice] = []
+        released: list[Rows] = []
         expected: list[tuple[AnyArray, ...]] = []
         keep = number == 0  # what is kept is not freed, and that costs: only the round that does not count keeps it
 
         def merge(
             slices: list[list[tuple[SUnionInput, Batch, Boundary]]] = slices,
-            released: list[Slice] = released,
+            released: list[Rows] = released,
             keep: bool = keep,
         ) -> None:
             for streams in slices:
@@ -71,8 +71,10 @@ def measure(shape: Shape) -> tuple[list[float], list[float]]:
                     one.add_boundary(boundary, 0)
                 piece = sunion.release_stable(1 << 30)
                 assert piece is not None
+                (rows,) = piece.merged()
+                assert rows is not None
                 if keep:
-                    released.append(piece)
+                    released.append(rows)
 
         def kernels(
             parts: list[list[Plain]] = parts,
@@ -89,9 +91,7 @@ def measure(shape: Shape) -> tuple[list[float], list[float]]:
         for function, into in jobs[:: 1 if number % 2 else -1]:  # whoever comes first finds a colder cache
             into.append(cpu_for(function) / tuples)
         demand(len(released) == len(expected), "a slice is missing")
-        for piece, arrays in zip(released, expected, strict=True):
-            rows = piece.streams[0]
-            assert rows is not None
+        for rows, arrays in zip(released, expected, strict=True):
             for mine, wanted in zip([rows.time, *[c.values for c in rows.columns]], arrays, strict=True):
                 demand(bool(np.array_equal(mine, wanted)), "SUnion and kernels disagree")
     return ours[1:], theirs[1:]

@@ -18,14 +18,16 @@ HASH_ROWS: Final = 8_192
 #: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
 MARKS_KEPT: Final = 64
 
-#: Makes the factor of the next column, and of the next block, from that of the last; odd, so that no bit is lost.
-_STEP: Final = 0x9E3779B97F4A7C15
+#: Makes the factor of the next column from that of the last; odd, so that no bit is lost.
+_COLUMN: Final = 0xBF58476D1CE4E5B9
+#: Factor of all that was before a block; another one, else a column would stand for its neighbour a block later.
+_BLOCK: Final = 0xD1B54A32D192ED03
 
 #: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
 
-#: Factor of a row by its place among the MARK_EVERY of its block: odd, and like random numbers, so that no two pairs
-#: of rows can change places unseen.  shape (MARK_EVERY,)
+#: Factor of a row by its place among the MARK_EVERY of its block: odd, and like random numbers, so that rows which
+#: change places do not cancel out.  shape (MARK_EVERY,)
 _WEIGHTS: Final = mix(np.arange(1, MARK_EVERY + 1, dtype=np.uint64)) | np.uint64(1)
 
 
@@ -80,13 +82,9 @@ class RollingDigest:
             return
         rows = concat_rows(self._pending)
         self._pending = []
-        begun = -self._count % MARK_EVERY  # rows that the block which we are in still lacks
-        whole = begun + (len(rows) - begun) // MARK_EVERY * MARK_EVERY
-        if len(rows) <= begun:
-            pieces = [(0, len(rows))]
-        else:
-            pieces = [(0, begun), (begun, whole), (whole, len(rows))]
-        for start, stop in pieces:
+        first = min(-self._count % MARK_EVERY, len(rows))  # what the block that we are in still lacks
+        last = len(rows) - (len(rows) - first) % MARK_EVERY
+        for start, stop in ((0, first), (first, last), (last, len(rows))):
             if start < stop:
                 self._add_blocks(rows.slice(start, stop))
         while len(self._marks) > MARKS_KEPT:
@@ -103,10 +101,10 @@ class RollingDigest:
         for bits in _bits(rows):
             if bits is not None:
                 totals += np.einsum("ij,j->i", bits.reshape(-1, size), weights) * np.uint64(factor)
-            factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
+            factor = factor * _COLUMN & 0xFFFF_FFFF_FFFF_FFFF
         for total in totals.tolist():
             if not self._count % MARK_EVERY:
-                self._value = self._value * _STEP & _MASK
+                self._value = self._value * _BLOCK & _MASK
             self._value = self._value + total & _MASK
             self._count += size
             if not self._count % MARK_EVERY:
@@ -120,6 +118,6 @@ def _bits(rows: Rows) -> Iterator[npt.NDArray[np.uint64] | None]:
     yield None if rows.t_max is rows.time else (rows.t_max - rows.time).view(np.uint64)
     for column in rows.columns:
         bits = value_bits(column)
-        if column.values.dtype == np.float64:  # those of round numbers end in zeros, which factors would not change
+        if column.values.dtype.itemsize == 8:  # a difference in the high bits only would be lost, or cancel out
             bits = bits ^ (bits >> np.uint64(32))
         yield bits

@@ -67,11 +67,13 @@ class Fragment:
         streams: dict[StreamId, _Stream] = dict(zip(self._inputs, piece.parts, strict=True))
         end = piece.end
         for name, ports, operator in self._steps:
+            # A union takes parts, so that nothing is copied twice; but who watches (undo/redo) keeps ports, whole.
+            union = operator if watch is None and isinstance(operator, Union) else None
+            given = [] if union else [_whole(streams, p) for p in ports]
             try:
-                if watch is None and isinstance(operator, Union):  # nothing is copied twice
-                    released = operator.merge([rows for p in ports for rows in _parts(streams[p])])
+                if union:
+                    released = union.merge([rows for p in ports for rows in _parts(streams[p])])
                 else:
-                    given = [_whole(streams, p) for p in ports]
                     released = operator.step(given, end)
             except Exception as error:
                 text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(end)}"

@@ -1,11 +1,12 @@
-"""SUnion: merges a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
+"""SUnion: puts a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
 
 Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/rules.md are here;
 *whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
 :meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
 
-Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), per input *stream* sorted by
-(time, input index, id): arrival order differs between replicas, that key does not.
+Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), and its order, per input
+*stream*, is (time, input index, id): arrival order differs between replicas, that key does not.  Who takes a slice
+merges its parts, so that a union of several streams copies them once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Slice:
     """One release: what is there of [previous end, ``end``).
 
     Attributes:
-      parts: per input stream its rows, as they are held: in (input, id) order, none of them empty.
+      parts: per input stream its rows, as they are held, none of them empty: put one after the other and sorted by
+        time, stably, they are in the order (time, input, id).
     """
 
     parts: list[list[Rows]]
@@ -43,8 +45,7 @@ class Slice:
     def __len__(self) -> int:
         return sum(len(rows) for parts in self.parts for rows in parts)
 
-    @property
-    def streams(self) -> list[Rows | None]:
+    def merged(self) -> list[Rows | None]:
         """Per input stream all rows, sorted by (time, input, id), or None where there are none."""
         return [merge_rows(parts) if parts else None for parts in self.parts]
 
@@ -228,7 +229,7 @@ class SUnion:
 
     Args:
       inputs: per input, in index order, (stream index, sorted): sources are not sorted by time, all else is.
-      streams: how many input streams; inputs of the same stream are merged into one sequence.
+      streams: how many input streams; inputs of the same stream make one sequence.
       bucket_us: width d of a bucket, microseconds of tuple time.  Wider buckets mean fewer, larger slices and
         more latency while all is well.
       tentative_bytes: per input, how many tentative tuples are held, also those already released, for a second

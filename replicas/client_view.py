@@ -129,7 +129,7 @@ class StableView:
         elif isinstance(element, Boundary) and element.kind is Kind.STABLE:
             port.add_boundary(element, 0)
             released = self._sunion.release_stable(1 << 30)
-            return None if released is None else released.streams[0]
+            return None if released is None else released.merged()[0]
         return None
 
 

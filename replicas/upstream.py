@@ -420,3 +420,4 @@ class Upstream:
                         self._perform(owner, index, action)
             finally:  # also of what came before a state that ends this feed, or before nonsense
                 owner.delivered()
+            del frames  # else they are kept, with all that came with them, until more comes

@@ -141,8 +141,8 @@ def piece(rate: int, first: int, last: int, kind: Kind) -> Slice:
     index = np.arange(first * each, last * each)
     stamps = index * BUCKET_US // each
     rows = Rows(stamps, stamps, (Column(stamps), Column(index), Column(index / 2)))
-    streams = [None if name == FAILED and kind is Kind.TENTATIVE else rows for name in STREAMS]
-    return Slice(streams, last * BUCKET_US, kind)
+    parts = [[] if name == FAILED and kind is Kind.TENTATIVE else [rows] for name in STREAMS]
+    return Slice(parts, last * BUCKET_US, kind)
 
 
 def clocked(work: Callable[[], Any]) -> tuple[float, Any]:

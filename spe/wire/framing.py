@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     """One received frame.
 
     Attributes:
-      body: shares memory with other frames of the same chunk; never written to.
+      body: may share memory with other frames of the same chunk; never written to.
       keep: what refers to the body may stay.  Else it would keep a chunk alive that is much larger, or lies where
         columns cannot be used in place: who keeps it copies it first.
     """

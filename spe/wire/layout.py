@@ -11,7 +11,7 @@ A BATCH body is, every part padded to 8 bytes::
              int64 and timestamp 8 bytes, float64 8, string uint32 (entry of the connection's table), bool uint8
 
 The schema is not sent: both ends have it from the plan, whose fingerprint the hello compares.  The receiver's columns
-are read-only views of the frame; nothing is copied but strings' codes.
+are read-only views of what was received where that is worth keeping; many small batches are put together instead.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ ROWS = 200
 
 def is_bounded(piece: Slice, max_rows: int) -> bool:
     """At most so many rows of each input, or one instant's."""
-    return all(rows is None or len(rows) <= max_rows or rows.time[0] == rows.time[-1] for rows in piece.streams)
+    return all(rows is None or len(rows) <= max_rows or rows.time[0] == rows.time[-1] for rows in piece.merged())
 
 
 def filled(seed: int, kind: str) -> tuple[SUnion, list[list[tuple[int, int]]]]:
@@ -98,7 +98,8 @@ def test_slices_are_bounded_and_hold_everything_once_in_order(kind: str, way: st
         for piece in released(sunion, way, max_rows):
             steps += 1
             assert is_bounded(piece, max_rows)
-            for at, rows in enumerate(piece.streams):
+            assert all(len(rows) for parts in piece.parts for rows in parts)
+            for at, rows in enumerate(piece.merged()):
                 if rows is not None:
                     assert int(rows.time[-1]) < piece.end
                     left[at] += [(t, id) for t, (id,) in zip(rows.time.tolist(), rows.to_tuples(), strict=True)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from operators.digest import MARK_EVERY, MARKS_KEPT, RollingDigest
 from operators.soutput import SOutput
-from spe.batch import Batch, Rows, concat_rows
+from spe.batch import Batch, Rows
 from spe.errors import LocalProtocolError
 from spe.schema import Schema
-from spe.strings import StringDictionary, StringPool
+from spe.strings import StringPool
 from spe.times import END_OF_TIME
 from tests.support.streams import PAYLOAD, parse, show
 
@@ -174,50 +173,6 @@ def test_digests_of_replicas_agree_however_the_stream_was_cut_and_coded() -> Non
     assert list(one.marks()) == [MARK_EVERY, 2 * MARK_EVERY]
     assert one.marks() == other.marks()
     assert one.snapshot() == other.snapshot()
-
-
-@pytest.mark.parametrize("size", [1, 7, 999, 1_000, 1_001, 8_192, 19_999])
-def test_a_digest_is_the_same_however_many_rows_come_at_a_time(size: int) -> None:
-    """Across marks, and across more blocks than are taken in at once."""
-    stream = numbered(3_000 if size < 100 else 30_500)
-    whole, pieces = RollingDigest(), RollingDigest()
-    whole.add(stream)
-    for start in range(0, len(stream), size):
-        pieces.add(stream.slice(start, min(start + size, len(stream))))
-    assert pieces.marks() == whole.marks()
-    assert list(whole.marks()) == list(range(MARK_EVERY, len(stream) + 1, MARK_EVERY))
-    assert pieces.value() == whole.value()
-
-
-def test_a_digest_shows_an_exchange_of_rows_at_the_same_place_of_two_blocks() -> None:
-    stream = numbered(2 * MARK_EVERY)
-    order = np.arange(len(stream))
-    order[[5, MARK_EVERY + 5]] = order[[MARK_EVERY + 5, 5]]
-    blocks = np.roll(np.arange(len(stream)), MARK_EVERY)
-    found = set()
-    for one in (stream, stream.take(order), stream.take(blocks)):
-        rolling = RollingDigest()
-        rolling.add(one)
-        found.add(rolling.value())
-    assert len(found) == 3
-
-
-def test_a_digest_shows_a_changed_value_a_null_and_an_exchange() -> None:
-    def digest(parts: Rows) -> int:
-        rolling = RollingDigest()
-        rolling.add(parts)
-        return rolling.value()
-
-    plain = numbered(100)
-    text = plain.columns[1]
-    number = plain.columns[0]
-    other_value = plain.with_columns((type(number)(number.values + (np.arange(100) == 50)), text))
-    other_null = plain.with_columns((type(number)(number.values, np.arange(100) != 13), text))
-    other_text = plain.with_columns((number, type(text)(text.values, None, StringDictionary(["", *"abcde"]))))
-    other_t_max = Rows(plain.time, plain.time - 1, plain.columns)
-    exchanged = concat_rows([plain.slice(1, 2), plain.slice(0, 1), plain.slice(2, 100)])
-    variants = [plain, other_value, other_null, other_text, other_t_max, exchanged]
-    assert len({digest(v) for v in variants}) == len(variants)
 
 
 def test_a_digest_goes_on_from_a_snapshot() -> None:

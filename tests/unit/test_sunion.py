@@ -46,7 +46,7 @@ def show(piece: Slice | None) -> str:
     """``12u 15x | 20``: times and payloads, then the slice's end."""
     if piece is None:
         return ""
-    (rows,) = piece.streams
+    (rows,) = piece.merged()
     items = [] if rows is None else [f"{t}{x}" for t, (x,) in zip(rows.time.tolist(), rows.to_tuples())]
     return " ".join([*items, "|", str(piece.end)])
 
@@ -127,7 +127,7 @@ class TestOrder:
         while (piece := sunion.release_stable(10)) is not None:
             assert len(piece) <= 10
             pieces.append(piece)
-        times = [t for p in pieces if p.streams[0] is not None for t in p.streams[0].time.tolist()]
+        times = [t for p in pieces for rows in p.merged() if rows is not None for t in rows.time.tolist()]
         assert len(times) == 99
         assert times == sorted(times)
         assert sunion.stable_bytes == 0
@@ -142,7 +142,7 @@ class TestOrder:
         pieces = []
         while (piece := sunion.release_stable(100)) is not None:
             pieces.append(piece)
-        released = [t for p in pieces if p.streams[0] is not None for t in p.streams[0].time.tolist()]
+        released = [t for p in pieces for rows in p.merged() if rows is not None for t in rows.time.tolist()]
         assert released == sorted(times)
         assert max(map(len, pieces)) <= 100
         assert len(pieces) <= 12
@@ -155,7 +155,7 @@ class TestOrder:
         B(sunion, 1, 0, 10, 1)
         piece = sunion.release_stable(100)
         assert piece is not None
-        assert [rows.to_tuples() for rows in piece.streams if rows is not None] == [[("a",)], [("b",)]]
+        assert [rows.to_tuples() for rows in piece.merged() if rows is not None] == [[("a",)], [("b",)]]
 
     def test_what_two_feeds_both_deliver_counts_once(self) -> None:
         """U10: rows with id ≤ p are dropped."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from operators.fragment import Fragment
 from operators.sunion import Slice
 from spe import query
-from spe.batch import Rows, concat_rows
+from spe.batch import Column, Rows, concat_rows
 from spe.plan import InputStream, Unit
 from spe.query import FilterSpec, Operator, UnionSpec
 from spe.schema import Schema
@@ -59,13 +60,30 @@ class TestParts:
 
     def test_one_part_that_is_not_in_order_of_time(self, watched: bool) -> None:
         """As the one chunk of a source is that does not send in order."""
-        a = [rows(5, 1, 5, 3, first=0)]
+        a = [rows(5, 1, 1, 3, first=0)]
         made = step([a, []], watched=watched, of=unit(UNION, FILTER, outputs=(OUT, FEW)))
         assert made == [as_they_come(*a), [row for row in as_they_come(*a) if not row[1] % 2]]
 
-    def test_an_input_that_goes_out_as_it_is(self, watched: bool) -> None:
-        a = [rows(4, 2, first=0), rows(1, 4, first=10)]
-        assert step([a, []], watched=watched, of=unit(UNION, outputs=(A, B))) == [as_they_come(*a), []]
+    def test_a_union_of_what_an_operator_made_and_of_parts(self, watched: bool) -> None:
+        a = [rows(4, 2, 4, first=0), rows(1, 4, first=10)]
+        b = [rows(4, 3, first=20), rows(4, first=30)]
+        both = Operator(OUT, UnionSpec((B, FEW)), SCHEMA)
+        made = step([a, b], watched=watched, of=unit(FILTER, both, outputs=(FEW, OUT)))
+        few = [row for row in as_they_come(*a) if not row[1] % 2]
+        assert made == [few, sorted([*as_they_come(*b), *few], key=lambda row: row[0])]
+
+    def test_nulls_and_t_max_of_some_parts_only(self, watched: bool) -> None:
+        """An operator's results keep the newest time that went into them, a source's rows their own."""
+        one, other = rows(2, 6, first=0), rows(4, 6, first=10)
+        x, name = other.columns
+        other = Rows(other.time, other.time + 5, (Column(x.values, np.array([False, True])), name))
+        for parts in ([one, other], [other, one]):
+            for piece in ([parts, []], [parts[:1], parts[1:]]):
+                of = Fragment(unit(UNION, outputs=(OUT,)))
+                (made,) = of.step(Slice(piece, END, Kind.STABLE), (lambda *_: None) if watched else None)
+                assert made is not None
+                found = sorted(zip(made.time.tolist(), made.t_max.tolist(), [c[0] for c in made.to_tuples()]), key=str)
+                assert found == [(2, 2, 0), (4, 9, None), (6, 11, 11), (6, 6, 1)]
 
     def test_strings_of_several_dictionaries(self, watched: bool) -> None:
         a = [rows(1, 5, first=0, pool=StringPool()), rows(2, 5, first=10, pool=StringPool())]
