@@ -43,6 +43,8 @@ from spe.wire.messages import SetMode as SetModeMessage
 ACKS_MAX: Final = 1_024
 #: Heartbeats missed in a row before a process counts as gone (F3).
 MISSES = 3
+#: Attempts at a time to reach a process that does not answer; so many overlap where each takes as long as it may.
+ATTEMPTS = 4
 
 GONE = (LinkBroken, LinkClosed, PeerRefused)
 
@@ -148,18 +150,8 @@ class Upstream:
 
     async def _watch(self, peer: str, address: str) -> None:
         period = self._plan.timing.heartbeat_us / 1e6
-        told = ""
         while True:
-            try:
-                connection, _ = await dial(self._env, self._plan, self._me, peer, address)
-            except (*GONE, RemoteProtocolError) as error:
-                if told != str(error):  # once, not ten times a second
-                    told = str(error)
-                    self._env.trace.event("unreachable", peer=peer, why=told)
-                await trio.sleep(2 * period)
-                continue
-            told = ""
-            self._control[peer] = connection
+            self._control[peer] = connection = await self._reach(peer, address)
             try:
                 async with trio.open_nursery() as nursery:
                     # The first answer may take as long as a connection: a slow link is not a dead one.
@@ -174,6 +166,41 @@ class Upstream:
                     await connection.aclose()
             self._lose(peer)
             await trio.sleep(period / 2)
+
+    async def _reach(self, peer: str, address: str) -> Connection:
+        """A control connection, however long it takes.
+
+        What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
+        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer.
+        """
+        timing = self._plan.timing
+        pause_us = max(2 * timing.heartbeat_us, timing.connect_us // (ATTEMPTS - 1))
+        found: list[Connection] = []
+        told = ""
+
+        async def attempt() -> None:
+            nonlocal told
+            try:
+                connection, _ = await dial(self._env, self._plan, self._me, peer, address)
+            except (*GONE, RemoteProtocolError) as error:
+                if told != str(error):  # once, not ten times a second
+                    told = str(error)
+                    self._env.trace.event("unreachable", peer=peer, why=told)
+                return
+            found.append(connection)
+            attempts.cancel_scope.cancel()
+
+        try:
+            async with trio.open_nursery() as attempts:
+                while True:
+                    if len(attempts.child_tasks) < ATTEMPTS:
+                        attempts.start_soon(attempt)
+                    await trio.sleep(pause_us / 1e6)
+            return found.pop()
+        finally:
+            with trio.CancelScope(shield=True):
+                for unwanted in found:  # two came in one moment, or we were cancelled in it
+                    await unwanted.aclose()
 
     async def _ask(self, peer: str, connection: Connection, answered: list[int]) -> None:
         timing, clock = self._plan.timing, self._env.clock

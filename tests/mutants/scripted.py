@@ -349,7 +349,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         {"limits": {"slice_rows": 10}, "turn_us": 20_000},
         [
             {"at": "3s", "kind": "cut", "target": "source:b", "for": "7s"},
-            {"at": "11s", "kind": "freeze", "target": "n2", "for": "2s"},
+            {"at": "10300ms", "kind": "freeze", "target": "n2", "for": "2s"},
         ],
     ),
     "neighbours that run alone die": (

@@ -42,7 +42,7 @@ def test_who_works_on_while_it_corrects_keeps_x_and_who_waits_does_not(tmp_path:
     works_on, waits = results("policies", tmp_path)
     assert (works_on["keeps_x"], waits["keeps_x"]) == (True, False)
     assert works_on["tentative"] > waits["tentative"]
-    assert works_on["correcting_s"] == pytest.approx(4.55 / (12_500 / 4500 - 1), abs=0.1)  # R_c of what was missing
+    assert works_on["correcting_s"] == pytest.approx(4.15 / (12_500 / 4500 - 1), abs=0.1)  # R_c of what was missing
 
 
 def test_a_chain_waits_alpha_x_once(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def test_an_input_fails_while_a_replica_corrects(source: str, replicas: int) -> 
         await trio.sleep(3)
         cluster.heal()
 
-    plan = longer(make_plan(2, rate=50.0, replicas=replicas, limits=LITTLE), 12)
+    # slower than LITTLE: the correction is still going on when the new failure is noticed
+    plan = longer(make_plan(2, rate=50.0, replicas=replicas, limits=Limits(slice_rows=3)), 12)
     met = play(plan, script, turn_us=TURN_US)
     again = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut"][1]
     (name,) = {n for n in REPLICAS if any(inside(s, again) for s in met.spans(n, STABILIZATION))}

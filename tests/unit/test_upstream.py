@@ -16,9 +16,9 @@ from replicas.links import Connection, Identity, dial
 from replicas.serving import fetch_snapshot
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from replicas.upstream import ACKS_MAX, Upstream
+from replicas.upstream import ACKS_MAX, ATTEMPTS, Upstream
 from spe.batch import Element
-from spe.errors import LinkBroken
+from spe.errors import LinkBroken, LinkClosed
 from spe.plan import Channel
 from spe.states import NodeId, NodeState, StreamId
 from spe.strings import StringPool
@@ -108,6 +108,76 @@ async def test_a_connection_has_the_time_that_the_configuration_gives_it(
             await dial(cluster.env("source:a"), plan, me, "n1a", address)
         nursery.cancel_scope.cancel()
     assert trio.current_time() == pytest.approx(connect_us / 1e6)
+
+
+@pytest.mark.parametrize("connect_us", [100_000, 600_000, 3_000_000])
+@pytest.mark.parametrize("healed_after", [0.0, 0.05, 0.3, 0.55, 0.95])
+async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
+    jump_clock: JumpClock, connect_us: int, healed_after: float
+) -> None:
+    """What was sent across the cut will not arrive any more, however long a connection may take."""
+    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
+    cluster, address = SimCluster(plan), plan.nodes[NodeId("n1a")].address
+    reached: list[float] = []
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        reached.append(trio.current_time())
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("source:a"), plan, Identity("source", "a", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listen)
+        cluster.cut("source:a", "n1a")
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(5 + healed_after)
+        assert not reached
+        cluster.heal()
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    wait_us = max(2 * plan.timing.heartbeat_us, connect_us / 3)
+    assert 0 <= reached[0] - (5 + healed_after) <= wait_us / 1e6 + 1e-6
+
+
+async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_left(jump_clock: JumpClock) -> None:
+    """Its kernel takes connections, and whatever it is sent; then all of them are answered in one moment."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address, moves, opened = cluster.plan.nodes[NodeId("n1a")].address, trio.Event(), 0
+    now: set[Connection] = set()
+    most: list[int] = []
+
+    async def stand_still(stream: trio.abc.Stream) -> None:
+        nonlocal opened
+        opened += 1
+        connection = Connection(stream)
+        now.add(connection)
+        most.append(len(now))
+        try:
+            await connection.receive_message()
+            async with trio.open_nursery() as nursery:
+
+                async def answer() -> None:
+                    await moves.wait()
+                    await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+                    await trio.sleep_forever()
+
+                nursery.start_soon(answer)
+                while True:
+                    await connection.receive_message()
+        except* (LinkBroken, LinkClosed):
+            now.discard(connection)
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, stand_still)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(10)
+        assert opened > ATTEMPTS
+        assert max(most) == len(now) == ATTEMPTS
+        moves.set()
+        await trio.sleep(0.1)
+        assert len(now) == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
