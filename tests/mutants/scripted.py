@@ -270,7 +270,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         {"limits": {"slice_rows": 10}, "turn_us": 60_000},
         [
             {"at": "3s", "kind": "cut", "target": "source:b", "for": "7s"},
-            {"at": "11300ms", "kind": "freeze", "target": "n1a", "for": "1500ms"},
+            {"at": "10550ms", "kind": "freeze", "target": "n1a", "for": "1500ms"},
         ],
     ),
     "one replica fails, then the other": (
