@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from consistency.checking.bounds import Bounds
@@ -13,6 +14,7 @@ from consistency.checking.history import (
     FaultBegan,
     FaultEnded,
     History,
+    Note,
     Opened,
     ProcessDown,
     ProcessUp,
@@ -53,6 +55,8 @@ class _Follow:
         self._feeds: dict[tuple[str, Channel], dict[int, tuple[str, str]]] = {}
         #: Since when a consumer could have had a better producer.
         self._since: dict[tuple[str, Channel, str], int] = {}
+        #: (consumer, producer's node) where the producer has forgotten what the consumer needs next (A2).
+        self._evicted: set[tuple[str, str]] = set()
         self._inputs = [
             (f"{of}@{node}", channel)
             for of in plan.placement
@@ -76,7 +80,10 @@ class _Follow:
                 self._states[replica] = state
                 if state is NodeState.RECOVERING:
                     self._forget(replica)
+                if state is NodeState.STABLE:  # what it needs next is new
+                    self._evicted = {(c, n) for c, n in self._evicted if c != replica}
             case Opened(_, consumer, channel, producer, generation, mode):
+                self._evicted.discard((consumer, producer))
                 self._feeds.setdefault((consumer, channel), {})[generation] = (mode, producer)
             case Promoted(_, consumer, channel, generation, mode):
                 feeds = self._feeds.get((consumer, channel), {})
@@ -89,6 +96,8 @@ class _Follow:
                     self._forget(consumer)
                 for replica in [r for r in self._states if host_of(r) == host]:
                     del self._states[replica]  # it may stand by from now on, and then says nothing
+            case Note(_, host, "evicted", text):
+                self._evicted |= {(consumer, host) for consumer in re.findall("'([^']+)'", text)}
             case FaultBegan() | FaultEnded() | ProcessDown():
                 pass  # the world may be another one
             case _:
@@ -113,6 +122,7 @@ class _Follow:
                     and node not in world.down | world.disturbed
                     and world.open(host, node)
                     and self._states.get(replica) is NodeState.STABLE
+                    and (consumer, node) not in self._evicted
                     and not self._is_stable(channel, main)
                 )
                 key = (consumer, channel, node)

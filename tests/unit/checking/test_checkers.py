@@ -535,11 +535,21 @@ def test_a_consumer_that_reads_nobody_is_found() -> None:
         "2 state u1/0@n1b UP_FAILURE\n9 state u1/0@n1a UP_FAILURE",
         "1.1 fault 1 cut client:c>n1b\n9 end 1\n9.5 state u1/0@n1a STABLE",
         "1.1 down client:c\n9 up client:c",
+        "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n9 state u1/0@n1a STABLE",
     ],
-    ids=["switched", "the other fails too", "out of reach", "not there"],
+    ids=["switched", "the other fails too", "out of reach", "not there", "evicted"],
 )
 def test_a_consumer_that_does_what_it_can(text: str) -> None:
     assert verdict(FAILING + text).findings == []
+
+
+def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for() -> None:
+    text = (
+        "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n"
+        "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n"
+        "2 close client:c #2\n2 open client:c n1a #3 main 0\n9 state u1/0@n1b STABLE"
+    )
+    assert found(FAILING + text) == {("preferred", "a STABLE producer is taken")}
 
 
 # --- masked ---
