@@ -43,7 +43,7 @@ from spe.wire.messages import SetMode as SetModeMessage
 ACKS_MAX: Final = 1_024
 #: Heartbeats missed in a row before a process counts as gone (F3).
 MISSES = 3
-#: Attempts at a time to reach a process that does not answer; so many overlap where each takes as long as it may.
+#: Attempts at a time to reach a process that does not answer: so many overlap where each takes ``timing.connect``.
 ATTEMPTS = 4
 
 GONE = (LinkBroken, LinkClosed, PeerRefused)
@@ -171,10 +171,12 @@ class Upstream:
         """A control connection, however long it takes.
 
         What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
-        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer.
+        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer;
+        beside them less often, where they may wait for more than six heartbeats.
         """
-        timing = self._plan.timing
-        pause_us = max(2 * timing.heartbeat_us, timing.connect_us // (ATTEMPTS - 1))
+        pause_us = 2 * self._plan.timing.heartbeat_us
+        #: Pauses from one attempt to the next beside it.
+        apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
         found: list[Connection] = []
         told = ""
 
@@ -193,9 +195,12 @@ class Upstream:
         try:
             async with trio.open_nursery() as attempts:
                 while True:
-                    if len(attempts.child_tasks) < ATTEMPTS:
+                    beside = len(attempts.child_tasks)
+                    if not beside or (beside < ATTEMPTS and waited >= apart):
                         attempts.start_soon(attempt)
+                        waited = 0
                     await trio.sleep(pause_us / 1e6)
+                    waited += 1
             return found.pop()
         finally:
             with trio.CancelScope(shield=True):

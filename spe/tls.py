@@ -16,6 +16,7 @@ import trio
 from spe.env import Network, Trace
 from spe.errors import ConfigError, LinkBroken
 from spe.network import CONNECT_S, Handler
+from spe.sparing import SparingTrace
 
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
@@ -155,7 +156,7 @@ class TlsNetwork:
     def __init__(self, inner: Network, tls: Tls, trace: Trace) -> None:
         self._inner = inner
         self._tls = tls
-        self._trace = trace
+        self._trace = SparingTrace(trace)
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
         """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""

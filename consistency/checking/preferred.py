@@ -55,7 +55,7 @@ class _Follow:
         self._feeds: dict[tuple[str, Channel], dict[int, tuple[str, str]]] = {}
         #: Since when a consumer could have had a better producer.
         self._since: dict[tuple[str, Channel, str], int] = {}
-        #: (consumer, producer's node) where the producer has forgotten what the consumer needs next (A2).
+        #: (consumer, producing replica) where the producer has forgotten what the consumer needs next (A2).
         self._evicted: set[tuple[str, str]] = set()
         self._inputs = [
             (f"{of}@{node}", channel)
@@ -80,10 +80,10 @@ class _Follow:
                 self._states[replica] = state
                 if state is NodeState.RECOVERING:
                     self._forget(replica)
-                if state is NodeState.STABLE:  # what it needs next is new
-                    self._evicted = {(c, n) for c, n in self._evicted if c != replica}
+                if state in (NodeState.RECOVERING, NodeState.STABLE):  # what it needs next is new
+                    self._evicted = {(c, r) for c, r in self._evicted if c != replica}
             case Opened(_, consumer, channel, producer, generation, mode):
-                self._evicted.discard((consumer, producer))
+                self._evicted -= {(consumer, r) for n, r in self._producers.get(channel, ()) if n == producer}
                 self._feeds.setdefault((consumer, channel), {})[generation] = (mode, producer)
             case Promoted(_, consumer, channel, generation, mode):
                 feeds = self._feeds.get((consumer, channel), {})
@@ -96,13 +96,19 @@ class _Follow:
                     self._forget(consumer)
                 for replica in [r for r in self._states if host_of(r) == host]:
                     del self._states[replica]  # it may stand by from now on, and then says nothing
-            case Note(_, host, "evicted", text):
-                self._evicted |= {(consumer, host) for consumer in re.findall("'([^']+)'", text)}
+            case Note(_, _, "evicted", text):
+                self._evict(text)
             case FaultBegan() | FaultEnded() | ProcessDown():
                 pass  # the world may be another one
             case _:
                 return
         yield from self.judge(event.at_us, world)
+
+    def _evict(self, note: str) -> None:
+        """``note``: ``replica=… consumers=[…]``.  Who is STABLE needs only what is new."""
+        replica, _, consumers = note.removeprefix("replica=").partition(" consumers=")
+        evicted = re.findall("'([^']+)'", consumers)
+        self._evicted |= {(c, replica) for c in evicted if self._states.get(c) is not NodeState.STABLE}
 
     def _forget(self, consumer: str) -> None:
         for key in [k for k in self._feeds if k[0] == consumer]:
@@ -122,7 +128,7 @@ class _Follow:
                     and node not in world.down | world.disturbed
                     and world.open(host, node)
                     and self._states.get(replica) is NodeState.STABLE
-                    and (consumer, node) not in self._evicted
+                    and (consumer, replica) not in self._evicted
                     and not self._is_stable(channel, main)
                 )
                 key = (consumer, channel, node)

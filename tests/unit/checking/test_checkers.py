@@ -543,6 +543,12 @@ def test_a_consumer_that_does_what_it_can(text: str) -> None:
     assert verdict(FAILING + text).findings == []
 
 
+def test_a_consumer_that_was_evicted_elsewhere_is_found() -> None:
+    """By another partition on the same node."""
+    text = "1.1 note n1b evicted replica=u1/1@n1b consumers=['client:c']\n9 state u1/0@n1b STABLE"
+    assert found(FAILING + text) == {("preferred", "a STABLE producer is taken")}
+
+
 def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for() -> None:
     text = (
         "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n"
