@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
 from spe.env import Env
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
-from spe.network import TcpStream
 from spe.plan import Plan
 from spe.tls import holder_of
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
@@ -78,16 +75,6 @@ class Connection:
 
     async def send_bytes(self, data: bytes) -> None:
         """Raises LinkBroken when the peer is gone."""
-        await self._sent(self._stream.send_all, data)
-
-    async def send_parts(self, parts: Sequence[Any]) -> None:
-        """As :meth:`send_bytes` of bytes and arrays, one after the other."""
-        if isinstance(self._stream, TcpStream):
-            await self._sent(self._stream.send_parts, parts)
-        else:
-            await self._sent(self._stream.send_all, b"".join(parts))
-
-    async def _sent(self, send: Callable[[Any], Awaitable[None]], data: Any) -> None:
         lock = self._send_lock
         try:
             try:
@@ -95,7 +82,7 @@ class Connection:
             except trio.WouldBlock:
                 await lock.acquire()
             try:
-                await send(data)
+                await self._stream.send_all(data)
             finally:
                 lock.release()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:

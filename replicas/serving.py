@@ -257,7 +257,7 @@ class Server:
             parts: list[Buffer] = []
             for element in elements:
                 parts += [element.encode()] if isinstance(element, StateChange) else encoder.encode(element)
-            await connection.send_parts(parts)
+            await connection.send_bytes(b"".join(parts))
 
 
 async def _answer(connection: Connection, message: Message) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
@@ -27,10 +27,6 @@ RECEIVE_BYTES: Final = 64 << 10
 #: What may lie unsent in the kernel before a sender waits: what goes in one piece (replicas.serving.PULL_BYTES).  With
 #: trio's 16 KiB a sender whose reader is slower is woken for every few rows that it takes.
 UNSENT_BYTES: Final = 512 << 10
-#: From here on it costs less to name a part to the kernel than to put it together with others.
-_LARGE_BYTES: Final = 16 << 10
-#: Parts in one call; Linux takes 1,024.
-_PIECES_MAX: Final = 256
 #: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
 #: that nothing waits for ever.
 _KEEPALIVE_S: Final = 15
@@ -43,21 +39,6 @@ def parse_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ValueError(f"expected an address such as localhost:7000, got {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _gathered(parts: Sequence[Any]) -> Iterator[Any]:
-    """Large parts as they are, and the small ones between them put together; none is empty."""
-    small: list[Any] = []
-    for part in parts:
-        if memoryview(part).nbytes < _LARGE_BYTES:
-            small.append(part)
-            continue
-        if small:
-            yield b"".join(small)
-            small = []
-        yield part
-    if last := b"".join(small):
-        yield last
 
 
 class TcpStream(trio.abc.Stream):
@@ -100,24 +81,6 @@ class TcpStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
-
-    async def send_parts(self, parts: Sequence[Any]) -> None:
-        """As send_all of all of them, one after the other; large ones go to the kernel from where they lie.
-
-        Args:
-          parts: bytes, or arrays in one piece; they must not change meanwhile.
-
-        Raises as a socket does: OSError, trio.ClosedResourceError.
-        """
-        pieces = [memoryview(piece).cast("B") for piece in _gathered(parts)]
-        at = 0
-        while at < len(pieces):
-            sent = await self._stream.socket.sendmsg(pieces[at : at + _PIECES_MAX])
-            while at < len(pieces) and sent >= len(pieces[at]):
-                sent -= len(pieces[at])
-                at += 1
-            if sent:
-                pieces[at] = pieces[at][sent:]
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()

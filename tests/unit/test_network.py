@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 import trio
 
-from replicas.links import Connection
 from spe.errors import LinkBroken, PortInUse
 from spe.network import TcpNetwork, TcpStream, parse_address
 
@@ -220,53 +218,3 @@ async def echo_after_hello(stream: trio.abc.Stream) -> None:
     while data := await stream.receive_some():
         stream.peer_name = "known"
         await stream.send_all(data)
-
-
-async def test_parts_arrive_as_if_they_were_one_piece() -> None:
-    """Large and small ones, more than one call to the kernel takes, to somebody who reads slowly."""
-    large = [np.arange(n, n + 5_000) for n in range(600)]
-    parts: list[Any] = [
-        np.zeros(0),
-        b"",
-        np.ones(3, np.bool_),
-        b"head",
-        *large,
-        np.zeros(20_000, np.bool_),
-        b"",
-        b"end",
-    ]
-    wanted = b"".join(parts)
-    arrived = bytearray()
-    over = trio.Event()
-
-    async def slowly(stream: trio.abc.Stream) -> None:
-        assert isinstance(stream, TcpStream)
-        stream.peer_name = "known"
-        while len(arrived) < len(wanted):
-            arrived.extend(await stream.receive_some(100_000))
-            await trio.sleep(0.0001)
-        over.set()
-
-    async with served(TcpNetwork(), slowly) as (_, dial):
-        stream = await dial()
-        with trio.fail_after(20):
-            await stream.send_parts(parts[:4])
-            await stream.send_parts(parts[4:])
-            await stream.send_parts([])
-            await over.wait()
-    assert bytes(arrived) == wanted
-
-
-async def test_parts_for_somebody_who_is_gone_break_the_link() -> None:
-    async def hang_up(stream: trio.abc.Stream) -> None:
-        await stream.aclose()
-
-    async with served(TcpNetwork(), hang_up) as (_, dial):
-        connection = Connection(await dial())
-
-        async def go_on() -> None:
-            while True:
-                await connection.send_parts([b"x" * 100_000, np.arange(100_000)])
-
-        with trio.fail_after(20), pytest.raises(LinkBroken, match="while sending"):
-            await go_on()
