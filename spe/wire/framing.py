@@ -72,7 +72,8 @@ class FrameReader:
     """Cuts a byte stream into frames, however it arrives.
 
     A length beyond the limit is refused as soon as its header is here; a frame that arrives in pieces takes no more
-    memory than the pieces.  A frame that lies whole in one chunk is a view of it.
+    memory than four times what has come of it.  One that lies whole in one chunk is a view of it; one that lies in two
+    is copied once.
 
     Args:
       limit: largest body accepted.  May be raised at any time (:attr:`limit`), and is, once the peer is known.
@@ -81,7 +82,8 @@ class FrameReader:
     __slots__ = ("_bounds", "_header_known", "_limit", "_need", "_offset", "_partial")
 
     def __init__(self, limit: int = UNAUTHENTICATED_BYTES) -> None:
-        self._partial = bytearray()
+        #: What is here of a frame that is not whole; a view, while it is all in one chunk and the better part of it.
+        self._partial: bytearray | memoryview = bytearray()
         #: Size that ``_partial`` must reach before there is something to do.
         self._need = HEADER_BYTES
         self._header_known = False
@@ -132,7 +134,8 @@ class FrameReader:
             frames.append(Frame(_TYPES[type_], view[start:stop], not at & 7 and 4 * length >= end))
             at = following
         if at < end:
-            self._partial += view[at:]
+            rest = view[at:]
+            self._partial = rest if 4 * len(rest) >= end else bytearray(rest)  # as with Frame.keep
         self._offset += at
         return frames
 
@@ -149,24 +152,23 @@ class FrameReader:
 
     def _continue(self, data: bytes, frames: list[Frame]) -> int:
         """Adds to the frame that is here in part; returns how much of ``data`` belonged to it."""
-        partial, at = self._partial, 0
-        view = memoryview(data)
+        view, at = memoryview(data), 0
         while True:
-            missing = self._need - len(partial)
+            missing = self._need - len(self._partial)
             if missing:
-                partial += view[at : at + missing]
+                self._add(view[at : at + missing])
                 at += missing
-                if len(partial) < self._need:
+                if len(self._partial) < self._need:
                     return len(data)
             if self._header_known:
                 break
-            magic, type_, zero, length = _HEADER.unpack_from(partial)
+            magic, type_, zero, length = _HEADER.unpack_from(self._partial)
             if magic != MAGIC or zero or length > self._bounds[type_]:
                 raise self._refusal(magic, type_, zero, length, self._offset)
             self._need = HEADER_BYTES + length + (-length & 7)
             self._header_known = True
-        _, type_, _, length = _HEADER.unpack_from(partial)
-        body = memoryview(partial).toreadonly()[HEADER_BYTES : HEADER_BYTES + length]
+        _, type_, _, length = _HEADER.unpack_from(self._partial)
+        body = memoryview(self._partial).toreadonly()[HEADER_BYTES : HEADER_BYTES + length]
         frames.append(Frame(FrameType(type_), body))
         # What follows in ``data`` is counted by feed() from its own ``at``; only what came before is behind us here.
         self._offset += self._need - at
@@ -174,6 +176,13 @@ class FrameReader:
         self._need = HEADER_BYTES
         self._header_known = False
         return at
+
+    def _add(self, piece: memoryview) -> None:
+        """To what is here.  Two pieces that make a frame are copied once; with more, each is when it comes."""
+        if isinstance(self._partial, bytearray):
+            self._partial += piece
+        else:
+            self._partial = bytearray().join((self._partial, piece))
 
     def _refusal(self, magic: int, type_: int, zero: int, length: int, offset: int) -> RemoteProtocolError:
         known = _TYPES[type_]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+import sys
+from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
@@ -56,6 +59,12 @@ def test_frames_cut_anywhere_in_two_are_the_same() -> None:
         assert frames_of(DATA[:cut], DATA[cut:]) == STREAM
 
 
+def test_frames_cut_anywhere_in_three_are_the_same() -> None:
+    cuts = [*range(0, 40), *range(40, len(DATA), 211)]
+    for first, second in combinations(cuts, 2):
+        assert frames_of(DATA[:first], DATA[first:second], DATA[second:]) == STREAM
+
+
 def test_an_unfinished_frame_is_not_reported_early_but_named_at_the_end() -> None:
     reader = FrameReader()
     assert [(f.type, bytes(f.body)) for f in reader.feed(DATA[:HEADER_BYTES])] == [(FrameType.CONTROL, b"")]
@@ -76,7 +85,7 @@ def test_an_unfinished_frame_is_not_reported_early_but_named_at_the_end() -> Non
         (header(FrameType.UNDO, 1000), "a UNDO frame of 1000 bytes; at most 32"),
     ],
 )
-@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize("step", [1, 5, 18, 1000])
 def test_nonsense_and_memory_bombs_are_refused_at_the_header(data: bytes, what: str, step: int) -> None:
     """What is wrong, and at which byte of the stream; nothing of the announced length has to arrive first."""
     good = frame(FrameType.UNDO, b"12345678")
@@ -105,6 +114,30 @@ def test_what_is_small_in_its_chunk_or_lies_askew_in_it_is_not_to_be_kept() -> N
     reader = FrameReader()
     assert [f.keep for f in reader.feed(large[:5])] == []
     assert [f.keep for f in reader.feed(large[5:] + large)] == [True, False]
+
+
+@pytest.mark.parametrize("ends", [(3_000,), (3_000, 3_500), (3_000, 3_007, 3_008)])
+def test_a_large_frame_in_pieces_is_put_where_columns_can_be_used(ends: tuple[int, ...]) -> None:
+    """Also one whose first piece lies askew at the end of a chunk."""
+    before, body = frame(FrameType.UNDO, b"12345678"), bytes(range(256)) * 20
+    stream, reader = before + frame(FrameType.BATCH, body), FrameReader()
+    found = [f for start, end in pairwise((0, *ends, len(stream))) for f in reader.feed(stream[start:end])]
+    assert [bytes(f.body) for f in found] == [b"12345678", body]
+    assert found[1].keep
+    assert np.frombuffer(found[1].body, np.int64).ctypes.data % 8 == 0
+
+
+def test_only_the_better_part_of_a_chunk_is_kept_as_it_came() -> None:
+    """So that a few bytes of a frame do not keep half a megabyte."""
+    large = frame(FrameType.BATCH, bytes(4096))
+    for chunk, kept in ((large + large[:20], False), (large + large[:2_000], True)):
+        before = sys.getrefcount(chunk)
+        reader = FrameReader()
+        reader.feed(chunk)
+        assert (sys.getrefcount(chunk) > before) == kept
+        (found,) = reader.feed(large[len(chunk) - len(large) :])
+        assert bytes(found.body) == bytes(4096)
+        assert sys.getrefcount(chunk) == before
 
 
 def test_bodies_cannot_be_written_to() -> None:
