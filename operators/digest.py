@@ -23,6 +23,8 @@ _COLUMN: Final = 0xBF58476D1CE4E5B9
 #: Factor of all that was before a block; another one, else a column would stand for its neighbour a block later.
 _BLOCK: Final = 0xD1B54A32D192ED03
 
+_HALF: Final = np.uint64(32)
+
 #: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
 
@@ -102,13 +104,13 @@ class RollingDigest:
             if bits is not None:
                 totals += np.einsum("ij,j->i", bits.reshape(-1, size), weights) * np.uint64(factor)
             factor = factor * _COLUMN & 0xFFFF_FFFF_FFFF_FFFF
-        for total in totals.tolist():
-            if not self._count % MARK_EVERY:
-                self._value = self._value * _BLOCK & _MASK
-            self._value = self._value + total & _MASK
-            self._count += size
-            if not self._count % MARK_EVERY:
-                self._marks[self._count] = self._value
+        value = self._value
+        for number, total in enumerate(totals.tolist(), 1):
+            value = (value if place else value * _BLOCK) + total & _MASK
+            if place + size == MARK_EVERY:
+                self._marks[self._count + number * size] = value
+        self._value = value
+        self._count += len(rows)
 
 
 def _bits(rows: Rows) -> Iterator[npt.NDArray[np.uint64] | None]:
@@ -119,5 +121,7 @@ def _bits(rows: Rows) -> Iterator[npt.NDArray[np.uint64] | None]:
     for column in rows.columns:
         bits = value_bits(column)
         if column.values.dtype.itemsize == 8:  # a difference in the high bits only would be lost, or cancel out
-            bits = bits ^ (bits >> np.uint64(32))
+            folded = bits >> _HALF
+            folded ^= bits
+            bits = folded
         yield bits
