@@ -113,15 +113,19 @@ class StringDictionary:
 
 
 class StringPool:
-    """Hands out the dictionary that new strings go into, and begins a new one when it is full."""
+    """Hands out the dictionary that new strings go into, and begins a new one when it is full.
+
+    Each begins with the empty string, as every connection's table does: where strings first come in the same order,
+    they have the same codes, and none need be translated.
+    """
 
     __slots__ = ("_current", "_limit")
 
     def __init__(self, limit: int = DICTIONARY_LIMIT) -> None:
-        self._current = StringDictionary()
+        self._current = StringDictionary([""])
         self._limit = limit
 
     def current(self) -> StringDictionary:
         if len(self._current) >= self._limit:
-            self._current = StringDictionary()
+            self._current = StringDictionary([""])
         return self._current

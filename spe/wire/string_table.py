@@ -34,17 +34,21 @@ _STRINGS: Final = struct.Struct("<IIII")
 class _Translation:
     """Codes of one table -> codes in ``target``, adding to it what is used and missing."""
 
-    __slots__ = ("_codes", "_target", "_whole")
+    __slots__ = ("_codes", "_same", "_target", "_whole")
 
     def __init__(self, target: StringDictionary) -> None:
         self._target = target
+        #: The first entries of ``_whole``, which have the same code there and here.
+        self._same = 0
         #: The first entries, all of which have been used: nothing taken from it can be missing.
         self._whole: Int32Array = np.empty(0, np.int32)
         #: shape (≥ entries seen,); -1 where an entry has not been used yet, or does not exist.
         self._codes: Int32Array = np.empty(0, np.int32)
 
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
-        """Raises IndexError when a code is outside ``strings``."""
+        """May be the same memory.  Raises IndexError when a code is outside ``strings``."""
+        if len(codes) > _FEW and np.maximum.reduce(codes) < self._same:
+            return codes.view(np.int32)
         if len(self._whole):
             try:
                 return self._whole.take(codes)
@@ -53,6 +57,8 @@ class _Translation:
         try:
             out = self._codes.take(codes)
         except IndexError:
+            if len(self._codes) >= len(strings):
+                raise
             grown = np.full(max(len(strings), 2 * len(self._codes)), -1, np.int32)
             grown[: len(self._codes)] = self._codes
             self._codes = grown
@@ -63,8 +69,12 @@ class _Translation:
             out = self._codes.take(codes)
             if self._codes[0] < 0 and not strings[0]:  # in every table, whether or not it is used
                 self._codes[0] = self._target.find("")
+            known = len(self._whole)
             gaps = (self._codes[: len(strings)] < 0).nonzero()[0]
             self._whole = self._codes[: gaps[0] if len(gaps) else len(strings)]
+            if self._same == known:  # codes never change, so only new ones can be the first that differ
+                others = (self._whole[known:] != np.arange(known, len(self._whole))).nonzero()[0]
+                self._same = known + int(others[0]) if len(others) else len(self._whole)
         return out
 
 
