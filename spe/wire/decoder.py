@@ -61,6 +61,8 @@ class ElementDecoder:
         self._layout = layout = layout_of(schema)
         self._table = ReceiveTable(pool)
         forms = {form for form, _, _ in layout.columns}
+        #: Larger bodies are not joined with what follows them: two such are more rows than a run may have.
+        self._run_bytes = layout.size(_RUN_ROWS // 2, 0, 0)
         self._has_floats, self._has_codes = FLOAT in forms, CODE in forms
 
     def decode(self, frame: Frame) -> Element | None:
@@ -107,7 +109,8 @@ class ElementDecoder:
         at, end = 0, len(frames)
         while at < end:
             frame = frames[at]
-            if frame.type is FrameType.BATCH and end - at > 1 and (run := self._run(frames, at)) is not None:
+            small = frame.type is FrameType.BATCH and len(frame.body) <= self._run_bytes
+            if small and end - at > 1 and (run := self._run(frames, at)) is not None:
                 at, batch, boundary = run
                 yield batch
                 if boundary is not None:
