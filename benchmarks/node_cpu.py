@@ -185,8 +185,8 @@ def check(rows: list[Rows], kernels: Kernels, end_us: int) -> None:
             demand(bool(np.array_equal(mine[order], theirs)), f"the results of window {window} differ")
 
 
-#: CPU seconds of doing without an engine what the node does with these buckets of a segment.
-Bare = Callable[[list[list[Plain]]], float]
+#: CPU seconds of doing without an engine what the node does with these buckets of a segment; it may take the results.
+Bare = Callable[[list[list[Plain]], Reader], float]
 
 
 async def measure(
@@ -210,7 +210,7 @@ async def measure(
                 await trio.to_thread.run_sync(feeder.ask, "go")
                 await reader.reach(shape.end_us(segment))
                 of_node.append((cpu_of(node.pid) - begin) / tuples)
-                of_bare.append(bare(buckets) / tuples)
+                of_bare.append(bare(buckets, reader) / tuples)
             nursery.cancel_scope.cancel()
     return of_node[1:], of_bare[1:], reader
 
@@ -221,7 +221,7 @@ def aggregated(
     """CPU seconds per tuple of node and kernels; their results are compared."""
     kernels = Kernels(1_000)
 
-    def bare(buckets: list[list[Plain]]) -> float:
+    def bare(buckets: list[list[Plain]], _: Reader) -> float:
         return cpu_for(lambda: [kernels.bucket(bucket) for bucket in buckets])
 
     plan = make_plan(shape.bucket_us)

@@ -20,11 +20,11 @@ from benchmarks.node_cpu import SEND_BYTES, Reader, make_plan, measure
 from benchmarks.sunion import bare as merge
 from benchmarks.tables import beside, demand, show
 from replicas.links import RECEIVE_BYTES
-from spe.batch import AnyArray
+from spe.batch import AnyArray, Rows
 from spe.runtime import tune_malloc
 
-#: Tuples per batch, batches of a segment, what the ratios should not exceed: to NumPy, to the relay.
-SHAPES = ((100, 2_000, None, None), (1_000, 300, 8.0, 2.0), (10_000, 40, 8.0, 2.0))
+#: Tuples per batch, batches of a segment, as in node-cpu; what the ratios should not exceed: to NumPy, to the relay.
+SHAPES = ((100, 4_000, None, None), (1_000, 500, 8.0, 2.0), (10_000, 150, 8.0, 2.0))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -136,42 +136,32 @@ def _fill(piece: bytearray, source: socket.socket) -> bool:
     return True
 
 
-class Merged:
-    """What NumPy makes of all segments, kept to be compared."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[AnyArray, ...]] = []
-
-    def add(self, buckets: Sequence[list[Plain]]) -> None:
-        self._parts += [merge(bucket) for bucket in buckets]
-
-    def check(self, reader: Reader) -> None:
-        wanted = [np.concatenate(columns) for columns in zip(*self._parts, strict=True)]
-        time = np.concatenate([rows.time for rows in reader.rows])
-        demand(bool(np.array_equal(time, wanted[0])), "a tuple is missing, came twice or out of order")
-        for at in range(3):
-            made = np.concatenate([rows.columns[at].values for rows in reader.rows])
-            demand(bool(np.array_equal(made, wanted[1 + at])), "a column came out different")
-        names = np.array(NAMES)
-        made = np.concatenate([np.array(rows.columns[3].to_list()) for rows in reader.rows])
-        demand(bool(np.array_equal(made, names.take(wanted[4]))), "the strings came out different")
+def check(wanted: Sequence[AnyArray], rows: Sequence[Rows]) -> None:
+    """What came of a segment is what NumPy makes of it: time, key, value, flag, name."""
+    time = np.concatenate([r.time for r in rows])
+    demand(bool(np.array_equal(time, wanted[0])), "a tuple is missing, came twice or out of order")
+    for at in range(3):
+        made = np.concatenate([r.columns[at].values for r in rows])
+        demand(bool(np.array_equal(made, wanted[1 + at])), "a column came out different")
+    made = np.concatenate([np.array(r.columns[3].to_list()) for r in rows])
+    demand(bool(np.array_equal(made, np.array(NAMES).take(wanted[4]))), "the strings came out different")
 
 
 def passed(shape: Shape, rounds: int) -> tuple[list[float], list[float], list[float]]:
     """CPU seconds per tuple of the node, of the relay, and of the kernels."""
-    relay, merged, kernels = Relay(shape), Merged(), list[float]()
+    relay, kernels = Relay(shape), list[float]()
 
-    def bare(buckets: list[list[Plain]]) -> float:
-        merged.add(buckets)
+    def bare(buckets: list[list[Plain]], reader: Reader) -> float:
+        check([np.concatenate(columns) for columns in zip(*map(merge, buckets), strict=True)], reader.rows)
+        reader.rows.clear()
         kernels.append(cpu_for(lambda: deque(map(merge, buckets), 0)) / (shape.tuples * len(STREAMS)))
         return relay.cpu(buckets)
 
     try:
         plan = make_plan(shape.bucket_us, aggregate=False)
-        node, without, reader = trio.run(partial(measure, plan, shape, rounds, bare))
+        node, without, _ = trio.run(partial(measure, plan, shape, rounds, bare))
     finally:
         relay.close()
-    merged.check(reader)
     return node, without, kernels[1:]  # the first round is a warm-up
 
 
