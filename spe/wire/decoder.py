@@ -29,6 +29,7 @@ from spe.wire.layout import (
     FLOAT64,
     INT,
     INT64,
+    MASKED_BATCH,
     PLAIN_BATCH,
     REC_DONE,
     UINT8,
@@ -42,6 +43,11 @@ _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
 #: Rows after which batches are not joined any more: what comes of it should fit a processor's cache.
 _RUN_ROWS: Final = 8_192
+#: Looked up once: members of an enum take five times as long to find as a name of this module does.
+_BATCH: Final = FrameType.BATCH
+_BOUNDARY: Final = FrameType.BOUNDARY
+_PLAIN_BYTES: Final = PLAIN_BATCH.size
+_BOUNDARY_BYTES: Final = BOUNDARY.size
 _NO_BOOLEAN: Final = "BATCH: a boolean that is neither 0 nor 1"
 
 #: Rows up to which Python's own lists, and bytes, check faster than NumPy's reductions.
@@ -72,13 +78,13 @@ class ElementDecoder:
           RemoteProtocolError: the body is not what its type promises.
         """
         type_, body, keep = frame
-        if type_ is FrameType.BATCH:
+        if type_ is _BATCH:
             return self._batch(body if keep else bytes(body))
         if type_ is FrameType.STRINGS:
             self._table.add(body)
             return None
         try:
-            if type_ is FrameType.BOUNDARY:
+            if type_ is _BOUNDARY:
                 kind, time, upto_id = BOUNDARY.unpack(body)
                 if kind > 1 or upto_id < 0 or not BEFORE_TIME <= time <= END_OF_TIME:
                     raise RemoteProtocolError(f"BOUNDARY: kind {kind}, time {time}, upto {upto_id}: out of range")
@@ -109,7 +115,7 @@ class ElementDecoder:
         at, end = 0, len(frames)
         while at < end:
             frame = frames[at]
-            small = frame.type is FrameType.BATCH and len(frame.body) <= self._run_bytes
+            small = frame.type is _BATCH and len(frame.body) <= self._run_bytes
             if small and end - at > 1 and (run := self._run(frames, at)) is not None:
                 at, batch, boundary = run
                 yield batch
@@ -135,21 +141,17 @@ class ElementDecoder:
         counts: list[int] = []
         floors: list[int] = []  # the boundary before each batch
         first = position = total = 0
+        rows = size = -1  # of the batch before
         bound, stop = BEFORE_TIME, start
         for stop in range(start, len(frames)):
             type_, body, _ = frames[stop]
-            if type_ is FrameType.BATCH:
-                if len(body) < PLAIN_BATCH.size:
+            if type_ is _BATCH:
+                if len(body) < _PLAIN_BYTES:
                     break
-                kind, flags, zero, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
-                if (
-                    kind
-                    or flags
-                    or zero
-                    or nulls
-                    or not 0 < n == upto_id - from_id
-                    or len(body) != layout.size(n, 0, 0)
-                ):
+                plain, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
+                if n != rows:
+                    rows, size = n, layout.size(n, 0, 0)
+                if plain or nulls or not n or len(body) != size or n != upto_id - from_id:
                     break
                 if not bodies:
                     first = from_id
@@ -160,7 +162,7 @@ class ElementDecoder:
                 floors.append(bound)
                 position = upto_id
                 total += n
-            elif type_ is FrameType.BOUNDARY and len(body) == BOUNDARY.size:
+            elif type_ is _BOUNDARY and len(body) == _BOUNDARY_BYTES:
                 kind, time, upto_id = BOUNDARY.unpack(body)
                 if kind or upto_id != position or not bound <= time <= END_OF_TIME:
                     break
@@ -171,39 +173,36 @@ class ElementDecoder:
             stop += 1
         if len(bodies) < 2 or first < 0:
             return None
-        rows = self._joined(bodies, counts)
+        joined = self._joined(bodies, counts)
         if bound > BEFORE_TIME:
             starts = [0, *accumulate(counts[:-1])]
-            if (np.minimum.reduceat(rows.time, starts) < floors).any():
+            if (np.minimum.reduceat(joined.time, starts) < floors).any():
                 return None  # a tuple below a boundary before it: not ours to judge, so let it be seen
-        batch = Batch(Kind.STABLE, first, position, None, rows)
+        batch = Batch(Kind.STABLE, first, position, None, joined)
         return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)
 
     def _joined(self, bodies: Sequence[Buffer], counts: Sequence[int]) -> Rows:
         """The rows of several bodies without flags and masks, one after the other; checked once, all together."""
-        parts = [np.frombuffer(body, UINT8) for body in bodies]  # bytes: a body may lie anywhere in memory
-        at = [self._layout.header] * len(bodies)
-
-        def joined(width: int) -> npt.NDArray[np.uint8]:
-            """The next column's bytes."""
-            found = np.concatenate([p[a : a + width * n] for p, a, n in zip(parts, at, counts)])
-            at[:] = [a + (width * n + 7 & ~7) for a, n in zip(at, counts)]
-            return found
-
-        time = joined(8).view(INT64)
+        cuts_of = self._layout.cuts
+        # Joined as bytes: to NumPy's concatenate each piece must be an array, which costs more than to copy it.
+        if min(counts) == max(counts):
+            parts = [b"".join([body[cut] for body in bodies]) for cut in cuts_of(counts[0])]
+        else:
+            cuts = zip(*map(cuts_of, counts), strict=True)
+            parts = [b"".join([body[cut] for body, cut in zip(bodies, column)]) for column in cuts]
+        time = np.frombuffer(parts[0], INT64)
         columns = []
-        for form, _, _ in self._layout.columns:
+        for (form, _, _), part in zip(self._layout.columns, parts[1:], strict=True):
             if form == INT:
-                columns.append(Column(joined(8).view(INT64)))
+                columns.append(Column(np.frombuffer(part, INT64)))
             elif form == FLOAT:
-                columns.append(Column(joined(8).view(FLOAT64)))
+                columns.append(Column(np.frombuffer(part, FLOAT64)))
             elif form == CODE:
                 dictionary = self._table.dictionary()
-                columns.append(Column(self._table.codes(joined(4).view(UINT32)), None, dictionary))
+                columns.append(Column(self._table.codes(np.frombuffer(part, UINT32)), None, dictionary))
             else:
-                bits = joined(1)
-                _check_bits(bits)
-                columns.append(Column(bits.view(BOOL)))
+                _check_bits(np.frombuffer(part, UINT8))
+                columns.append(Column(np.frombuffer(part, BOOL)))
         rows = Rows(time, time, tuple(columns))
         _check_span(rows)
         return rows
@@ -214,7 +213,7 @@ class ElementDecoder:
         if size < layout.header:
             raise RemoteProtocolError(f"BATCH: a body of {size} bytes has no room for its header")
         if layout.words == 1:
-            kind, flags, zero, n, from_id, upto_id, nulls = PLAIN_BATCH.unpack_from(body)
+            kind, flags, zero, n, from_id, upto_id, nulls = MASKED_BATCH.unpack_from(body)
         else:
             kind, flags, zero, n, from_id, upto_id = BATCH.unpack_from(body)
             nulls = int.from_bytes(body[BATCH.size : layout.header], "little")

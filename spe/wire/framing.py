@@ -119,7 +119,7 @@ class FrameReader:
             if self._partial:
                 return frames
         view = memoryview(data)
-        bounds, unpack = self._bounds, _HEADER.unpack_from
+        bounds, unpack, new, types = self._bounds, _HEADER.unpack_from, tuple.__new__, _TYPES
         while end - at >= HEADER_BYTES:
             magic, type_, zero, length = unpack(data, at)
             if magic != MAGIC or zero or length > bounds[type_]:
@@ -131,7 +131,8 @@ class FrameReader:
                 self._need = following - at
                 self._header_known = True
                 break
-            frames.append(Frame(_TYPES[type_], view[start:stop], not at & 7 and 4 * length >= end))
+            # Frame(…) without a Python call, of which there would be one for each frame.
+            frames.append(new(Frame, (types[type_], view[start:stop], not at & 7 and 4 * length >= end)))
             at = following
         if at < end:
             rest = view[at:]

@@ -29,7 +29,9 @@ FLAG_T_MAX: Final = 2
 
 BATCH: Final = struct.Struct("<BBHIqq")
 #: With the masks of up to 64 columns.
-PLAIN_BATCH: Final = struct.Struct("<BBHIqqQ")
+MASKED_BATCH: Final = struct.Struct("<BBHIqqQ")
+#: The same of a batch that is known to be plain: kind, flags and zero as one number, which is 0 then, as ``nulls`` is.
+PLAIN_BATCH: Final = struct.Struct("<IIqqQ")
 BATCH_FRAME: Final = struct.Struct("<HBBIBBHIqq")
 BOUNDARY: Final = struct.Struct("<Bxxxxxxxqq")
 BOUNDARY_FRAME: Final = struct.Struct("<HBBIBxxxxxxxqq")
@@ -58,7 +60,18 @@ BOOL: Final = np.dtype(np.bool_)
 class Layout:
     """What the schema says about a batch's bytes."""
 
-    __slots__ = ("columns", "eights", "fours", "header", "nullable", "ones", "row_bytes", "sections", "words")
+    __slots__ = (
+        "_widths",
+        "columns",
+        "eights",
+        "fours",
+        "header",
+        "nullable",
+        "ones",
+        "row_bytes",
+        "sections",
+        "words",
+    )
 
     def __init__(self, schema: Schema) -> None:
         #: (form, dtype, bit in ``nulls``) per column.
@@ -68,6 +81,7 @@ class Layout:
         #: Bytes before ``time``.
         self.header = BATCH.size + 8 * self.words
         sizes = [d.itemsize for _, d, _ in self.columns]
+        self._widths = (8, *sizes)
         self.eights, self.fours, self.ones = sizes.count(8), sizes.count(4), sizes.count(1)
         #: Bytes per row at most, and parts that may need padding: for splitting what is too large for a frame.
         self.row_bytes = 24 + sum(sizes) + len(sizes)
@@ -79,6 +93,15 @@ class Layout:
             return self.header + 8 * (n * (1 + self.eights) + (n + 1 >> 1) * self.fours + (n + 7 >> 3) * self.ones)
         eights = 1 + self.eights + (flags & 1) + (flags >> 1)
         return self.header + 8 * (n * eights + (n + 1) // 2 * self.fours + (n + 7) // 8 * (self.ones + masks))
+
+    def cuts(self, n: int) -> list[slice]:
+        """Where time and the columns lie in the body of a plain batch: without flags and masks."""
+        found, at = [], self.header
+        for width in self._widths:
+            stop = at + width * n
+            found.append(slice(at, stop))
+            at = stop + (-stop & 7)
+        return found
 
 
 layout_of = lru_cache(maxsize=256)(Layout)
