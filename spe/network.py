@@ -13,6 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
+from trio.lowlevel import (
+    cancel_shielded_checkpoint,
+    checkpoint_if_cancelled,
+    notify_closing,
+    wait_readable,
+    wait_writable,
+)
 
 from spe.doorway import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, Doorway
 from spe.env import Trace
@@ -44,8 +51,19 @@ def parse_address(address: str) -> tuple[str, int]:
 class TcpStream(trio.abc.Stream):
     """One connection.
 
+    It speaks to the system's socket itself: :class:`trio.SocketStream` makes some thirty calls of Python for each read
+    and write, more than anything else that a node does with what it has read.
+
+    Args:
+      stream: as trio opened or accepted it; it is ours from now on, of no more use to others.
+      on_known: called when the peer's name is set.
+      silent_s: see TcpNetwork.
+
     Attributes:
       address: of the other end.
+
+    Raises:
+      OSError: it is gone already; ``stream`` is still the caller's.
     """
 
     def __init__(
@@ -56,9 +74,9 @@ class TcpStream(trio.abc.Stream):
         silent_s: float = SILENT_S,
     ) -> None:
         self.address = address
-        self._stream = stream
         self._peer_name: str | None = None
         self._on_known = on_known
+        self._sending = False
         for level, name, value in (
             (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
             (socket.IPPROTO_TCP, "TCP_KEEPIDLE", _KEEPALIVE_S),
@@ -68,6 +86,8 @@ class TcpStream(trio.abc.Stream):
         ):
             if hasattr(socket, name):  # only the first is everywhere; TCP_NODELAY is set by trio
                 stream.setsockopt(level, getattr(socket, name), value)
+        self._socket = socket.socket(fileno=stream.socket.detach())
+        self._socket.setblocking(False)
 
     @property
     def peer_name(self) -> str | None:
@@ -80,16 +100,72 @@ class TcpStream(trio.abc.Stream):
         self._on_known()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        self._sending = True
+        try:
+            await checkpoint_if_cancelled()
+            sent = self._send(data)
+            if sent == len(data):
+                await cancel_shielded_checkpoint()  # so that a reader who is always quick enough starves nobody
+                return
+            with memoryview(data) as view:
+                while sent < len(view):
+                    await wait_writable(self._socket)
+                    with view[sent:] as rest:
+                        sent += self._send(rest)
+        finally:
+            self._sending = False
+
+    def _send(self, data: bytes | bytearray | memoryview) -> int:
+        """Bytes that the kernel took."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._gone(error) from error
 
     async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        if self._socket.fileno() == -1:
+            raise trio.ClosedResourceError("this connection was closed")
+        await wait_writable(self._socket)
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes or RECEIVE_BYTES)
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        size = RECEIVE_BYTES if max_bytes is None else max_bytes
+        if size < 1:
+            raise ValueError(f"expected a number of bytes, got {size}")
+        await checkpoint_if_cancelled()
+        data = self._receive(size)
+        if data is not None:
+            await cancel_shielded_checkpoint()
+            return data
+        while data is None:
+            await wait_readable(self._socket)
+            data = self._receive(size)
+        return data
+
+    def _receive(self, size: int) -> bytes | None:
+        """What is there; None: nothing yet."""
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+        if self._socket.fileno() == -1:
+            return trio.ClosedResourceError("this connection was closed")
+        return trio.BrokenResourceError(f"the connection broke: {error}")
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        if self._socket.fileno() != -1:
+            notify_closing(self._socket)  # wakes who waits for it
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
 
 
 class TcpNetwork:
@@ -122,7 +198,12 @@ class TcpNetwork:
         host, port = parse_address(address)
         with trio.move_on_after(seconds):
             try:
-                return TcpStream(await trio.open_tcp_stream(host, port), address, silent_s=self._silent_s)
+                raw = await trio.open_tcp_stream(host, port)
+                try:
+                    return TcpStream(raw, address, silent_s=self._silent_s)
+                except OSError:
+                    raw.socket.close()
+                    raise
             except OSError as e:
                 raise LinkBroken(f"cannot connect to {address}: {_reason(e)}") from e
         raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
@@ -162,7 +243,7 @@ class TcpNetwork:
             visit = doorway.visit(peer[0])
             stream = TcpStream(raw, f"{peer[0]}:{peer[1]}", visit.known, self._silent_s)
         except OSError:  # gone before we looked
-            await trio.aclose_forcefully(raw)
+            raw.socket.close()
             return
         try:
             await doorway.attend(visit, lambda: handler(stream))
@@ -170,7 +251,7 @@ class TcpNetwork:
             why = f"{type(e).__name__}: {e}"
             doorway.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
         finally:
-            await trio.aclose_forcefully(raw)
+            await trio.aclose_forcefully(stream)
 
 
 def _reason(error: BaseException) -> str:

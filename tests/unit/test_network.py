@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import check_two_way_stream
 
 from spe.errors import LinkBroken, PortInUse
 from spe.network import TcpNetwork, TcpStream, parse_address
@@ -89,6 +90,35 @@ async def test_bytes_pass_both_ways_and_port_zero_is_resolved() -> None:
         stream = await dial()
         assert stream.address == address
         assert await answer(stream) == b"ping"
+
+
+async def test_a_connection_keeps_the_rules_of_trios_streams() -> None:
+    """What is promised of closing, cancelling, two tasks at once, and a peer that is gone: trio's own checks."""
+    ends: list[TcpStream] = []
+
+    async def hold(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, TcpStream)
+        stream.peer_name = "known"
+        ends.append(stream)
+        await trio.sleep_forever()
+
+    async with served(TcpNetwork(), hold) as (_address, dial):
+
+        async def pair() -> tuple[TcpStream, TcpStream]:
+            before = len(ends)
+            near = await dial()
+            while len(ends) == before:
+                await trio.lowlevel.checkpoint()
+            return near, ends[-1]
+
+        async def clogged() -> tuple[TcpStream, TcpStream]:
+            both = await pair()
+            for one in both:
+                while one._send(bytes(1 << 16)):
+                    pass
+            return both
+
+        await check_two_way_stream(pair, clogged)
 
 
 async def test_a_refused_connection_says_where_and_why() -> None:
