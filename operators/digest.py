@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -89,8 +90,8 @@ class RollingDigest:
         for start, stop in ((0, first), (first, last), (last, len(rows))):
             if start < stop:
                 self._add_blocks(rows.slice(start, stop))
-        while len(self._marks) > MARKS_KEPT:
-            del self._marks[next(iter(self._marks))]
+        for position in list(islice(self._marks, max(len(self._marks) - MARKS_KEPT, 0))):
+            del self._marks[position]
 
     def _add_blocks(self, rows: Rows) -> None:
         """Whole blocks, or rows of a single one."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from operators.digest import RollingDigest
-from spe.batch import Batch, Boundary, Element, Rows, is_sorted
+from spe.batch import Batch, Boundary, Element, Rows
 from spe.errors import LocalProtocolError
 from spe.states import Kind
 from spe.times import BEFORE_TIME, format_timestamp
@@ -141,10 +141,10 @@ class SOutput:
             )
         if rows is None or not len(rows):
             return
-        time = rows.time
-        if int(time[0]) < last or int(time[-1]) >= boundary or not is_sorted(time):
+        in_order, low, high = rows.span()
+        if low < last or high >= boundary or not in_order:
             raise LocalProtocolError(
-                f"{self._stream}: tuples from {format_timestamp(int(time[0]))} to {format_timestamp(int(time[-1]))} "
+                f"{self._stream}: tuples from {format_timestamp(low)} to {format_timestamp(high)} "
                 f"in the slice [{format_timestamp(last)}, {format_timestamp(boundary)})"
             )
 

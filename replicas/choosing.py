@@ -54,7 +54,10 @@ class Choosing:
         self._generation = 0
 
     def feed(self, generation: int) -> Feed | None:
-        return next((f for f in self._feeds() if f is not None and f.generation == generation), None)
+        for feed in (self.main, self.corr):
+            if feed is not None and feed.generation == generation:
+                return feed
+        return None
 
     def _feeds(self) -> tuple[Feed | None, Feed | None]:
         return (self.main, self.corr)

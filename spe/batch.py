@@ -249,7 +249,7 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
     already lie one after the other nothing is moved.
     """
     if _in_order(parts):
-        return concat_rows(parts)
+        return _sorted(concat_rows(parts))
     concatenate = np.concatenate
     time = concatenate([p.time for p in parts])
     order = time.argsort(kind="stable")
@@ -270,7 +270,14 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
         if valid is not None:
             valid = _masks(column).take(order)
         columns.append(Column(concatenate(pieces).take(order), valid, last))
-    return Rows(time, t_max, tuple(columns))
+    return _sorted(Rows(time, t_max, tuple(columns)))
+
+
+def _sorted(rows: Rows) -> Rows:
+    """Known to be in order of time: whoever asks need not look."""
+    if len(rows.time):
+        rows._span = (True, rows.time.item(0), rows.time.item(-1))
+    return rows
 
 
 def _masks(columns: Sequence[Column]) -> BoolArray:
@@ -287,10 +294,6 @@ def _in_order(parts: Sequence[Rows]) -> bool:
                 return False
             end = high
     return True
-
-
-def is_sorted(time: Int64Array) -> bool:
-    return len(time) < 2 or not np.count_nonzero(time[1:] < time[:-1])
 
 
 @dataclass(slots=True, eq=False)
