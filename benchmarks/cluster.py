@@ -54,9 +54,18 @@ Maker = Callable[..., Segment]
 
 
 def free_address() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
+    """Another one each time: a port that nobody listens on yet is free for the system to name again."""
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        if port not in _PORTS:
+            _PORTS.add(port)
+            return f"127.0.0.1:{port}"
+
+
+#: Ports that were given out.
+_PORTS = set[int]()
 
 
 class Process:
