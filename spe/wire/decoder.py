@@ -176,7 +176,11 @@ class ElementDecoder:
         joined = self._joined(bodies, counts)
         if bound > BEFORE_TIME:
             starts = [0, *accumulate(counts[:-1])]
-            if (np.minimum.reduceat(joined.time, starts) < floors).any():
+            if joined.span()[0]:
+                lowest = joined.time.take(starts)
+            else:
+                lowest = np.minimum.reduceat(joined.time, starts)
+            if any(map(lt, lowest.tolist(), floors)):
                 return None  # a tuple below a boundary before it: not ours to judge, so let it be seen
         batch = Batch(Kind.STABLE, first, position, None, joined)
         return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)
