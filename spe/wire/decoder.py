@@ -42,7 +42,7 @@ from spe.wire.string_table import ReceiveTable
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
 #: Rows after which batches are not joined any more: what comes of it should fit a processor's cache.
-_RUN_ROWS: Final = 8_192
+_RUN_ROWS: Final = 16_384
 #: Looked up once: members of an enum take five times as long to find as a name of this module does.
 _BATCH: Final = FrameType.BATCH
 _BOUNDARY: Final = FrameType.BOUNDARY
