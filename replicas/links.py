@@ -26,7 +26,7 @@ from spe.wire.messages import (
 
 #: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
 #: come in pieces.
-RECEIVE_BYTES = 512 << 10
+RECEIVE_BYTES = 1 << 20
 #: Longest time for a whole first frame: a peer that dribbles is no peer.
 HELLO_SECONDS = 2.0
 

@@ -41,8 +41,8 @@ from spe.wire.string_table import ReceiveTable
 
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
-#: Rows after which batches are not joined any more: what comes of it should fit a processor's cache.
-_RUN_ROWS: Final = 16_384
+#: Rows after which batches are not joined any more: about as many as one read brings (replicas.links.RECEIVE_BYTES).
+_RUN_ROWS: Final = 32_768
 #: Looked up once: members of an enum take five times as long to find as a name of this module does.
 _BATCH: Final = FrameType.BATCH
 _BOUNDARY: Final = FrameType.BOUNDARY
