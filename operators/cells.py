@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from operators.accumulators import Accumulator
 from operators.calls import Calls
 from operators.ids import IndexArray, Int64Array, grown
 from spe.batch import Column
+
+#: Rows that are looked at first for groups that are new.
+_FIRST_ROWS: Final = 8_192
 
 
 class Cells:
@@ -75,16 +78,26 @@ class Cells:
             table = self._cell_of = np.full(slot_count + slot_count // 2 + 8, -1, np.intp)
             table[self.slots] = np.arange(self.count)
         cells = table.take(slots)
-        if len(cells) and cells.min() < 0:
-            missing = (cells < 0).nonzero()[0]
-            wanted = slots[missing]
-            # Of several rows with one slot the last to be written stays: backwards, that is the first.
-            table[wanted[::-1]] = missing[::-1]
-            rows = missing[table.take(wanted) == missing]
-            new = slots[rows]
-            table[new] = self.add(new, rows + sequence if isinstance(sequence, int) else sequence[rows])
-            cells = table.take(slots)
-        return cells
+        if not len(cells) or cells.min() >= 0:
+            return cells
+        missing = (cells < 0).nonzero()[0]
+        # In a pane that begins everything is missing; after the first rows nearly all groups are known.
+        self._add_missing(table, slots, missing[:_FIRST_ROWS], sequence)
+        if len(missing) > _FIRST_ROWS:
+            rest = missing[_FIRST_ROWS:]
+            self._add_missing(table, slots, rest[table.take(slots.take(rest)) < 0], sequence)
+        return table.take(slots)
+
+    def _add_missing(
+        self, table: IndexArray, slots: IndexArray, missing: IndexArray, sequence: int | Int64Array
+    ) -> None:
+        """Cells for the slots of these rows (ascending), none of which has one."""
+        wanted = slots[missing]
+        # Of several rows with one slot the last to be written stays: backwards, that is the first.
+        table[wanted[::-1]] = missing[::-1]
+        rows = missing[table.take(wanted) == missing]
+        new = slots[rows]
+        table[new] = self.add(new, rows + sequence if isinstance(sequence, int) else sequence[rows])
 
     def update(self, cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array) -> None:
         self._calls.update(self.parts, cells, arguments, sequence)
