@@ -12,8 +12,9 @@ from operators.spilled_chunk import SpilledChunk
 from spe.batch import Int64Array
 from spe.times import BEFORE_TIME, floor_to, saturating_add
 
-#: Chunks that a cut divides are put together up to this many rows, from this many chunks on.
-_MERGED_ROWS: Final = 65_536
+#: Chunks that a cut divides are put together up to this many rows, from this many chunks on: eight of those that a
+#: read of a node brings at most (spe.wire.decoder).
+_MERGED_ROWS: Final = 262_144
 _MERGED_CHUNKS: Final = 4
 
 #: What one input holds: its stable rows, and in a tentative slice its tentative ones.

@@ -86,7 +86,8 @@ class TcpStream(trio.abc.Stream):
         ):
             if hasattr(socket, name):  # only the first is everywhere; TCP_NODELAY is set by trio
                 stream.setsockopt(level, getattr(socket, name), value)
-        self._socket = socket.socket(fileno=stream.socket.detach())
+        old = stream.socket
+        self._socket = socket.socket(old.family, old.type, old.proto, fileno=old.detach())
         self._socket.setblocking(False)
 
     @property

@@ -18,6 +18,8 @@ from spe.errors import ConfigError, LinkBroken
 from spe.network import CONNECT_S, Handler
 from spe.sparing import SparingTrace
 
+#: A read brings one record, so room for more would be made and given back each time.
+_RECORD_BYTES: Final = 16 << 10
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
 #: Whoever asks for states, injects faults, or answers for a run as a whole.
@@ -139,7 +141,7 @@ class TlsStream(trio.abc.Stream):
         await self._outer.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._outer.receive_some(max_bytes)
+        return await self._outer.receive_some(None if max_bytes is None else min(max_bytes, _RECORD_BYTES))
 
     async def aclose(self) -> None:
         await self._outer.aclose()

@@ -43,6 +43,8 @@ _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
 #: Rows after which batches are not joined any more: about as many as one read brings (replicas.links.RECEIVE_BYTES).
 _RUN_ROWS: Final = 32_768
+#: Bodies that are larger are used where they lie, however few rows they have.
+_RUN_BYTES: Final = 512 << 10
 #: Looked up once: members of an enum take five times as long to find as a name of this module does.
 _BATCH: Final = FrameType.BATCH
 _BOUNDARY: Final = FrameType.BOUNDARY
@@ -68,7 +70,7 @@ class ElementDecoder:
         self._table = ReceiveTable(pool)
         forms = {form for form, _, _ in layout.columns}
         #: Larger bodies are not joined with what follows them: two such are more rows than a run may have.
-        self._run_bytes = layout.size(_RUN_ROWS // 2, 0, 0)
+        self._run_bytes = min(layout.size(_RUN_ROWS // 2, 0, 0), _RUN_BYTES)
         self._has_floats, self._has_codes = FLOAT in forms, CODE in forms
 
     def decode(self, frame: Frame) -> Element | None:
@@ -140,6 +142,7 @@ class ElementDecoder:
         bodies: list[Buffer] = []
         counts: list[int] = []
         floors: list[int] = []  # the boundary before each batch
+        places: list[int] = []  # its frame
         first = position = total = 0
         rows = size = -1  # of the batch before
         bound, stop = BEFORE_TIME, start
@@ -160,6 +163,7 @@ class ElementDecoder:
                 bodies.append(body)
                 counts.append(n)
                 floors.append(bound)
+                places.append(stop)
                 position = upto_id
                 total += n
             elif type_ is _BOUNDARY and len(body) == _BOUNDARY_BYTES:
@@ -180,8 +184,9 @@ class ElementDecoder:
                 lowest = joined.time.take(starts)
             else:
                 lowest = np.minimum.reduceat(joined.time, starts)
-            if any(map(lt, lowest.tolist(), floors)):
-                return None  # a tuple below a boundary before it: not ours to judge, so let it be seen
+            for place, low, floor in zip(places, lowest.tolist(), floors, strict=True):
+                if low < floor:  # a tuple below a boundary before it: not ours to judge, so what follows begins there
+                    return self._run(frames[:place], start)
         batch = Batch(Kind.STABLE, first, position, None, joined)
         return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from spe.states import Kind, NodeState
 from spe.strings import StringDictionary, StringPool
 from spe.times import BEFORE_TIME
 from spe.wire.codec import ElementDecoder, ElementEncoder
-from spe.wire.framing import Frame, FrameReader
+from spe.wire.framing import Buffer, Frame, FrameReader
 from spe.wire.messages import StateChange
 
 SCHEMA = Schema.of(n="int64!", x="float64!", on="bool!", name="string!", m="int64")
@@ -105,6 +107,59 @@ def test_what_is_wrong_is_not_joined_so_that_the_input_sees_it() -> None:
     assert [repr(e) for e in below] == ["<S (0, 1] 1 rows>", repr(boundary(9, 1)), "<S (1, 2] 1 rows>"]
     back = decode(batch(0, [1]), batch(1, [1]), boundary(9, 2), boundary(8, 2))
     assert [repr(e) for e in back] == ["<S (0, 2] 2 rows>", repr(boundary(9, 2)), repr(boundary(8, 2))]
+
+
+def test_what_is_wrong_far_behind_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes before a tuple below its boundary is joined, and is not looked at again for each batch of it."""
+    count, calls = 300, 0
+    joined = ElementDecoder._joined
+
+    def counted(self: ElementDecoder, bodies: Sequence[Buffer], counts: Sequence[int]) -> Rows:
+        nonlocal calls
+        calls += 1
+        return joined(self, bodies, counts)
+
+    monkeypatch.setattr(ElementDecoder, "_joined", counted)
+    elements: list[Element] = [batch(i, [i], names="a") for i in range(count)]
+    made = decode(*elements, boundary(count, count), batch(count, [5], names="a"), batch(count + 1, [count], names="a"))
+    assert [repr(e) for e in made] == [
+        f"<S (0, {count}] {count} rows>",
+        repr(boundary(count, count)),
+        f"<S ({count}, {count + 2}] 2 rows>",
+    ]
+    assert calls <= 4
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 80), st.integers(1, 255)), max_size=3)
+)
+def test_a_damaged_stream_is_judged_as_one_by_one(seed: int, damage: list[tuple[int, int, int]]) -> None:
+    """The same rows and promises, and refused where one of its frames is: however it is decoded."""
+    random = np.random.default_rng(seed)
+    elements: list[Element] = []
+    position = 0
+    for _ in range(5):
+        count = int(random.integers(1, 4))
+        elements += [batch(position, [position + i for i in range(count)]), boundary(position, position + count)]
+        position += count
+    come = frames(*elements)
+    for at, byte, change in damage:
+        frame = come[at % len(come)]
+        body = bytearray(frame.body)
+        body[byte % len(body)] ^= change
+        come[at % len(come)] = Frame(frame.type, bytes(body))
+
+    def judged(together: bool) -> tuple[list[object], int, int] | None:
+        decoder = ElementDecoder(SCHEMA, StringPool())
+        try:
+            if together:
+                return facts(list(decoder.decode_all(come)))
+            return facts([e for f in come if (e := decoder.decode(f)) is not None])
+        except RemoteProtocolError:
+            return None
+
+    assert judged(together=True) == judged(together=False)
 
 
 def test_nonsense_inside_a_run_is_refused() -> None:
