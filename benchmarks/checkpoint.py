@@ -10,11 +10,11 @@ import numpy as np
 
 from benchmarks.tables import CHECKED, demand, show
 from operators.fragment import Fragment
-from operators.sunion import Slice
+from operators.sunion.sunion import Slice
 from spe.api import Environment, stdin, tumbling
-from spe.batch import AnyArray, Column, Rows
-from spe.runtime import tune_gc, tune_malloc
-from spe.states import Kind
+from spe.runtime.production import tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Column, Rows
+from spe.stream.names import Kind
 
 KEYS = (1_000, 100_000, 1_000_000)
 #: Rows that are written after a checkpoint.

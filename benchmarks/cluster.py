@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 import trio
 
-from replicas.links import Connection, Identity
-from replicas.node import run_node
-from replicas.serving import Opened, Server
-from replicas.signal import Signal
-from replicas.source_process import run_source_process
-from replicas.supervised import die_with_parent
-from spe.batch import Batch, Boundary, Column, Element, Rows
-from spe.env import Env
-from spe.plan import Plan
-from spe.runtime import production_env, tune_gc, tune_malloc
-from spe.states import Kind, NodeId, NodeState, StreamId
-from spe.times import BEFORE_TIME
+from replicas.link.connection import Connection, Identity
+from replicas.link.signal import Signal
+from replicas.local.supervised import die_with_parent
+from replicas.node.process import run_node
+from replicas.producer.server import Opened, Server
+from replicas.source.process import run_source_process
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.stream.batch import Batch, Boundary, Column, Element, Rows
+from spe.stream.names import Kind, NodeId, NodeState, StreamId
+from spe.stream.times import BEFORE_TIME
 from spe.wire.codec import ElementEncoder
 from spe.wire.messages import (
     Heartbeat,

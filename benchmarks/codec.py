@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks.data import NAMES, SCHEMA, Shape, as_rows, plain
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
-from replicas.links import RECEIVE_BYTES
-from spe.batch import AnyArray, Batch, Rows
-from spe.runtime import tune_gc, tune_malloc
-from spe.states import Kind
-from spe.strings import StringDictionary, StringPool
+from replicas.link.connection import RECEIVE_BYTES
+from spe.runtime.production import tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Batch, Rows
+from spe.stream.names import Kind
+from spe.stream.strings import StringDictionary, StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import FrameReader
 

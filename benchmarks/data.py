@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spe.batch import Batch, Boundary, Column, Element, Int64Array, Rows
-from spe.schema import Schema
-from spe.states import Kind
-from spe.strings import StringDictionary
+from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, Rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
 
 SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
 #: Time, key, value, flag, name.

@@ -12,12 +12,12 @@ import trio
 from benchmarks.cluster import Process, free_address, live_main, node_main, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
-from replicas.client import open_client
-from replicas.client_view import Change
+from replicas.client.client import open_client
 from spe.api import Environment, stdin
-from spe.batch import AnyArray, Batch
-from spe.plan import Plan
-from spe.runtime import production_env, tune_gc, tune_malloc
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Batch
+from spe.stream.change import Change
 
 #: Tuples per second, and the share of a core that the node may use.
 RATES = ((50_000, None), (500_000, 0.15))

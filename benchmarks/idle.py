@@ -10,11 +10,11 @@ import trio
 from benchmarks.cluster import Process, free_address, live_main, node_main, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
-from replicas.client import open_client
+from replicas.client.client import open_client
 from spe.api import Environment, stdin, tumbling
-from spe.plan import Plan
-from spe.runtime import production_env
-from spe.states import NodeState
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env
+from spe.stream.names import NodeState
 
 REPLICAS = (1, 10, 100)
 #: Share of a core, of each of a hundred.

@@ -11,13 +11,14 @@ import numpy as np
 
 from benchmarks.data import NAMES, ROW_BYTES, SCHEMA, Shape, elements
 from benchmarks.tables import CHECKED, demand, show, verdict
-from operators.sunion import SUnion
-from replicas.output_log import OutputLog
-from spe.batch import Batch, Boundary
-from spe.plan import Channel, Limits
-from spe.states import NodeState, StreamId
-from spe.strings import StringDictionary, StringPool
-from spe.times import SECOND
+from operators.sunion.sunion import SUnion
+from replicas.producer.output_log import OutputLog
+from spe.plan.plan import Limits
+from spe.stream.batch import Batch, Boundary
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState, StreamId
+from spe.stream.strings import StringDictionary, StringPool
+from spe.stream.times import SECOND
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import FrameReader
 

@@ -16,13 +16,13 @@ from benchmarks.cluster import Process, Segment, feeder_main, free_address, node
 from benchmarks.cpu import cpu_for, cpu_of
 from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, plain
 from benchmarks.tables import beside, demand, show
-from replicas.client import Client, open_client
+from replicas.client.client import Client, open_client
 from spe.api import Environment, stdin, tumbling
-from spe.batch import AnyArray, Batch, Boundary, Int64Array, Rows
-from spe.plan import Plan
-from spe.runtime import production_env, tune_malloc
-from spe.strings import StringDictionary
-from spe.times import format_duration
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env, tune_malloc
+from spe.stream.batch import AnyArray, Batch, Boundary, Int64Array, Rows
+from spe.stream.strings import StringDictionary
+from spe.stream.times import format_duration
 from spe.wire.codec import ElementEncoder
 
 #: Tuples per batch, and batches of a segment; what the ratio should not exceed.

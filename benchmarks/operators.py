@@ -12,15 +12,15 @@ import numpy as np
 from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, SCHEMA, SECOND_US, Plain, Shape, as_rows, plain
 from benchmarks.tables import beside, demand, show
-from operators.join import Join
+from operators.join.join import Join
 from operators.operator import Operator
 from operators.topk import WindowTopK
-from spe.batch import AnyArray, Column, Int64Array, Rows
-from spe.query import JoinKind, JoinSpec, TopKSpec, Window, WindowKind
-from spe.runtime import tune_gc, tune_malloc
-from spe.states import StreamId
-from spe.strings import StringDictionary
-from spe.typing import derive_schema
+from spe.query.query import JoinKind, JoinSpec, TopKSpec, Window, WindowKind
+from spe.query.typing import derive_schema
+from spe.runtime.production import tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Column, Int64Array, Rows
+from spe.stream.names import StreamId
+from spe.stream.strings import StringDictionary
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))

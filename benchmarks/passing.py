@@ -19,9 +19,9 @@ from benchmarks.data import NAMES, ROW_BYTES, STREAMS, Plain, Shape
 from benchmarks.node_cpu import SEND_BYTES, Reader, make_plan, measure
 from benchmarks.sunion import bare as merge
 from benchmarks.tables import beside, demand, show
-from replicas.links import RECEIVE_BYTES
-from spe.batch import AnyArray, Rows
-from spe.runtime import tune_malloc
+from replicas.link.connection import RECEIVE_BYTES
+from spe.runtime.production import tune_malloc
+from spe.stream.batch import AnyArray, Rows
 
 #: Tuples per batch, batches of a segment, as in node-cpu; what the ratios should not exceed: to NumPy, to the relay.
 SHAPES = ((100, 4_000, None, None), (1_000, 500, 8.0, 2.0), (10_000, 150, 8.0, 2.0))

@@ -16,7 +16,7 @@ from replicas.planning.generator import Shape, random_topology
 from replicas.planning.search import Plan, Problem
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import OperatorSpec, Topology
-from spe.plan import Partitioning
+from spe.plan.plan import Partitioning
 
 #: Five operators in a chain, by what is between them.
 CHAINS = {

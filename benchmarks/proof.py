@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.proof_run import KEYS, LARGE, SUMS, Made, make_run
 from benchmarks.tables import CHECKED, demand, show
-from spe.states import StreamId
+from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,18 +18,19 @@ import numpy as np
 import trio
 import yaml
 
-from replicas.client_view import Change
-from replicas.recorder import Recorder
-from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from replicas.client.recorder import Recorder
 from spe.config import load_plan_data
-from spe.deploy import ONLY_CLIENT, with_default_client
+from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
-from spe.plan import Channel, Plan
-from spe.recording import client_folder
-from spe.source_log import SourceState, encode_source_record, source_folder
-from spe.states import Kind, NodeState, StreamId
-from spe.storage import DiskStorage
-from spe.times import END_OF_TIME
+from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.plan.deploy import ONLY_CLIENT, with_default_client
+from spe.plan.plan import Plan
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.times import END_OF_TIME
 
 KEYS: Final = 1_000
 SOURCES: Final = ("a", "b")

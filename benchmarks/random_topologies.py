@@ -18,7 +18,7 @@ from replicas.planning.greedy import greedy
 from replicas.planning.search import Problem
 from replicas.planning.structure import structure_aware
 from spe.cli.plot import Line, Panel, svg
-from spe.plan import Partitioning
+from spe.plan.plan import Partitioning
 
 STRUCTURED = {Partitioning.ONE_TO_ONE: 1.0, Partitioning.SPLIT: 1.0, Partitioning.MERGE: 1.0}
 BASE = Shape(operators=5, parallelism=(2, 6))

@@ -26,7 +26,7 @@ from benchmarks.experiments import bound, chains, reconciling
 from benchmarks.experiments.setup import Setup
 from benchmarks.tables import WrongResult, demand, show
 from spe import __version__
-from spe.runtime import tune_gc, tune_malloc
+from spe.runtime.production import tune_gc, tune_malloc
 
 STORED: Final = Path(__file__).with_name("ratios.json")
 #: Changes of a measured ratio that are noise on a shared machine: up to a factor of 1.25, and of 1.5 and 3 where little

@@ -20,11 +20,11 @@ from benchmarks.cluster import Process, free_address, node_main, running, source
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, show
 from benchmarks.throughput import check_merge, generate, merged_per_key
-from replicas.client import open_client
+from replicas.client.client import open_client
 from spe.api import Environment
-from spe.batch import Batch, Rows
-from spe.plan import Plan
-from spe.runtime import production_env, tune_gc, tune_malloc
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.stream.batch import Batch, Rows
 
 #: Partitions and replicas of each.
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 3))

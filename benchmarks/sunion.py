@@ -11,10 +11,10 @@ from benchmarks.cpu import cpu_for
 from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
 from benchmarks.node_cpu import cut
 from benchmarks.tables import beside, demand, show
-from operators.sunion import SUnion, SUnionInput
-from spe.batch import AnyArray, Batch, Boundary, Element, Rows
-from spe.runtime import tune_gc, tune_malloc
-from spe.strings import StringDictionary
+from operators.sunion.sunion import SUnion, SUnionInput
+from spe.runtime.production import tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Batch, Boundary, Element, Rows
+from spe.stream.strings import StringDictionary
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((10, 4_000, None), (100, 2_000, None), (1_000, 400, 1.3), (10_000, 60, 1.3), (100_000, 8, 1.3))

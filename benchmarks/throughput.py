@@ -18,11 +18,11 @@ import trio
 from benchmarks.cluster import Process, free_address, node_main, running, source_main
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show
-from replicas.client import open_client
+from replicas.client.client import open_client
 from spe.api import Environment, Stream, parquet, tumbling
-from spe.batch import AnyArray, Batch, Rows
-from spe.plan import Plan
-from spe.runtime import production_env, tune_gc, tune_malloc
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.stream.batch import AnyArray, Batch, Rows
 
 START_US = 1_700_000_000_000_000
 #: Relative difference of a float sum that another order of addition explains.

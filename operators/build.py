@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from operators.aggregate import WindowAggregate
-from operators.count_windows import CountAggregate
+from operators.aggregate.count_windows import CountAggregate
+from operators.aggregate.time_windows import WindowAggregate
 from operators.custom import CustomHost
 from operators.filter import Filter
-from operators.join import Join
+from operators.join.join import Join
 from operators.map import Map
 from operators.operator import Operator
 from operators.topk import InstantTopK, WindowTopK
 from operators.union import Union
-from spe import query
 from spe.errors import QueryError
-from spe.schema import Schema
-from spe.typing import derive_schema, load_class
+from spe.query import query
+from spe.query.typing import derive_schema, load_class
+from spe.stream.schema import Schema
 
 
 def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operator:

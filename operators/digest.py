@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Rows, concat_rows
-from spe.hashing import mix, value_bits
+from spe.stream.batch import Rows, concat_rows
+from spe.stream.hashing import mix, value_bits
 
 #: Tuples between two marks: the positions at which replicas compare (docs/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000

@@ -7,14 +7,14 @@ from typing import Any
 
 from operators.build import build_operator
 from operators.operator import Operator, OperatorState
-from operators.sunion import Slice
+from operators.sunion.sunion import Slice
 from operators.union import Union
-from spe.batch import Rows, merge_rows
 from spe.errors import OperatorFailed, blaming
-from spe.plan import Unit
-from spe.query import inputs_of
-from spe.states import StreamId
-from spe.times import format_timestamp
+from spe.plan.plan import Unit
+from spe.query.query import inputs_of
+from spe.stream.batch import Rows, merge_rows
+from spe.stream.names import StreamId
+from spe.stream.times import format_timestamp
 
 #: (operator, the rows of each port, what it released, end of the slice).
 Watch = Callable[[StreamId, Sequence[Rows | None], Rows | None, int], None]

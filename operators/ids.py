@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Column
-from spe.strings import StringDictionary
+from spe.stream.batch import Column
+from spe.stream.strings import StringDictionary
 
 IndexArray = npt.NDArray[np.intp]
 Int64Array = npt.NDArray[np.int64]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from operators.operator import Operator, OperatorState
-from spe.batch import Rows
-from spe.times import BEFORE_TIME
+from spe.stream.batch import Rows
+from spe.stream.times import BEFORE_TIME
 
 
 class Given(NamedTuple):

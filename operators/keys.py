@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.ids import IndexArray, IntegerIds, StringIds
-from spe.batch import BoolArray, Column, Int64Array, canonical
-from spe.schema import AttributeType
+from spe.stream.batch import BoolArray, Column, Int64Array, canonical
+from spe.stream.schema import AttributeType
 
 
 class _Attribute:

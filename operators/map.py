@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from operators.operator import Operator
-from spe.batch import Rows
 from spe.expressions import compile_expression
-from spe.query import MapSpec
-from spe.schema import Schema
+from spe.query.query import MapSpec
+from spe.stream.batch import Rows
+from spe.stream.schema import Schema
 
 
 class Map(Operator):

@@ -29,8 +29,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spe.batch import Rows
-from spe.schema import Schema
+from spe.stream.batch import Rows
+from spe.stream.schema import Schema
 
 #: What snapshot() returns: a tree of plain values, arrays, Columns, Rows and StringDictionaries.
 OperatorState = Mapping[str, Any]

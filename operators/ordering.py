@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.ids import IndexArray, Int64Array
-from spe.batch import Column, canonical
+from spe.stream.batch import Column, canonical
 
 
 def text_ranks(column: Column) -> Int64Array:

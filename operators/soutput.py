@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from operators.digest import RollingDigest
-from spe.batch import Batch, Boundary, Element, Rows
 from spe.errors import LocalProtocolError
-from spe.states import Kind
-from spe.times import BEFORE_TIME, format_timestamp
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME, format_timestamp
 
 
 class SOutput:

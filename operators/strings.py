@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from operators.ids import StringIds
-from spe.batch import Column, Rows
-from spe.strings import StringDictionary
+from spe.stream.batch import Column, Rows
+from spe.stream.strings import StringDictionary
 
 #: Texts that may be unused beyond half of all.
 _SPARE_TEXTS: Final = 4096

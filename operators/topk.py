@@ -7,19 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from operators.aggregate.panes import Panes
 from operators.ids import IndexArray, Int64Array
 from operators.keys import group_ids
 from operators.operator import Operator
 from operators.ordering import best, in_reach, sort_keys
-from operators.panes import Panes
 from operators.strings import KeptStrings
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
-from spe.batch import Column, Rows, concat_rows
 from spe.expressions import compile_expression
-from spe.query import TopKSpec
-from spe.schema import Schema
-from spe.times import END_OF_TIME
-from spe.typing import WINDOW_START, topk_window_attributes
+from spe.query.query import TopKSpec
+from spe.query.typing import WINDOW_START, topk_window_attributes
+from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 
 #: Rows that a pane may hold before those that cannot be among the first k any more are dropped.
 _PRUNE_AT: Final = 8192

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from operators.ids import StringIds
 from operators.operator import Operator
-from spe.batch import Column, Rows, merge_rows
-from spe.schema import AttributeType, Schema
-from spe.strings import DICTIONARY_LIMIT
+from spe.stream.batch import Column, Rows, merge_rows
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import DICTIONARY_LIMIT
 
 
 class Union(Operator):

@@ -16,9 +16,9 @@ from math import gcd
 
 import numpy as np
 
-from spe.batch import BoolArray, Int64Array, Rows
-from spe.query import Window
-from spe.times import END_OF_TIME
+from spe.query.query import Window
+from spe.stream.batch import BoolArray, Int64Array, Rows
+from spe.stream.times import END_OF_TIME
 
 #: Attributes beyond the ends of time stay there, so that no sum below overflows.
 _LAST = END_OF_TIME - 1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spe.batch import BoolArray, Column, Int64Array, Rows
-from spe.plan import Channel
-from spe.times import format_timestamp
+from spe.stream.batch import BoolArray, Column, Int64Array, Rows
+from spe.stream.ids import Channel
+from spe.stream.times import format_timestamp
 
 #: Ids and rows of one channel, in the order received.
 ChannelRows = tuple[Int64Array, Rows]

@@ -14,14 +14,15 @@ import numpy as np
 
 from operators.fragment import Fragment
 from operators.soutput import SOutput
-from operators.sunion import SUnion
+from operators.sunion.sunion import SUnion
 from replicas.comparison import ChannelRows, Difference, compare
-from spe.batch import Batch, Boundary, Element, Rows, concat_rows
 from spe.errors import LocalProtocolError, RemoteProtocolError
-from spe.hashing import partition_of
-from spe.plan import Channel, InputStream, PartitionId, Plan, Unit
-from spe.states import Kind, StreamId
-from spe.times import BEFORE_TIME
+from spe.plan.plan import InputStream, Plan, Unit
+from spe.stream.batch import Batch, Boundary, Element, Rows, concat_rows
+from spe.stream.hashing import partition_of
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import Kind, StreamId
+from spe.stream.times import BEFORE_TIME
 
 __all__ = [
     "ChannelRows",

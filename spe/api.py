@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import yaml
 
 from spe.config.load import load_plan_data
-from spe.plan import Plan
+from spe.plan.plan import Plan
 
 Options = dict[str, Any]
 #: SQL, or a literal.

@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.host import seeded_scheduling
-from spe.collector import THRESHOLDS
+from spe.runtime.gc_tuning import THRESHOLDS
 
 # No test has a time in it, and what lands is judged by examples that are the same each time.  By hand each run draws
 # new ones, so that people find what a fixed set would not.

@@ -13,10 +13,10 @@ from benchmarks.experiments.measures import measured
 from benchmarks.experiments.model import expected
 from benchmarks.experiments.results import CPU_S, Row, beside, lines, places
 from benchmarks.experiments.setup import FAILED, FAILS_US, Setup, scenario
-from replicas.faults import Fault, FaultKind
+from replicas.faults.model import Fault, FaultKind
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Panel
-from spe.times import MILLISECOND, SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "N_tentative beside its lower bound"
 FAILURES_S: Final = (4, 6, 10, 15, 30)

@@ -16,7 +16,7 @@ from benchmarks.experiments.model import correcting_us, expected
 from benchmarks.experiments.results import Row, beside_model, play
 from benchmarks.experiments.setup import Setup
 from spe.cli.plot import Panel
-from spe.times import MILLISECOND, SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Chains of nodes"
 #: Policies, and replicas of each node.

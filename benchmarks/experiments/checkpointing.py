@@ -20,14 +20,14 @@ import trio
 from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
 from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
-from replicas.client import open_client
-from spe.batch import Batch, Boundary, Column, Element, Rows
+from replicas.client.client import open_client
 from spe.cli.plot import Panel
 from spe.config import load_plan_data
-from spe.plan import Plan
-from spe.runtime import production_env, tune_malloc
-from spe.states import Kind
-from spe.times import MILLISECOND, SECOND
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env, tune_malloc
+from spe.stream.batch import Batch, Boundary, Column, Element, Rows
+from spe.stream.names import Kind
+from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import ElementEncoder
 
 TITLE = "CPU share of checkpoints"

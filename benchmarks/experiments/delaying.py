@@ -12,7 +12,7 @@ from benchmarks.experiments.model import expected
 from benchmarks.experiments.results import Row, beside, lines, places, play
 from benchmarks.experiments.setup import Setup
 from spe.cli.plot import Panel
-from spe.times import MILLISECOND, SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Delaying reduces N_tentative"
 POLICIES = ("delay", "process")

@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.experiments.results import CPU_S, Row
-from consistency.checking.history import Delivered
-from replicas.faults import Fault, FaultKind
+from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import costs_of, partitions_of, topology_of
 from replicas.planning.fidelity import as_masks, completeness, fidelity
 from replicas.planning.planners import Algorithm, make_plan
@@ -31,15 +30,17 @@ from replicas.reference import collect_rows, run_reference
 from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from replicas.source import Intake, reference_elements
-from spe.batch import Batch, Rows
+from replicas.source.proxy import Intake, reference_elements
 from spe.cli.plot import Line, Panel
 from spe.config import load_plan_data
 from spe.config.document import parse
-from spe.plan import COORDINATOR, Channel, PartitionId, Plan
+from spe.plan.plan import COORDINATOR, Plan
 from spe.problems import Problems
-from spe.states import Kind
-from spe.times import SECOND
+from spe.stream.batch import Batch, Rows
+from spe.stream.history import Delivered
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import Kind
+from spe.stream.times import SECOND
 
 TITLE = "OF, IC and accuracy"
 CONFIGS: Final = Path(__file__).parents[2] / "configs"

@@ -23,14 +23,14 @@ from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
-from replicas.client import open_client
-from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
+from replicas.client.client import open_client
 from spe.cli.plot import Panel
 from spe.config import load_plan_data
-from spe.plan import Limits, Plan
-from spe.runtime import production_env, tune_malloc
-from spe.states import Kind
-from spe.times import MILLISECOND, SECOND
+from spe.plan.plan import Limits, Plan
+from spe.runtime.production import production_env, tune_malloc
+from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
+from spe.stream.names import Kind
+from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import ElementEncoder
 
 TITLE = "From the heal to the last correction"

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 
 from benchmarks.experiments.setup import CLIENT, FAILED, FAILS_US, STREAMS, Setup
-from consistency.checking.history import Delivered, History, Received, StateChanged
 from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.simulate import Outcome
-from spe.batch import Batch, Int64Array, RecDone, Undo
-from spe.states import Kind, NodeState
-from spe.times import SECOND
+from spe.stream.batch import Batch, Int64Array, RecDone, Undo
+from spe.stream.history import Delivered, History, Received, StateChanged
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import SECOND
 
 WARM_UP_US: Final = 2 * SECOND
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.experiments.setup import STREAMS, Setup
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from benchmarks.experiments.model import expected
 from benchmarks.experiments.results import Row, beside, lines, places, play
 from benchmarks.experiments.setup import Setup
 from spe.cli.plot import Panel
-from spe.times import MILLISECOND, SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Six combinations of policies"
 #: Tuples per second, and how many of the paper's one of ours stands for.

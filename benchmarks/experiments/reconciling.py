@@ -18,15 +18,15 @@ import numpy as np
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
-from consistency.instance import Instance
-from consistency.undo_redo import UndoInstance
-from operators.sunion import Slice
-from spe.batch import Batch, Column, Element, Rows
+from consistency.dpc.instance import Instance
+from consistency.dpc.undo import UndoInstance
+from operators.sunion.sunion import Slice
 from spe.cli.plot import Panel
 from spe.config import load_plan_data
-from spe.plan import Limits, Unit
-from spe.states import Kind
-from spe.times import MILLISECOND, SECOND
+from spe.plan.plan import Limits, Unit
+from spe.stream.batch import Batch, Column, Element, Rows
+from spe.stream.names import Kind
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Checkpoint/redo against undo/redo"
 WAYS: Final = {"checkpoint": Instance, "undo": UndoInstance}

@@ -22,19 +22,19 @@ from typing import Any, Final
 
 from benchmarks.experiments.results import CPU_S, Row
 from consistency.checking.finding import Finding
-from consistency.checking.history import Delivered, History
-from replicas.faults import Fault, FaultKind
+from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.search import Problem
 from replicas.planning.structure import structure_aware
 from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.batch import Batch, Boundary
 from spe.cli.plot import Line, Panel
 from spe.config import load_plan_data
-from spe.states import Kind
-from spe.times import MILLISECOND, SECOND
+from spe.stream.batch import Batch, Boundary
+from spe.stream.history import Delivered, History
+from spe.stream.names import Kind
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Recovery of a tree of tasks"
 SOURCES: Final = 2

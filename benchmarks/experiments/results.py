@@ -15,7 +15,7 @@ from benchmarks.experiments.setup import Setup, scenario
 from benchmarks.tables import show
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Line, Panel, svg
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 #: One point of an experiment: what was set, what was measured, what was expected.  All rows of one have the same keys.
 Row = Mapping[str, Any]

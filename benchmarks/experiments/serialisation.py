@@ -12,7 +12,7 @@ from benchmarks.experiments.results import Row, beside_model
 from benchmarks.experiments.setup import Setup, scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Panel
-from spe.times import MILLISECOND, SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Latency overhead of serialisation"
 WIDTHS_MS = (50, 100, 200, 300)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from replicas.faults import Fault, FaultKind
+from replicas.faults.model import Fault, FaultKind
 from replicas.simulation.scenario import Scenario
-from spe.describe import show_duration
-from spe.times import MILLISECOND, SECOND
+from spe.plan.describe import show_duration
+from spe.stream.times import MILLISECOND, SECOND
 
 STREAMS: Final = ("a", "b", "c")
 #: The stream that fails.

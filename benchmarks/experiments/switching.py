@@ -15,13 +15,13 @@ import numpy as np
 from benchmarks.experiments.measures import deliveries
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import CLIENT, FAILS_US, Setup, scenario
-from replicas.faults import ALL, READS, Fault, FaultKind
+from replicas.faults.model import ALL, READS, Fault, FaultKind
 from replicas.simulation.simulate import simulate
-from spe.batch import Batch
 from spe.cli.plot import Panel
-from spe.plan import Timing
-from spe.states import Kind
-from spe.times import MILLISECOND, SECOND
+from spe.plan.plan import Timing
+from spe.stream.batch import Batch
+from spe.stream.names import Kind
+from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Switching between replicas"
 KINDS: Final = (FaultKind.KILL, FaultKind.CUT, FaultKind.FREEZE)

@@ -19,15 +19,15 @@ import yaml
 
 from benchmarks.experiments.recovery import REPLAY, tree
 from benchmarks.experiments.results import Row
-from consistency.checking.history import Delivered
-from spe.batch import Batch, Boundary
 from spe.cli.plot import Line, Panel
 from spe.cli.recorded import recorded_history
 from spe.config import load_plan
-from spe.delays import source_epoch
-from spe.plan import Plan
-from spe.states import Kind
-from spe.times import SECOND
+from spe.plan.delays import source_epoch
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary
+from spe.stream.history import Delivered
+from spe.stream.names import Kind
+from spe.stream.times import SECOND
 
 TITLE = "Recovery of a tree of real processes"
 LEVELS: Final = (4, 2, 1)

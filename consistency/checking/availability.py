@@ -18,13 +18,14 @@ import numpy as np
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Delivered, History, ProcessDown, Received, Sent, StateChanged
 from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
-from spe.batch import Batch, Boundary
-from spe.plan import Channel, Plan, Policy
-from spe.review import needed_wait_us
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.plan.plan import Plan, Policy
+from spe.plan.review import needed_wait_us
+from spe.stream.batch import Batch, Boundary
+from spe.stream.history import Delivered, History, ProcessDown, Received, Sent, StateChanged
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Seconds count as checked where something was due in them; their length, microseconds.
 _SLOT_US = 100_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spe.plan import Channel, PartitionId, Plan
-from spe.review import depth, stall_us
+from spe.plan.plan import Plan
+from spe.plan.review import depth, stall_us
+from spe.stream.ids import Channel, PartitionId
 
 
 @dataclass(frozen=True, slots=True)

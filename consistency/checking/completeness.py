@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Delivered, Event, History, Opened, ProcessUp, Sent, StateChanged
 from consistency.checking.rows import Reference
-from spe.batch import Batch, Boundary, Undo
-from spe.plan import Channel, Plan
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.history import Delivered, Event, History, Opened, ProcessUp, Sent, StateChanged
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 _Place = tuple[str, Channel]
 

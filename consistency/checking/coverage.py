@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from consistency.checking.counters import Cell, Counters
-from consistency.checking.history import (
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.history import (
     Closed,
     Event,
     FaultBegan,
@@ -18,9 +20,8 @@ from consistency.checking.history import (
     StateChanged,
     host_of,
 )
-from spe.batch import Batch, Boundary, Undo
-from spe.plan import Channel, Plan
-from spe.states import Kind, NodeState
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
 
 _STATES: Final = tuple(s.name for s in NodeState)
 _SERVING: Final = ("STABLE", "UP_FAILURE", "STABILIZATION")

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import (
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary, RecDone, Undo
+from spe.stream.history import (
     Closed,
     Event,
     FeedMode,
@@ -25,10 +27,9 @@ from consistency.checking.history import (
     StateChanged,
     host_of,
 )
-from spe.batch import Batch, Boundary, RecDone, Undo
-from spe.plan import Channel, Plan
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME
 
 
 @dataclass(slots=True)

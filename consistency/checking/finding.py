@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from consistency.checking.history import Closed, Delivered, Event, History, Opened, Received, host_of
-from spe.batch import Batch, Boundary, Element, RecDone, Rows, Undo
-from spe.states import Kind
-from spe.times import format_timestamp
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
+from spe.stream.history import Closed, Delivered, Event, History, Opened, Received, host_of
+from spe.stream.names import Kind
+from spe.stream.times import format_timestamp
 
 #: Events shown before and after a finding.
 _BEFORE, _AFTER = 12, 3

@@ -13,13 +13,13 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from consistency.checking.history import Event, History
-from spe.batch import Batch, Boundary, Element, RecDone, Rows, Undo
 from spe.errors import SpeError
-from spe.plan import Channel
-from spe.schema import Schema
-from spe.states import Kind, NodeState, StreamId
-from spe.strings import StringPool
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
+from spe.stream.history import Event, History
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 
 #: Changes when a line means something else.
 VERSION: Final = 1

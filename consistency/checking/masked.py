@@ -9,12 +9,12 @@ from itertools import pairwise
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Delivered, FaultBegan, History
 from consistency.checking.schedule import Interval, World
-from spe.batch import Batch
-from spe.plan import Plan
-from spe.review import needed_wait_us, stall_us
-from spe.states import Kind
+from spe.plan.plan import Plan
+from spe.plan.review import needed_wait_us, stall_us
+from spe.stream.batch import Batch
+from spe.stream.history import Delivered, FaultBegan, History
+from spe.stream.names import Kind
 
 
 def check_masked(

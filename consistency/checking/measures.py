@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consistency.checking.history import Delivered, History, Sent
-from spe.batch import Batch, Boundary
-from spe.plan import Channel, Plan
-from spe.review import origins
-from spe.states import Kind
-from spe.times import BEFORE_TIME
+from spe.plan.plan import Plan
+from spe.plan.review import origins
+from spe.stream.batch import Batch, Boundary
+from spe.stream.history import Delivered, History, Sent
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME
 
 
 @dataclass(frozen=True, slots=True)

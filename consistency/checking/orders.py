@@ -14,9 +14,10 @@ from typing import Final
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import FaultBegan, History, Note, ProcessDown, ProcessUp
 from consistency.checking.schedule import Interval, World
-from spe.plan import COORDINATOR, PartitionId, Plan
+from spe.plan.plan import COORDINATOR, Plan
+from spe.stream.history import FaultBegan, History, Note, ProcessDown, ProcessUp
+from spe.stream.ids import PartitionId
 
 #: Files that may be damaged before what is left of a partition's state may be too little: each standby has two.
 _FLIPS: Final = 1

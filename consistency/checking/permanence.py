@@ -13,11 +13,11 @@ import numpy as np
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Buffers, Delivered, Event, History, Opened, ProcessUp, Received
 from consistency.checking.rows import joined, row_digests
-from spe.batch import Batch, Undo
-from spe.plan import Channel
-from spe.states import Kind
+from spe.stream.batch import Batch, Undo
+from spe.stream.history import Buffers, Delivered, Event, History, Opened, ProcessUp, Received
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
 
 #: One sequence of elements: a subscription, or what a client hands on.
 _Sequence = tuple[str, Channel, int]

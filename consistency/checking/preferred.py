@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import (
+from consistency.checking.schedule import Interval, World
+from spe.plan.plan import Plan
+from spe.stream.history import (
     Closed,
     Event,
     FaultBegan,
@@ -22,9 +24,8 @@ from consistency.checking.history import (
     StateChanged,
     host_of,
 )
-from consistency.checking.schedule import Interval, World
-from spe.plan import Channel, Plan
-from spe.states import NodeState
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState
 
 
 def check_preferred(

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import (
+from spe.plan.deploy import processes
+from spe.plan.plan import Plan
+from spe.stream.history import (
     Buffers,
     Closed,
     History,
@@ -19,9 +21,8 @@ from consistency.checking.history import (
     StateChanged,
     host_of,
 )
-from spe.deploy import processes
-from spe.plan import Channel, Plan
-from spe.states import NodeState
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState
 
 #: What a trace must never say, whatever fails: a peer broke the rules, or an operator raised.
 BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped")

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import FaultBegan, History, Note
 from consistency.checking.schedule import Interval, World, hosts_behind
-from spe.plan import COORDINATOR, Channel, PartitionId, Plan
-from spe.review import depth
-from spe.times import END_OF_TIME
+from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.review import depth
+from spe.stream.history import FaultBegan, History, Note
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.times import END_OF_TIME
 
 
 def check_restored(

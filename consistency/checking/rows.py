@@ -7,20 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Batch, Column, Int64Array, Rows, concat_rows
-from spe.hashing import hash_column
-from spe.plan import Channel, Plan
-from spe.query import (
-    AggregateSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    UnionSpec,
-    WindowKind,
-    inputs_of,
-)
-from spe.states import StreamId
+from spe.plan.plan import Plan
+from spe.query.query import AggregateSpec, FilterSpec, JoinKind, JoinSpec, MapSpec, UnionSpec, WindowKind, inputs_of
+from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
+from spe.stream.hashing import hash_column
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 
 #: Per output channel, ids and tuples of a run without failures, in order.
 Reference = Mapping[Channel, tuple[Int64Array, Rows]]

@@ -12,17 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from consistency.checking.history import (
-    Event,
-    FaultBegan,
-    FaultEnded,
-    History,
-    ProcessDown,
-    ProcessUp,
-    StateChanged,
-)
-from spe.plan import Channel, PartitionId, Plan
-from spe.states import NodeState
+from spe.plan.plan import Plan
+from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, StateChanged
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeState
 
 
 class Effect(enum.Enum):

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import History, Opened, Received, StateChanged
-from spe.batch import Boundary
-from spe.plan import Channel, Plan, Policy
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME, floor_to
+from spe.plan.plan import Plan, Policy
+from spe.stream.batch import Boundary
+from spe.stream.history import History, Opened, Received, StateChanged
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 
 _PROPERTY = "steady"
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.history import Delivered, History, Opened, ProcessUp
 from consistency.checking.rows import Reference, joined, lineage_columns, only_adds, row_digests
-from spe.batch import Batch, Int64Array, Rows, Undo
-from spe.plan import Channel, Plan
-from spe.states import Kind
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Int64Array, Rows, Undo
+from spe.stream.history import Delivered, History, Opened, ProcessUp
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
 
 
 @dataclass(slots=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import History, Opened, ProcessDown, StateChanged
-from spe.plan import PartitionId, Plan, Policy
-from spe.states import NodeId, NodeState
+from spe.plan.plan import Plan, Policy
+from spe.stream.history import History, Opened, ProcessDown, StateChanged
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, NodeState
 
 
 @dataclass(slots=True)

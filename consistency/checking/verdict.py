@@ -11,7 +11,6 @@ from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
 from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
-from consistency.checking.history import History
 from consistency.checking.masked import check_masked
 from consistency.checking.orders import check_orders
 from consistency.checking.permanence import check_permanence
@@ -23,7 +22,8 @@ from consistency.checking.schedule import intervals
 from consistency.checking.steady import check_steady
 from consistency.checking.switching import check_switching
 from consistency.checking.turns import check_turns
-from spe.plan import Plan
+from spe.plan.plan import Plan
+from spe.stream.history import History
 
 #: Findings of one rule at one consumer beyond this many are only counted: the first ones tell.
 _TOLD = 3

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from consistency.proof.comparison import all_alike, content
 from consistency.proof.elements import TENTATIVE
 from consistency.proof.measures import Measured
-from spe.schema import Schema
+from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

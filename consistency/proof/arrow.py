@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spe.batch import AnyArray, Column, Rows, canonical
-from spe.schema import Attribute, AttributeType, Schema
-from spe.strings import StringDictionary
+from spe.stream.batch import AnyArray, Column, Rows, canonical
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.strings import StringDictionary
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _ARROW: Final = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from consistency.proof.elements import STABLE, TENTATIVE
 from consistency.proof.report.model import Flaw
-from spe.schema import AttributeType, Schema
+from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consistency.proof.report.model import Flaw, Verdict
 from consistency.proof.report.words import moment, plural
-from spe.times import END_OF_TIME
+from spe.stream.times import END_OF_TIME
 
 
 @dataclass(frozen=True)

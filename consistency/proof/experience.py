@@ -1,8 +1,8 @@
 """What the client experienced over time: delay of new tuples, silences, and how much came when.
 
-The definitions are those of ``replicas.client_stats``, computed here from the recording: *Delay_new* of a tuple that
-is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from the
-wall time of its tuple time to its first receipt.
+The definitions are those of ``replicas.client.statistics``, computed here from the recording: *Delay_new* of a tuple
+that is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from
+the wall time of its tuple time to its first receipt.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consistency.proof.elements import STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY
-from spe.delays import ReplayEpoch
-from spe.times import END_OF_TIME
+from spe.plan.delays import ReplayEpoch
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ from consistency.proof.arrow import spark_type
 from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.writing import write_log
 from spe.errors import SpeError
-from spe.plan import Source
+from spe.plan.plan import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,10 +18,10 @@ from consistency.proof.report.model import Output, Report, Settings, SourceFacts
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
-from spe.describe import show_duration
 from spe.errors import SpeError
-from spe.plan import Plan
-from spe.times import END_OF_TIME
+from spe.plan.describe import show_duration
+from spe.plan.plan import Plan
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

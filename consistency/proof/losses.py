@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from consistency.proof.report.model import Accuracy, Loss, Output, Track
-from spe.plan import PartitionId, Plan
-from spe.states import NodeState
+from spe.plan.plan import Plan
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeState
 
 #: Output fidelity while some partitions have nobody; from tuples per second of each source and of units' partitions.
 Fidelity = Callable[[Mapping[str, Sequence[float]], Collection[PartitionId]], float]

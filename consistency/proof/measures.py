@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spe.plan import Plan
-from spe.query import (
-    AggregateSpec,
-    FilterSpec,
-    JoinSpec,
-    MapSpec,
-    OperatorSpec,
-    TopKSpec,
-    UnionSpec,
-    WindowKind,
-)
-from spe.schema import AttributeType
-from spe.states import StreamId
+from spe.plan.plan import Plan
+from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, MapSpec, OperatorSpec, TopKSpec, UnionSpec, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import AttributeType
 
 _WINDOW = ("window_start", "window_end")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.report.words import moment, plural, seconds
-from spe.schema import AttributeType, Schema
+from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

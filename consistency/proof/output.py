@@ -32,11 +32,11 @@ from consistency.proof.report.model import (
     Window,
 )
 from consistency.proof.report.words import moment
-from spe.delays import delay_bound_us, epochs, longest_path
-from spe.plan import Plan
-from spe.query import AggregateSpec, TopKSpec
-from spe.states import StreamId
-from spe.times import BEFORE_TIME
+from spe.plan.delays import delay_bound_us, epochs, longest_path
+from spe.plan.plan import Plan
+from spe.query.query import AggregateSpec, TopKSpec
+from spe.stream.names import StreamId
+from spe.stream.times import BEFORE_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

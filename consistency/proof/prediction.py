@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from consistency.proof.report.model import FaultSpan
-from spe.plan import Node, PartitionId, Plan, Policy
-from spe.review import origins
-from spe.states import StreamId
+from spe.plan.plan import Node, Plan, Policy
+from spe.plan.review import origins
+from spe.stream.ids import PartitionId
+from spe.stream.names import StreamId
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from consistency.proof.records import CHANGES, Stretch, Table, read_stretch
 from consistency.proof.run import Run
 from consistency.proof.source import recording_table, source_table, spark_schema, stretches
-from spe.states import StreamId
+from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

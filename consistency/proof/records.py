@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from consistency.proof.arrow import ToArrow, arrow_fields
-from spe.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
-from spe.recording import decode_recorded
-from spe.schema import Schema
-from spe.source_log import decode_source_batch
-from spe.states import Kind
-from spe.strings import StringPool
+from spe.log.recording import decode_recorded
+from spe.log.source_log import decode_source_batch
+from spe.stream.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 
 STABLE: Final = "stable"
 CHANGES: Final = "changes"

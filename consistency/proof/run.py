@@ -13,15 +13,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from spe.config import load_plan
-from spe.deploy import with_default_client, with_origins
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import Segment
+from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import live_segments
-from spe.plan import Channel, Plan
-from spe.recording import channel_folder, client_folder
-from spe.source_log import source_folder
-from spe.states import StreamId
-from spe.storage import DiskStorage
+from spe.log.source_log import source_folder
+from spe.plan.deploy import with_default_client, with_origins
+from spe.plan.plan import Plan
+from spe.runtime.storage import DiskStorage
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 
 _CONFIG: Final = "config.yaml"
 _CLUSTER: Final = "cluster.json"

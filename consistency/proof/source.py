@@ -28,17 +28,17 @@ from pyspark.sql.types import StructType
 
 from consistency.proof.records import CHANGES, STABLE, Stretch, Table, read_stretch, scan_stretch, whole
 from consistency.proof.run import Run
-from spe.batch import Batch
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES
 from spe.log.marks import read_mark
+from spe.log.recording import decode_recorded
 from spe.log.recovery import live_segments
+from spe.log.source_log import SourceState, decode_source_state
 from spe.problems import did_you_mean, one_of
-from spe.recording import decode_recorded
-from spe.source_log import SourceState, decode_source_state
-from spe.states import StreamId
-from spe.storage import DiskStorage
-from spe.strings import StringPool
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch
+from spe.stream.names import StreamId
+from spe.stream.strings import StringPool
 
 
 class SpeDataSource(DataSource):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.proof.report.model import FaultSpan, Span, Track
-from spe.plan import Plan
+from spe.plan.plan import Plan
 
 Line = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from consistency.proof.truth.stream import TIME
 from spe.errors import SpeError
 from spe.problems import did_you_mean, one_of
-from spe.schema import Schema
+from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -16,15 +16,15 @@ from pyspark.sql import functions as F
 
 from consistency.proof.arrow import from_arrow
 from consistency.proof.truth.stream import TIME, quoted
-from spe.batch import Batch
 from spe.errors import SpeError
 from spe.log.format import Segment, encode_header, encode_record
 from spe.log.marks import Mark, Marks
-from spe.plan import Source
-from spe.source_log import SourceState, encode_source_record, source_folder
-from spe.states import Kind
-from spe.storage import DiskStorage
-from spe.times import END_OF_TIME, floor_to
+from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.plan.plan import Source
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch
+from spe.stream.names import Kind
+from spe.stream.times import END_OF_TIME, floor_to
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,9 +12,10 @@ from replicas.planning.layout import ALL, Layout, Place
 from replicas.planning.search import NOWHERE
 from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
-from spe.plan import PartitionId, Partitioning, Plan, Unit
+from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
-from spe.query import JoinSpec
+from spe.query.query import JoinSpec
+from spe.stream.ids import PartitionId
 
 #: Tuples per second of a source of which nobody has said anything else.
 UNKNOWN_RATE: Final = 1.0

@@ -14,7 +14,7 @@ from spe.config.document import Document, parse
 from spe.config.validate import validated
 from spe.config.values import Count, Model, Positive
 from spe.errors import ConfigError
-from spe.plan import Partitioning
+from spe.plan.plan import Partitioning
 from spe.problems import Path, Problems, did_you_mean, one_of
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
-from spe.plan import Partitioning
+from spe.plan.plan import Partitioning
 
 
 @dataclass(frozen=True)

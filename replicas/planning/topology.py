@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spe.errors import ConfigError
-from spe.plan import Partitioning
+from spe.plan.plan import Partitioning
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

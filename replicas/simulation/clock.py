@@ -10,7 +10,7 @@ from typing import Final
 import trio
 import trio.lowlevel
 
-from replicas.signal import Signal
+from replicas.link.signal import Signal
 
 #: What the wall clock of every host shows at the beginning.
 EPOCH_US: Final = 1_700_000_000_000_000

@@ -22,26 +22,27 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from consistency.checking.history import FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
-from replicas.client import Client
-from replicas.client_view import Change
+from replicas.client.client import Client
 from replicas.comparison import ChannelRows
-from replicas.coordinator import Coordinator, Superseded
-from replicas.faults import processes_of
-from replicas.node import NodeProcess
-from replicas.observation import buffers
+from replicas.faults.model import processes_of
+from replicas.node.observation import buffers
+from replicas.node.process import NodeProcess
+from replicas.node.replica import Replica
+from replicas.placement.coordinator import Coordinator, Superseded
 from replicas.reference import reference_rows
-from replicas.replica import Replica
 from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
-from replicas.source_process import run_source_process
-from spe.env import Env
-from spe.plan import COORDINATOR, Channel, Plan
-from spe.source_log import read_source_log
-from spe.states import NodeId, StreamId
+from replicas.source.process import run_source_process
+from spe.log.source_log import read_source_log
+from spe.plan.plan import COORDINATOR, Plan
+from spe.runtime.env import Env
+from spe.stream.change import Change
+from spe.stream.history import FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
+from spe.stream.ids import Channel
+from spe.stream.names import NodeId, StreamId
 
 #: A slow node runs for this long, and then stands still for a multiple of it.
 SLICE_S = 0.01

@@ -12,15 +12,15 @@ from random import Random
 import trio
 
 from consistency.checking.bounds import has_room
-from consistency.checking.history import FaultBegan
-from replicas.fault_runner import FaultRunner, Happening
-from replicas.fault_state import Action, Do, FaultState
-from replicas.faults import Fault, FaultKind, processes_of
+from replicas.faults.model import Fault, FaultKind, processes_of
+from replicas.faults.runner import FaultRunner, Happening
+from replicas.faults.state import Action, Do, FaultState
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
-from spe.plan import COORDINATOR
-from spe.states import NodeState
+from spe.plan.plan import COORDINATOR
+from spe.stream.history import FaultBegan
+from spe.stream.names import NodeState
 
 #: Kinds that make a process, or what it holds, go away.
 _FATAL = (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from operators.custom import CustomOperator
-from spe.batch import Column, Rows
-from spe.schema import Schema
+from spe.stream.batch import Column, Rows
+from spe.stream.schema import Schema
 
 #: A prime below 2^61; the chain is h · 31 + what is new, modulo this.
 _MODULUS: Final = (1 << 61) - 1

@@ -11,8 +11,8 @@ from typing import Any, Final
 import trio
 import trio.lowlevel
 
-from consistency.checking.history import History, Note, SchedulerRounds
 from replicas.simulation.clock import now_us
+from spe.stream.history import History, Note, SchedulerRounds
 
 #: Which host a task belongs to.
 HOST: ContextVar[str] = ContextVar("host", default="")

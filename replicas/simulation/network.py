@@ -21,7 +21,7 @@ from replicas.simulation.link import GOOD, Links, LinkState, Pair
 from replicas.simulation.pipe import Pipe
 from replicas.simulation.stream import KILLED, RESET, SimStream
 from spe.errors import LinkBroken, PortInUse
-from spe.network import CONNECT_S
+from spe.runtime.network import CONNECT_S
 
 Accept = Callable[[SimStream], None]
 _NOBODY: tuple[str, Accept | None] = ("", None)

@@ -12,13 +12,14 @@ from random import Random
 from typing import Any, Final
 
 from consistency.checking.bounds import has_room
-from replicas.faults import Fault, processes_of, read_faults
-from spe.describe import show_duration
+from replicas.faults.model import Fault, processes_of, read_faults
 from spe.errors import ConfigError
-from spe.plan import COORDINATOR, Channel, PartitionId, Plan
+from spe.plan.describe import show_duration
+from spe.plan.plan import COORDINATOR, Plan
 from spe.problems import Problems
-from spe.states import NodeState
-from spe.times import MILLISECOND, SECOND
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeState
+from spe.stream.times import MILLISECOND, SECOND
 
 #: How many faults a run has, but for the rest of the last pattern; none has more than the last of these.
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from replicas.faults import Fault, read_faults
+from replicas.faults.model import Fault, read_faults
 from replicas.simulation.link import LinkState
 from spe.config import load_plan_data
 from spe.errors import ConfigError
-from spe.plan import Plan
+from spe.plan.plan import Plan
 from spe.problems import Problems
 
 VERSION: Final = 1

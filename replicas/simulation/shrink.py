@@ -10,13 +10,13 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from replicas.faults import Fault, processes_of
+from replicas.faults.model import Fault, processes_of
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simpler import simpler_configurations
 from spe.config import load_plan_data
-from spe.describe import show_duration
 from spe.errors import ConfigError
-from spe.times import SECOND, parse_duration
+from spe.plan.describe import show_duration
+from spe.stream.times import SECOND, parse_duration
 
 Fails = Callable[[Scenario], bool]
 T = TypeVar("T")

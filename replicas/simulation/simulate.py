@@ -11,15 +11,15 @@ import trio
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.history import History
 from consistency.checking.verdict import Premise, judge
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.scenario import Scenario
-from spe.collector import seldom
-from spe.states import NodeState
+from spe.runtime.gc_tuning import seldom
+from spe.stream.history import History
+from spe.stream.names import NodeState
 
 #: How often it is looked whether all is over.
 _LOOK_S: Final = 0.25

@@ -8,11 +8,11 @@ from typing import Final
 import trio
 import trio.lowlevel
 
-from replicas.signal import Signal
+from replicas.link.signal import Signal
 from replicas.simulation.clock import current_clock
 from replicas.simulation.link import Links
 from replicas.simulation.pipe import Pipe
-from spe.network import RECEIVE_BYTES
+from spe.runtime.network import RECEIVE_BYTES
 
 #: Bytes under way that a sender may be ahead of its receiver.
 WINDOW_BYTES: Final = 1 << 20

@@ -10,7 +10,7 @@ from replicas.simulation.patterns import random_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_plan_data
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 #: Time in which everything must be corrected and quiet again after healing.
 GRACE_US: Final = 20 * SECOND

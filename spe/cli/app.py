@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from spe import __version__
 from spe.errors import ConfigError, OperatorFailed, SpeError
-from spe.times import parse_duration
+from spe.stream.times import parse_duration
 
 DONE: Final = 0
 NOT_AS_EXPECTED: Final = 1
@@ -122,7 +122,7 @@ def run(
     ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
-    from replicas.link_faults import LinkMode
+    from replicas.faults.links import LinkMode
     from spe.cli.run import run
 
     length = None if duration is None else _duration("--duration", duration)

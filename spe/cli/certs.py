@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from replicas.faults import processes_of
+from replicas.faults.model import processes_of
 from spe.config import load_plan
-from spe.deploy import with_default_client
 from spe.errors import SpeError
-from spe.tls import CONTROL
+from spe.plan.deploy import with_default_client
+from spe.runtime.tls import CONTROL
 
 
 def certs(config: Path, out: Path | None, days: int) -> int:
     """Makes what is missing, and shows all with their ends."""
     try:
-        from spe.certificates import issue
+        from spe.runtime.certificates import issue
     except ImportError as error:
         raise SpeError(f"spe certs needs the extra tls: pip install 'tentative-spe[tls]' ({error})") from error
     if days < 1:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from operators.build import build_operator
-from replicas.faults import configured_faults
-from replicas.readers import Replay, open_reader
+from replicas.connectors import Replay, open_reader
+from replicas.faults.model import configured_faults
 from spe.config import load_plan, missing_files
-from spe.describe import show_duration
-from spe.draw import NO_WARNINGS, check_text
 from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
-from spe.plan import Plan
-from spe.query import CustomSpec
+from spe.plan.describe import show_duration
+from spe.plan.draw import NO_WARNINGS, check_text
+from spe.plan.plan import Plan
+from spe.query.query import CustomSpec
 from spe.wire.state import encode_state
 
 

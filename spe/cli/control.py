@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import trio
 
-from replicas.faults import LINKS, one_fault
+from replicas.faults.model import LINKS, one_fault
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses, secured
 from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
-from spe.runtime import production_env
-from spe.tls import CONTROL
+from spe.runtime.production import production_env
+from spe.runtime.tls import CONTROL
 
 #: A kill waits until the process is gone, a restart until the new one is started.
 INJECT_S: Final = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spe.states import NodeState
+from spe.stream.names import NodeState
 
 #: State of a replica as it was heard: name of the replica, before, after.
 StateChange = tuple[str, str, str]

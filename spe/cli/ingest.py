@@ -12,8 +12,8 @@ from spe.cli.report import parse_conf
 from spe.cli.run_dir import CONFIG, RunDirectory, pick
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError, SpeError
-from spe.plan import Plan
-from spe.states import StreamId
+from spe.plan.plan import Plan
+from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,14 +6,14 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replicas.faults import Fault, processes_of
-from replicas.link_faults import Links
-from replicas.managed_process import ProcessSpec
-from replicas.ports import check_free, free_addresses
-from replicas.readers import Replay, open_reader
+from replicas.connectors import Replay, open_reader
+from replicas.faults.links import Links
+from replicas.faults.model import Fault, processes_of
+from replicas.local.ports import check_free, free_addresses
+from replicas.local.process import ProcessSpec
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
-from spe.deploy import processes
-from spe.plan import COORDINATOR, Plan
+from spe.plan.deploy import processes
+from spe.plan.plan import COORDINATOR, Plan
 
 
 @dataclass

@@ -6,9 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-from replicas.client_view import Change
-from replicas.sinks import CORRECTIONS, STABLE, Cursor, Entry, json_lines
-from spe.plan import Channel, Plan
+from replicas.connectors.sink import CORRECTIONS, STABLE, Cursor, Entry, json_lines
+from spe.plan.plan import Plan
+from spe.stream.change import Change
+from spe.stream.ids import Channel
 
 
 def change_lines(plan: Plan, entry: Entry, channel: Channel, corrections: bool) -> Iterator[str]:

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import trio
 
-from replicas.links import Connection, Identity, dial
-from replicas.serving import request
-from spe.env import Env
+from replicas.link.connection import Connection, Identity, dial
+from replicas.producer.server import request
 from spe.errors import SpeError
-from spe.plan import Plan
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
 from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
 
 #: A process that takes longer to answer is busy, frozen or cut off: we go on without it.

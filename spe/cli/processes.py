@@ -10,15 +10,15 @@ from pathlib import Path
 
 import trio
 
-from replicas.injection import FaultInjector
-from replicas.supervised import Supervision, die_with_parent
+from replicas.faults.injection import FaultInjector
+from replicas.local.supervised import Supervision, die_with_parent
 from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_addresses, secured
 from spe.config import load_plan, missing_files
-from spe.env import Env
 from spe.errors import ConfigError
-from spe.plan import COORDINATOR, Plan
-from spe.runtime import production_env, tune_gc, tune_malloc
-from spe.states import NodeId, StreamId
+from spe.plan.plan import COORDINATOR, Plan
+from spe.runtime.env import Env
+from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.stream.names import NodeId, StreamId
 
 
 @dataclass
@@ -65,7 +65,7 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.node import run_node
+        from replicas.node.process import run_node
 
         await run_node(
             here.env, target.plan, NodeId(node), token=target.token, injector=here.faults, task_status=task_status
@@ -81,7 +81,7 @@ def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, 
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.coordinator import run_coordinator
+        from replicas.placement.coordinator import run_coordinator
 
         await run_coordinator(here.env, target.plan, token=target.token, injector=here.faults, task_status=task_status)
 
@@ -98,7 +98,7 @@ def run_source_process(
     _check_files(target.plan, source)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.source_process import run_source_process
+        from replicas.source.process import run_source_process
 
         begun_us = await here.begin()
         await run_source_process(
@@ -123,9 +123,9 @@ def run_client_process(
     name = f"client:{client}"
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.client_process import ClientProcess
+        from replicas.client.process import ClientProcess
         from spe.cli.json_lines import printer
-        from spe.delays import epochs
+        from spe.plan.delays import epochs
 
         begun_us = await here.begin()
         process = ClientProcess(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from replicas.readers import LIVE_KINDS
-from spe.plan import PartitionId, Plan
+from replicas.connectors import LIVE_KINDS
+from spe.plan.plan import Plan
+from spe.stream.ids import PartitionId
 
 
 class ProgressWatch:

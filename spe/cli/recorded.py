@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.checking.bounds import Bounds
-from consistency.checking.history import (
+from consistency.checking.rows import Reference
+from consistency.checking.verdict import Premise, Verdict
+from consistency.checking.verdict import judge as judge_history
+from replicas.client.recorder import read_recording
+from replicas.faults.model import others, processes_of
+from spe.cli.reference import logged_inputs
+from spe.log.recording import channel_folder, client_folder
+from spe.plan.delays import source_epoch
+from spe.plan.plan import COORDINATOR, Plan
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Boundary
+from spe.stream.history import (
     Delivered,
     Event,
     FaultBegan,
@@ -23,19 +34,9 @@ from consistency.checking.history import (
     Sent,
     StateChanged,
 )
-from consistency.checking.rows import Reference
-from consistency.checking.verdict import Premise, Verdict
-from consistency.checking.verdict import judge as judge_history
-from replicas.faults import others, processes_of
-from replicas.recorder import read_recording
-from spe.batch import Batch, Boundary
-from spe.cli.reference import logged_inputs
-from spe.delays import source_epoch
-from spe.plan import COORDINATOR, Channel, Plan
-from spe.recording import channel_folder, client_folder
-from spe.states import NodeId, NodeState
-from spe.storage import DiskStorage
-from spe.times import BEFORE_TIME
+from spe.stream.ids import Channel
+from spe.stream.names import NodeId, NodeState
+from spe.stream.times import BEFORE_TIME
 
 #: What an ordinary machine, with other work to do, may add to any delay of real processes.
 NOISE_US: Final = 500_000

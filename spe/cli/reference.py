@@ -6,20 +6,22 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from replicas.client_view import Change
+from replicas.connectors.sink import STABLE, Cursor
+from replicas.connectors.sink_registry import open_sink
 from replicas.reference import run_reference
-from replicas.sinks import STABLE, Cursor, open_sink
-from replicas.source import Intake, reference_elements
-from spe.batch import Element
+from replicas.source.proxy import Intake, reference_elements
 from spe.cli.json_lines import change_lines
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
-from spe.describe import show_lateness
 from spe.errors import ConfigError, SpeError
-from spe.plan import Channel, Plan, Source
-from spe.source_log import read_source_log, source_folder
-from spe.states import StreamId
-from spe.storage import DiskStorage
+from spe.log.source_log import read_source_log, source_folder
+from spe.plan.describe import show_lateness
+from spe.plan.plan import Plan, Source
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Element
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 
 
 def reference(config: Path, data: Path | None, run_dir: Path | None, output: Path | None, format_: str) -> int:

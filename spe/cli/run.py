@@ -13,14 +13,14 @@ from typing import Any, Final
 import trio
 from rich.live import Live
 
-from replicas.cluster import Cluster, open_cluster
-from replicas.fault_runner import FaultRunner, Happening
-from replicas.fault_state import Conditions, FaultState
-from replicas.faults import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
-from replicas.link_faults import LinkMode, open_links
-from replicas.links import Identity
-from replicas.managed_process import Phase
-from replicas.serving import Server
+from replicas.faults.links import LinkMode, open_links
+from replicas.faults.model import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
+from replicas.faults.runner import FaultRunner, Happening
+from replicas.faults.state import Conditions, FaultState
+from replicas.link.connection import Identity
+from replicas.local.cluster import Cluster, open_cluster
+from replicas.local.process import Phase
+from replicas.producer.server import Server
 from spe.cli.history import History
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
@@ -33,10 +33,10 @@ from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_plan, missing_files
-from spe.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
 from spe.errors import ConfigError
-from spe.plan import Plan
-from spe.runtime import production_env
+from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.plan import Plan
+from spe.runtime.production import production_env
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
 LEAD_US: Final = 700_000

@@ -21,14 +21,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from replicas.fault_state import Conditions
+from replicas.faults.state import Conditions
 from spe import __version__
 from spe.config import load_plan
-from spe.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
-from spe.env import Env
 from spe.errors import ConfigError, SpeError
-from spe.plan import Plan
-from spe.tls import Tls, TlsNetwork
+from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.tls import Tls, TlsNetwork
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"

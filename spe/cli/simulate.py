@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.checking.finding import Finding
-from replicas.faults import Fault, load_faults
+from replicas.faults.model import Fault, load_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
 from spe.cli.campaign import MakeScenario, Result, Sums, play_all, run, shrink_failure
@@ -21,7 +21,7 @@ from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.cli.sums import sums_text
 from spe.config import load_plan_data
 from spe.errors import SpeError
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 #: Seeds where none are given, and how long a run of a user's own configuration is.
 DEFAULT_SEEDS: Final = "20"

@@ -11,11 +11,11 @@ from typing import Any, Final
 from replicas.simulation.swarm import GRACE_US
 from spe.config import load_plan
 from spe.config.document import parse
-from spe.describe import show_duration
-from spe.plan import Plan, Source
+from spe.plan.describe import show_duration
+from spe.plan.plan import Plan, Source
+from spe.plan.review import speed_of
 from spe.problems import Problems
-from spe.review import speed_of
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 #: Rows that a source without data gets, per second of wall time.
 _RATE: Final = 50

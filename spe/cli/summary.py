@@ -9,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replicas.fault_runner import Happening
+from replicas.faults.runner import Happening
 from spe.cli.history import History
 from spe.cli.view import count, seconds
-from spe.delays import delay_bound_us, longest_path
-from spe.describe import show_duration, show_lateness
-from spe.plan import Channel, Plan, ReplicaId, Source
-from spe.states import NodeId
+from spe.plan.delays import delay_bound_us, longest_path
+from spe.plan.describe import show_duration, show_lateness
+from spe.plan.plan import Plan, Source
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeId
 
 
 def figures(

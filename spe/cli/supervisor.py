@@ -8,17 +8,17 @@ from typing import Any
 
 import trio
 
-from replicas.cluster import Cluster
-from replicas.fault_runner import FaultRunner
-from replicas.fault_state import Action, Conditions, Do, FaultState
-from replicas.faults import Fault, FaultKind, one_fault, refuse_unreal
-from replicas.link_faults import Links
-from replicas.managed_process import Phase
-from replicas.serving import Bystander
+from replicas.faults.links import Links
+from replicas.faults.model import Fault, FaultKind, one_fault, refuse_unreal
+from replicas.faults.runner import FaultRunner
+from replicas.faults.state import Action, Conditions, Do, FaultState
+from replicas.local.cluster import Cluster
+from replicas.local.process import Phase
+from replicas.producer.server import Bystander
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
-from spe.plan import Plan
+from spe.plan.plan import Plan
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0

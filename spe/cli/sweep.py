@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.checking.measures import Cost, cost
-from replicas.faults import Fault, load_faults, one_fault
+from replicas.faults.model import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_plan_data
-from spe.delays import delay_bound_us
-from spe.describe import show_duration
-from spe.plan import Plan
-from spe.times import SECOND
+from spe.plan.delays import delay_bound_us
+from spe.plan.describe import show_duration
+from spe.plan.plan import Plan
+from spe.stream.times import SECOND
 
 _LENGTH_US: Final = 30 * SECOND
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from replicas.client.recorder import recorded_stable
 from replicas.comparison import compare
-from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
 from spe.cli.recorded import judge_recorded
 from spe.cli.reference import logged_inputs
 from spe.errors import OperatorFailed
-from spe.plan import Channel, Plan
-from spe.recording import client_folder
-from spe.storage import DiskStorage
+from spe.log.recording import client_folder
+from spe.plan.plan import Plan
+from spe.runtime.storage import DiskStorage
+from spe.stream.ids import Channel
 
 
 def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str, Any]:

@@ -12,15 +12,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from replicas.fault_runner import Happening
-from replicas.managed_process import Phase
+from replicas.faults.runner import Happening
+from replicas.local.process import Phase
 from spe.cli.polling import Seen
 from spe.cli.story import failures_of
-from spe.delays import delay_bound_us, longest_path
-from spe.describe import show_duration
-from spe.plan import COORDINATOR, Plan
-from spe.states import NodeState, StreamId
-from spe.times import BEFORE_TIME, END_OF_TIME, format_timestamp
+from spe.plan.delays import delay_bound_us, longest_path
+from spe.plan.describe import show_duration
+from spe.plan.plan import COORDINATOR, Plan
+from spe.stream.names import NodeState, StreamId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 #: A status older than this says nothing about now.
 STALE_US: Final = 1_500_000

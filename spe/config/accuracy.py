@@ -9,10 +9,10 @@ from pydantic import BeforeValidator
 
 from spe.config.validate import validated
 from spe.config.values import Length, Model, Names, names_of
-from spe.plan import AccuracyChoice
+from spe.plan.plan import AccuracyChoice
 from spe.problems import Problems, did_you_mean, one_of
-from spe.schema import Schema
-from spe.states import StreamId
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 
 Measure = Literal["overlap", "topk", "precision", "recall", "exact"]
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
 from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
-from spe.plan import (
+from spe.plan.plan import (
     ANY_ADDRESS,
     COORDINATOR,
     Checkpoints,
@@ -23,10 +23,10 @@ from spe.plan import (
     Security,
     Timing,
 )
+from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Problems, did_you_mean, one_of
-from spe.states import NodeId, StreamId
-from spe.times import SECOND
-from spe.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
+from spe.stream.names import NodeId, StreamId
+from spe.stream.times import SECOND
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9

@@ -22,16 +22,16 @@ from spe.config.query import find_outputs, read_operators, type_query
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.config.values import duration_of
-from spe.deploy import Deployment, check_cover, place, try_plan
 from spe.errors import ConfigError
-from spe.plan import Plan, Source
+from spe.plan.deploy import Deployment, check_cover, place, try_plan
+from spe.plan.plan import Plan, Source
+from spe.plan.review import Severity, review
+from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.query import Query
-from spe.review import Severity, review
-from spe.schema import Schema
-from spe.states import StreamId
-from spe.times import MILLISECOND
-from spe.units import DEFAULT_REPLICAS, FragmentSpec
+from spe.query.query import Query
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import MILLISECOND
 
 BUCKET_US: Final = 100 * MILLISECOND
 SECTIONS: Final = (

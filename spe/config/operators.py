@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.values import Count, Model, Names, PositiveDuration, duration_of, names_of
 from spe.problems import Path, did_you_mean
-from spe.query import (
+from spe.query.query import (
     AggregateCall,
     AggregateSpec,
     CustomSpec,
@@ -23,7 +23,7 @@ from spe.query import (
     Window,
     WindowKind,
 )
-from spe.states import StreamId
+from spe.stream.names import StreamId
 
 FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
 _CALL: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?)\s*\(", re.ASCII)

@@ -9,12 +9,12 @@ from typing import Any, cast
 from spe.config.operators import OPERATORS, AnyOperator, written_path
 from spe.config.validate import validated
 from spe.errors import ExpressionError, QueryError
-from spe.graphs import stable_order
+from spe.plan.graphs import stable_order
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.query import AggregateSpec, FilterSpec, MapSpec, Operator, OperatorSpec, TopKSpec, inputs_of
-from spe.schema import Schema
-from spe.states import StreamId
-from spe.typing import derive_schema
+from spe.query.query import AggregateSpec, FilterSpec, MapSpec, Operator, OperatorSpec, TopKSpec, inputs_of
+from spe.query.typing import derive_schema
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 
 
 def read_operators(section: Any, problems: Problems) -> dict[StreamId, OperatorSpec | None]:

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
 from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of
-from spe.generators import GENERATORS
-from spe.plan import ANY_ADDRESS, Source
+from spe.plan.generators import GENERATORS
+from spe.plan.plan import ANY_ADDRESS, Source
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.schema import Attribute, AttributeType, Schema
-from spe.states import StreamId
-from spe.times import MILLISECOND, SECOND
+from spe.stream.names import StreamId
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.times import MILLISECOND, SECOND
 
 #: A live source refuses event times further ahead of its clock than this, unless told otherwise (docs/rules.md S5).
 AHEAD_US: Final = 3_600 * SECOND
@@ -121,7 +121,7 @@ class ReaderModel(Model):
         return self.kind in ("tcp", "stdin")
 
     def reader(self, data: FilePath) -> dict[str, Any]:
-        """The dict of ``spe.plan.Source.reader``; paths absolute, relative ones below ``data``."""
+        """The dict of ``spe.plan.plan.Source.reader``; paths absolute, relative ones below ``data``."""
         if self.generator is not None:
             return self.generator.reader()
         out: dict[str, Any] = {"kind": self.kind}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from spe.times import parse_duration, parse_timestamp
+from spe.stream.times import parse_duration, parse_timestamp
 
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
 _SIZES: Final = {

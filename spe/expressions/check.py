@@ -8,7 +8,6 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from spe.batch import Column
 from spe.errors import ExpressionError
 from spe.expressions import functions
 from spe.expressions.functions import FUNCTIONS, INSTEAD, INT_TO_FLOAT, OPERATORS, Row
@@ -17,7 +16,8 @@ from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import Like
 from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Node, Special, constant, null
 from spe.problems import did_you_mean
-from spe.schema import AttributeType, Schema
+from spe.stream.batch import Column
+from spe.stream.schema import AttributeType, Schema
 
 INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
 STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from spe.schema import AttributeType
-from spe.strings import StringDictionary, StringPool
+from spe.stream.schema import AttributeType
+from spe.stream.strings import StringDictionary, StringPool
 
 Array = npt.NDArray[Any]
 #: What a string function makes of columns: values, which rows are not null, the dictionary of a string result.

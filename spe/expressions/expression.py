@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from spe.batch import AnyArray, BoolArray, Column, Rows, canonical
 from spe.errors import ExpressionError
 from spe.expressions.check import check
 from spe.expressions.generate import generate
 from spe.expressions.parse import parse
 from spe.expressions.tree import Apply, Attr, Const, Node, Special
-from spe.schema import AttributeType, Schema
-from spe.strings import StringDictionary
+from spe.stream.batch import AnyArray, BoolArray, Column, Rows, canonical
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
 
 
 class Expression:

@@ -14,7 +14,7 @@ import numpy as np
 
 from spe.expressions import calendar, numbers, texts
 from spe.expressions.tree import Bounds, Function
-from spe.schema import AttributeType
+from spe.stream.schema import AttributeType
 
 INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
 STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from spe.batch import Column
 from spe.expressions import numbers
 from spe.expressions.entries import PerEntry, PerRow, TextEqual, recoded
 from spe.expressions.tree import Apply, Attr, Const, Form, Function, Node, Special
-from spe.schema import AttributeType
-from spe.strings import StringDictionary, StringPool
+from spe.stream.batch import Column
+from spe.stream.schema import AttributeType
+from spe.stream.strings import StringDictionary, StringPool
 
 #: (columns, number of rows) -> values, mask or None, dictionary or None.
 Run = Callable[[tuple[Column, ...], int], tuple[Any, Any, Any]]

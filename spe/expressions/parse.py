@@ -15,7 +15,7 @@ from spe.expressions.intervals import NotAnInterval, interval_us
 from spe.expressions.lexer import Token, TokenKind, tokens_of
 from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import timestamp_of_text
-from spe.schema import AttributeType
+from spe.stream.schema import AttributeType
 
 #: Levels of nesting (a chain of n operators nests n deep): what the checker's recursion can take with room to spare.
 MAX_DEPTH: Final = 150

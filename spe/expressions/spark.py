@@ -14,7 +14,7 @@ from typing import Final
 from spe.expressions.check import casts_of
 from spe.expressions.lexer import Token, TokenKind, tokens_of
 from spe.expressions.parse import parse
-from spe.schema import AttributeType, Schema
+from spe.stream.schema import AttributeType, Schema
 
 _NAMES: Final = {"starts_with": "startswith", "ends_with": "endswith"}
 #: Timestamps as texts that both read: four digits of a year, no names of zones, no times alone.

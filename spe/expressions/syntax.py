@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from spe.schema import AttributeType
+from spe.stream.schema import AttributeType
 
 
 @dataclass(frozen=True, slots=True)

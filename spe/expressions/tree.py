@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spe.schema import AttributeType
+from spe.stream.schema import AttributeType
 
 #: Inclusive range of an integer that Spark keeps in 32 bits (INT); None for a BIGINT.
 Bounds = tuple[int, int] | None

@@ -15,8 +15,8 @@ import zlib
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.env import AppendFile, Storage
 from spe.errors import LogError
+from spe.runtime.env import AppendFile, Storage
 
 _SLOT: Final = struct.Struct("<QQI")
 _NAMES: Final = ("mark.0", "mark.1")

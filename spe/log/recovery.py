@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from spe.env import Storage
 from spe.errors import LogCorrupt
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
 from spe.log.marks import Mark, read_mark
+from spe.runtime.env import Storage
 
 
 def live_segments(names: list[str]) -> list[Segment]:

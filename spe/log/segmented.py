@@ -14,7 +14,6 @@ from typing import Final
 
 import trio
 
-from spe.env import AppendFile, Storage
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import (
     HEADER_BYTES,
@@ -29,6 +28,7 @@ from spe.log.format import (
 )
 from spe.log.marks import Mark, Marks
 from spe.log.recovery import Recovery
+from spe.runtime.env import AppendFile, Storage
 
 #: A segment is left at the first sync past this size; it is longer by one group of records at most.
 SEGMENT_BYTES: Final = 64 << 20

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from spe.batch import Batch, Element, concat_rows
 from spe.errors import RemoteProtocolError
-from spe.schema import Schema
-from spe.strings import StringPool
+from spe.stream.batch import Batch, Element, concat_rows
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 from spe.wire.decoder import ElementDecoder
 from spe.wire.encoder import ElementEncoder
 from spe.wire.framing import HEADER_BYTES, FrameReader

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from spe.batch import Batch, BoolArray, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
 from spe.errors import RemoteProtocolError
-from spe.schema import Schema
-from spe.states import Kind, NodeState
-from spe.strings import StringPool
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.batch import Batch, BoolArray, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.framing import Buffer, Frame, FrameType
 from spe.wire.layout import (
     BATCH,

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from spe.batch import AnyArray, Batch, Boundary, Element, RecDone, Undo
 from spe.errors import LocalProtocolError
-from spe.plan import Limits
-from spe.schema import Schema
+from spe.plan.plan import Limits
+from spe.stream.batch import AnyArray, Batch, Boundary, Element, RecDone, Undo
+from spe.stream.schema import Schema
 from spe.wire.framing import MAGIC, FrameType
 from spe.wire.layout import (
     BATCH_FRAME,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from spe.states import NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.names import NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Bytes of a snapshot per SnapshotPart: a quarter of a control frame, so the link stays free for heartbeats.
 SNAPSHOT_PART_BYTES: Final = 64 << 10

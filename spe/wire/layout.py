@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spe.schema import AttributeType, Schema
+from spe.stream.schema import AttributeType, Schema
 
 FLAG_IDS: Final = 1
 FLAG_T_MAX: Final = 2

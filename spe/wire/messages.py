@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_typ
 import msgpack
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
-from spe.states import NodeState
+from spe.stream.names import NodeState
 from spe.wire.budget import check_cost
 from spe.wire.fields import (
     MANY,

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from spe.batch import AnyArray, Batch, Boundary, Column, Rows
 from spe.errors import LocalProtocolError, RemoteProtocolError
-from spe.states import Kind
-from spe.strings import StringDictionary
+from spe.stream.batch import AnyArray, Batch, Boundary, Column, Rows
+from spe.stream.names import Kind
+from spe.stream.strings import StringDictionary
 
 STATE_VERSION: Final = 1
 #: Values that are not arrays belong in arrays when there are many; unpacking costs up to 70 times this.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
-from spe.strings import Int32Array, StringDictionary, StringPool
+from spe.stream.strings import Int32Array, StringDictionary, StringPool
 from spe.wire.framing import Buffer, FrameType, check_length, frame
 
 #: Bounds of a connection's table: entries, and bytes of text.  Part of the protocol: the receiver enforces them.

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import trio
 
+from replicas.client.recorder import stable_rows
 from replicas.comparison import ChannelRows
-from replicas.recorder import stable_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_text
-from spe.plan import Channel, Plan
-from spe.states import NodeId
+from spe.plan.plan import Plan
+from spe.stream.ids import Channel
+from spe.stream.names import NodeId
 from tests.support.conformance import CLUSTER_CASES, FOLDER, ClusterCase, cluster_cases, load
 
 pytestmark = [

@@ -11,12 +11,13 @@ import pytest
 
 from replicas.comparison import ChannelRows
 from replicas.reference import STEP_ROWS, reference_rows
-from replicas.source import reference_elements
-from spe.batch import Batch, Boundary, Element, concat_rows
+from replicas.source.proxy import reference_elements
 from spe.config import load_plan_data, load_plan_text, missing_files
-from spe.plan import Channel, Plan
-from spe.states import Kind
-from spe.times import BEFORE_TIME
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary, Element, concat_rows
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME
 from tests.support.conformance import CLUSTER_CASES, Case, cases, cluster_cases, configuration, load, write_inputs
 
 CASES = cases()

@@ -10,30 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from consistency.instance import Checkpoint, Instance
-from consistency.states import Event
-from consistency.unit_replica import UnitReplica
-from operators.bucket_clocks import BucketClocks
-from operators.join import Join
-from operators.join_runs import Run
+from consistency.dpc.instance import Checkpoint, Instance
+from consistency.dpc.manager import UnitReplica
+from consistency.dpc.states import Event
+from operators.join.join import Join
+from operators.join.runs import Run
 from operators.soutput import SOutput
-from operators.sunion import Slice, SUnion, SUnionInput
-from replicas import element_log
-from replicas.activation import Activation
-from replicas.choosing import Choosing
-from replicas.client_view import ClientPort
-from replicas.coordination import Coordination, Decision
-from replicas.node import NodeProcess
-from replicas.output_log import OutputLog
-from replicas.producer_subscription import OutputSubscription
-from replicas.replica import Replica
-from replicas.source_writer import SourceWriter
-from replicas.standby import Standby
-from replicas.upstream import Upstream
-from spe.batch import Batch, Boundary, RecDone, Undo
-from spe.plan import InputStream, ReplicaId
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
+from operators.sunion.clocks import BucketClocks
+from operators.sunion.sunion import Slice, SUnion, SUnionInput
+from replicas.client.view import ClientPort
+from replicas.consumer.selection import Choosing
+from replicas.consumer.upstream import Upstream
+from replicas.node.process import NodeProcess
+from replicas.node.replica import Replica
+from replicas.placement.activation import Activation
+from replicas.placement.coordination import Coordination, Decision
+from replicas.placement.standby import Standby
+from replicas.producer import element_log
+from replicas.producer.output_log import OutputLog
+from replicas.producer.subscription import OutputSubscription
+from replicas.source.writer import SourceWriter
+from spe.plan.plan import InputStream
+from spe.stream.batch import Batch, Boundary, RecDone, Undo
+from spe.stream.ids import ReplicaId
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 from tests.mutants.patching import MUTANTS, mutant
 
 __all__ = ["MUTANTS"]

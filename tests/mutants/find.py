@@ -26,7 +26,7 @@ from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import run
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
-from spe.plan import Channel
+from spe.stream.ids import Channel
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.kept import CASES
 from tests.mutants.patching import Mutant, aside

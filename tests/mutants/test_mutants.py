@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from operators.sunion import SUnion
+from operators.sunion.sunion import SUnion
 from replicas.simulation.simulate import simulate
-from spe.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import COSTLY, costly, kept, killer

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from consistency.checking.bounds import Bounds
-from consistency.checking.history import Delivered, History
 from consistency.checking.verdict import Premise, judge
 from replicas.reference import reference_rows
-from spe.batch import Batch
 from spe.cli.recorded import NOISE_US, recorded_history
 from spe.cli.reference import logged_inputs
 from spe.cli.run_dir import load_target
+from spe.stream.batch import Batch
+from spe.stream.history import Delivered, History
 
 pytestmark = pytest.mark.processes
 

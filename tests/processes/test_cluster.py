@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.cluster import open_cluster
-from replicas.managed_process import Phase
-from replicas.ports import PORTS, check_free, free_addresses
+from replicas.local.cluster import open_cluster
+from replicas.local.ports import PORTS, check_free, free_addresses
+from replicas.local.process import Phase
 from spe.errors import PortInUse, SpeError
 from tests.support.supervised_child import child
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from replicas.recorder import recorded_stable
+from replicas.client.recorder import recorded_stable
 from spe.config import load_plan
-from spe.plan import Channel
-from spe.recording import client_folder
-from spe.storage import DiskStorage
+from spe.log.recording import client_folder
+from spe.runtime.storage import DiskStorage
+from spe.stream.ids import Channel
 from tests.conformance.test_cluster import named
 from tests.support.conformance import CLUSTER_CASES, FOLDER, cluster_cases, load
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replicas.namespaces import why_not
+from replicas.faults.namespaces import why_not
 
 pytestmark = pytest.mark.processes
 

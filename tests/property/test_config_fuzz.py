@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from replicas.faults import load_faults_text
+from replicas.faults.model import load_faults_text
 from spe.config import load_plan, load_plan_text
 from spe.errors import ConfigError
 

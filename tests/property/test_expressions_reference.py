@@ -15,10 +15,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.batch import Rows, concat_columns
 from spe.expressions import compile_expression
-from spe.schema import Schema
-from spe.strings import StringDictionary
+from spe.stream.batch import Rows, concat_columns
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
 
 SCHEMA = Schema.of(i="int64", j="int64", x="float64", y="float64", p="bool", q="bool", s="string", t="string")
 Row = dict[str, Any]

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.operator import Operator
-from spe.query import AggregateCall, AggregateSpec, Window, WindowKind
-from spe.schema import Schema
-from spe.states import StreamId
-from spe.times import END_OF_TIME
+from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.operators import Cut, Tuple, check_contract, make, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool")

@@ -9,11 +9,12 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import join, join_steps
+from operators.join import join
+from operators.join import steps as join_steps
 from operators.operator import Operator
-from spe.query import JoinKind, JoinSpec, Window, WindowKind
-from spe.schema import Schema
-from spe.states import StreamId
+from spe.query.query import JoinKind, JoinSpec, Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 from tests.support.operators import Cut, Tuple, check_contract, make
 
 SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from operators.ids import IntegerIds, StringIds, stable_order
 from operators.keys import KeyIndex, group_ids
-from spe.batch import Column
-from spe.query import FilterSpec, MapSpec, UnionSpec
-from spe.schema import AttributeType, Schema
-from spe.states import StreamId
-from spe.strings import StringDictionary
+from spe.query.query import FilterSpec, MapSpec, UnionSpec
+from spe.stream.batch import Column
+from spe.stream.names import StreamId
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
 from tests.support.operators import Cut, Tuple, check_contract, make
 
 INPUT = Schema.of(name="string", number="int64")

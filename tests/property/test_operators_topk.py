@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators import topk
-from spe.query import TopKSpec, Window, WindowKind
-from spe.schema import Schema
-from spe.states import StreamId
+from spe.query.query import TopKSpec, Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 from tests.support.operators import Cut, Tuple, check_contract, make, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64")

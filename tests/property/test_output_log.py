@@ -13,15 +13,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.entry import Substream
-from replicas.output_log import OutputLog
-from replicas.producer_subscription import OutputSubscription, Overtaken
-from spe.batch import Batch, Boundary, RecDone, Rows, Undo
-from spe.hashing import partition_of
-from spe.plan import Channel, Limits
-from spe.schema import Schema
-from spe.states import Kind, NodeState, StreamId
-from spe.times import BEFORE_TIME, END_OF_TIME
+from replicas.producer.entry import Substream
+from replicas.producer.output_log import OutputLog
+from replicas.producer.subscription import OutputSubscription, Overtaken
+from spe.plan.plan import Limits
+from spe.stream.batch import Batch, Boundary, RecDone, Rows, Undo
+from spe.stream.hashing import partition_of
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import StateChange
 
 SCHEMA = Schema.of(k="string!", n="int64!")

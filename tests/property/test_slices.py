@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from operators.fragment import Fragment
-from operators.slice_end import slice_end
-from operators.sunion import Slice, SUnion
-from spe.batch import Batch, Boundary, Rows
-from spe.plan import Checkpoints, Reconcile
-from spe.schema import Schema
-from spe.states import Kind, NodeState
-from spe.times import BEFORE_TIME
+from operators.sunion.slice_end import slice_end
+from operators.sunion.sunion import Slice, SUnion
+from spe.plan.plan import Checkpoints, Reconcile
+from spe.stream.batch import Batch, Boundary, Rows
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME
 from tests.property.test_undo_redo import Replica, play, unit_of
 from tests.support.catalogue import CATALOGUE
-from tests.unit.test_unit_replica import World
+from tests.unit.consistency.dpc.test_manager import World
 
 D = 100
 IDS = Schema.of(id="int64")

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from consistency.undo_redo import UndoInstance
-from spe.batch import Batch, Boundary, Element, Rows
-from spe.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
-from spe.query import AggregateCall, AggregateSpec, Operator, OperatorSpec, Window, WindowKind, inputs_of
-from spe.schema import Schema
-from spe.states import Kind, NodeState, StreamId, UnitId
-from spe.typing import derive_schema
+from consistency.dpc.undo import UndoInstance
+from spe.plan.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
+from spe.query.query import AggregateCall, AggregateSpec, Operator, OperatorSpec, Window, WindowKind, inputs_of
+from spe.query.typing import derive_schema
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.names import Kind, NodeState, StreamId, UnitId
+from spe.stream.schema import Schema
 from tests.support.catalogue import CATALOGUE, LEFT, RIGHT, SCHEMA, stream
-from tests.unit.test_unit_replica import World
+from tests.unit.consistency.dpc.test_manager import World
 
 UNTIL = 300
 NO_CHECKPOINTS = Checkpoints()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.batch import Batch, Column, Element
-from spe.schema import AttributeType, Schema
-from spe.strings import StringPool
+from spe.stream.batch import Batch, Column, Element
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder, decode_standalone, encode_standalone
 from spe.wire.framing import FrameReader
 from spe.wire.string_table import TABLE_ENTRIES, SendTable

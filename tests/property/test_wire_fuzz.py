@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from spe.batch import Batch, Boundary, Rows, Undo
 from spe.errors import RemoteProtocolError
-from spe.schema import Schema
-from spe.states import Kind, NodeState
-from spe.strings import StringPool
+from spe.stream.batch import Batch, Boundary, Rows, Undo
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
 from spe.wire.messages import (

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.batch import Boundary
-from spe.states import Kind
-from spe.strings import StringDictionary
+from spe.stream.batch import Boundary
+from spe.stream.names import Kind
+from spe.stream.strings import StringDictionary
 from spe.wire.state import decode_state, encode_state
 from tests.support.wire import IDS, TEXTS, TIMES, batches, plain, rows
 

@@ -13,7 +13,7 @@ import trio
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.errors import LinkBroken
-from spe.states import NodeId
+from spe.stream.names import NodeId
 from spe.wire.framing import FrameReader, FrameType
 from spe.wire.messages import (
     PROTOCOL_VERSION,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.replica import Replica
-from replicas.serving import PULL_BYTES
+from replicas.node.replica import Replica
+from replicas.producer.server import PULL_BYTES
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.plan import Limits, Plan
+from spe.plan.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 
 #: Small enough that a failure of seconds fills them many times over.

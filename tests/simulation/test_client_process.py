@@ -10,17 +10,18 @@ from typing import Any
 
 import trio
 
-from replicas.client_process import ClientProcess
+from replicas.client.process import ClientProcess
+from replicas.client.recorder import recorded_stable
 from replicas.comparison import compare
-from replicas.recorder import recorded_stable
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.delays import ReplayEpoch
-from spe.plan import Channel, Plan
-from spe.recording import client_folder
-from spe.source_log import read_source_log
-from spe.states import StreamId
+from spe.log.recording import client_folder
+from spe.log.source_log import read_source_log
+from spe.plan.delays import ReplayEpoch
+from spe.plan.plan import Plan
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
 
 OUT = Channel(StreamId("s1"), 0)

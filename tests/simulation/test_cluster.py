@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.client import Client
+from replicas.client.client import Client
+from replicas.client.recorder import stable_rows
 from replicas.comparison import compare
-from replicas.recorder import stable_rows
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Batch, Boundary, Element, Rows, Undo
 from spe.errors import SpeError
-from spe.generators import generator_schema
-from spe.plan import Limits, Plan, Policy
-from spe.query import OperatorSpec
-from spe.schema import Schema
-from spe.source_log import read_source_log
-from spe.states import Kind, StreamId
-from spe.times import END_OF_TIME
+from spe.log.source_log import read_source_log
+from spe.plan.generators import generator_schema
+from spe.plan.plan import Limits, Plan, Policy
+from spe.query.query import OperatorSpec
+from spe.stream.batch import Batch, Boundary, Element, Rows, Undo
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.plans import chain, pass_on, source, union_of
 
 SCHEMA = generator_schema("sequence")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.model import expected
 from benchmarks.experiments.setup import Setup
-from spe.times import SECOND
+from spe.stream.times import SECOND
 
 
 def results(name: str, folder: Path) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from consistency.checking.history import FaultBegan, Received
-from replicas.replica import Replica
+from replicas.node.replica import Replica
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
-from spe.batch import RecDone
-from spe.plan import Limits, Plan
-from spe.states import Kind, NodeState
+from spe.plan.plan import Limits, Plan
+from spe.stream.batch import RecDone
+from spe.stream.history import FaultBegan, Received
+from spe.stream.names import Kind, NodeState
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.support.situations import inside, play, until

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import trio
 
-from consistency.unit_replica import UnitReplica
+from consistency.dpc.manager import UnitReplica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.plan import Client, Plan, Reconcile
-from spe.query import CustomSpec, Operator
-from spe.states import NodeState, StreamId
+from spe.plan.plan import Client, Plan, Reconcile
+from spe.query.query import CustomSpec, Operator
+from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan

@@ -10,10 +10,11 @@ import trio
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Batch, Undo
 from spe.config import load_plan_data
-from spe.plan import Limits, PartitionId, Plan, Policy
-from spe.states import Kind, NodeId, NodeState, StreamId, UnitId
+from spe.plan.plan import Limits, Plan, Policy
+from spe.stream.batch import Batch, Undo
+from spe.stream.ids import PartitionId
+from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
 from tests.simulation.test_two_feeds import one_failure

@@ -14,7 +14,7 @@ import trio
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
-from spe.plan import Plan
+from spe.plan.plan import Plan
 from tests.simulation.test_cluster import run
 
 SECONDS = 8

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from consistency.checking.history import FaultBegan, FaultEnded, ProcessDown
 from consistency.checking.json_lines import write_lines
-from replicas.faults import read_faults
+from replicas.faults.model import read_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
 from spe.errors import ConfigError
 from spe.problems import Problems
-from spe.states import StreamId
+from spe.stream.history import FaultBegan, FaultEnded, ProcessDown
+from spe.stream.names import StreamId
 
 CONFIG: dict[str, Any] = {
     "cluster": "scenario",

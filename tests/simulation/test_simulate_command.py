@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from replicas.faults import one_fault
+from replicas.faults.model import one_fault
 from replicas.simulation.scenario import Scenario
 from spe.cli.app import execute
 from spe.cli.sweep import measure
 from spe.config import load_plan_data
-from spe.times import SECOND
+from spe.stream.times import SECOND
 from tests.mutants.catalogue import MUTANTS
 
 CONFIG = """

@@ -9,7 +9,7 @@ import trio
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.states import StreamId
+from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from consistency.checking.history import Closed, FaultBegan, FaultEnded
-from consistency.undo_redo import UndoInstance
-from replicas import client
+from consistency.dpc.undo import UndoInstance
+from replicas.client import client
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Undo
 from spe.config import load_plan_data
-from spe.plan import Client, Limits, Plan, Timing
-from spe.states import NodeState
+from spe.plan.plan import Client, Limits, Plan, Timing
+from spe.stream.batch import Undo
+from spe.stream.history import Closed, FaultBegan, FaultEnded
+from spe.stream.names import NodeState
 from tests.simulation.test_buffers import Memory, longer
 from tests.simulation.test_cluster import make_plan
 from tests.support.situations import play, until

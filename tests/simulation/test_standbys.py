@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import trio
 
-from consistency.checking.history import Delivered
-from replicas.coordinator import Coordinator
+from replicas.placement.coordinator import Coordinator
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Batch, Element
 from spe.config import load_plan_data
-from spe.deploy import processes, with_addresses
-from spe.plan import COORDINATOR, Plan, Standbys
-from spe.states import Kind, NodeState
+from spe.plan.deploy import processes, with_addresses
+from spe.plan.plan import COORDINATOR, Plan, Standbys
+from spe.stream.batch import Batch, Element
+from spe.stream.history import Delivered
+from spe.stream.names import Kind, NodeState
 from spe.wire.messages import Order
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan

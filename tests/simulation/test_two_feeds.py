@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 import trio
 
-from consistency.checking.history import FeedMode
 from replicas.simulation.cluster import SimCluster
-from spe.batch import Batch, Undo
-from spe.plan import Limits
-from spe.states import Kind, NodeState
+from spe.plan.plan import Limits
+from spe.stream.batch import Batch, Undo
+from spe.stream.history import FeedMode
+from spe.stream.names import Kind, NodeState
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.support.situations import Met, Span, apart, play

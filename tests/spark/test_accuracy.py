@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consistency.proof.accuracy import stood_for
-from spe.times import END_OF_TIME
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

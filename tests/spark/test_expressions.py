@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 
 from consistency.proof.arrow import spark_fields
 from consistency.proof.truth.stream import value
-from spe.batch import Rows
 from spe.errors import ExpressionError
 from spe.expressions import compile_expression
-from spe.schema import AttributeType
+from spe.stream.batch import Rows
+from spe.stream.schema import AttributeType
 from tests.support.expressions import SCHEMA, Expressions, rows
 
 if TYPE_CHECKING:

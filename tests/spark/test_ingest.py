@@ -15,16 +15,16 @@ import yaml
 from consistency.proof.ingest import Ingested, ingest
 from consistency.proof.workloads import PAGES, SEGMENTS, WORKLOADS, workload
 from consistency.proof.writing import RECORD_ROWS, write_log
-from spe.batch import Batch, Boundary
 from spe.cli.app import execute
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.log.segmented import SegmentedLog
-from spe.plan import Source
-from spe.source_log import read_source_log, source_folder
-from spe.states import StreamId
-from spe.storage import DiskStorage
-from spe.times import END_OF_TIME
+from spe.log.source_log import read_source_log, source_folder
+from spe.plan.plan import Source
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Boundary
+from spe.stream.names import StreamId
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spe.batch import Batch, Boundary, Element, Rows
-from spe.schema import Schema
-from spe.states import Kind, StreamId
-from spe.times import END_OF_TIME
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.runs import make_run
 
 SCHEMA = Schema.of(ts="timestamp", word="string")

@@ -10,8 +10,8 @@ import pytest
 from consistency.proof.output import Scene, judge_output
 from consistency.proof.report.model import FaultSpan, Flaw, Output, Verdict
 from spe.config import load_plan_text
-from spe.states import StreamId
-from spe.times import END_OF_TIME
+from spe.stream.names import StreamId
+from spe.stream.times import END_OF_TIME
 from tests.support.received import received, truth
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consistency.proof.remote import HadoopFolder, is_remote, local_path, opened
-from replicas.client_view import Change
-from spe.batch import Batch, Boundary, Element, Rows
 from spe.cli.report import report
 from spe.errors import SpeError
-from spe.plan import Channel
-from spe.schema import Schema
-from spe.states import Kind, StreamId
-from spe.times import END_OF_TIME
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.runs import make_run, mounted
 
 if TYPE_CHECKING:

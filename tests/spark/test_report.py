@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consistency.checking.history import Delivered
 from consistency.proof.judge import REPORT_FOLDER, judge_run, write_report
 from consistency.proof.remote import opened
 from consistency.proof.report.model import Flaw, Output, Report, Verdict
 from consistency.proof.run import Run
 from consistency.proof.trouble import explained
-from replicas.client_view import Change
-from replicas.faults import read_faults
+from replicas.faults.model import read_faults
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.batch import Batch, Column
 from spe.cli.report import UNKNOWN, report
 from spe.errors import SpeError
-from spe.plan import Channel
+from spe.log.source_log import read_source_log
 from spe.problems import Problems
-from spe.source_log import read_source_log
-from spe.states import Kind, StreamId
+from spe.stream.batch import Batch, Column
+from spe.stream.change import Change
+from spe.stream.history import Delivered
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
 from tests.support.runs import make_run, mounted
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import pytest
 
 from consistency.proof.recording import changes, source_log
 from consistency.proof.run import Run
-from replicas.client_view import Change
-from spe.batch import Batch, Boundary, Element, RecDone, Rows, Undo
-from spe.plan import Channel
-from spe.schema import Schema
-from spe.states import Kind, NodeState, StreamId
-from spe.times import END_OF_TIME
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.runs import make_run
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ import pytest
 
 from consistency.proof.run import Run
 from consistency.proof.truth import Network
-from operators.custom import Aggregator, CustomOperator
+from operators.aggregate.custom import Aggregator
+from operators.custom import CustomOperator
 from replicas.simulation.topologies import random_configuration
-from replicas.source import Intake, reference_elements
-from replicas.stamping import Stamper
-from spe.batch import Boundary, Element, Rows, merge_rows
+from replicas.source.proxy import Intake, reference_elements
+from replicas.source.stamping import Stamper
 from spe.config import load_plan_data
-from spe.schema import Schema
-from spe.states import Kind, StreamId
-from spe.times import END_OF_TIME
+from spe.stream.batch import Boundary, Element, Rows, merge_rows
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.comparing import differences
 from tests.support.runs import make_run
 

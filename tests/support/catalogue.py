@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from spe.query import (
+from spe.query.query import (
     AggregateCall,
     AggregateSpec,
     CustomSpec,
@@ -19,8 +19,8 @@ from spe.query import (
     Window,
     WindowKind,
 )
-from spe.schema import Schema
-from spe.states import StreamId
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 from tests.support.operators import Tuple
 
 SCHEMA: Final = Schema.of(ts="timestamp", key="string", value="float64")

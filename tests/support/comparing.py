@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from consistency.proof.run import Run
 from consistency.proof.truth import Network, truth
 from replicas.reference import reference_rows
-from spe.batch import Element
-from spe.plan import Channel
-from spe.schema import AttributeType, Schema
-from spe.states import StreamId
+from spe.stream.batch import Element
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

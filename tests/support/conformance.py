@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from spe.times import parse_timestamp
+from spe.stream.times import parse_timestamp
 from tests.support.python_sql import quoted, to_sql
 
 #: Beside the checkout, or above that; the cases are not part of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from spe.schema import Schema
+from spe.stream.schema import Schema
 
 SCHEMA = Schema.of(
     i="int64", j="int64", x="float64", y="float64", p="bool", q="bool", s="string", t="string", a="timestamp",

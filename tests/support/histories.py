@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consistency.checking.history import (
+from spe.stream.history import (
     Buffers,
     Closed,
     Delivered,
@@ -35,11 +35,11 @@ from consistency.checking.history import (
     Sent,
     StateChanged,
 )
-from spe.plan import Channel
-from spe.schema import Schema
-from spe.states import NodeState, StreamId
-from spe.strings import StringPool
-from spe.times import BEFORE_TIME
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
 from tests.support.streams import PAYLOAD, parse
 
 

@@ -11,14 +11,14 @@ from typing import Any
 from operators.build import build_operator
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
-from spe import query
-from spe.batch import Rows
-from spe.query import OperatorSpec
-from spe.schema import AttributeType, Schema
-from spe.states import StreamId
-from spe.strings import StringPool
-from spe.times import BEFORE_TIME, END_OF_TIME
-from spe.typing import derive_schema
+from spe.query import query
+from spe.query.query import OperatorSpec
+from spe.query.typing import derive_schema
+from spe.stream.batch import Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import decode_state, encode_state
 
 #: Time and attribute values of one tuple.

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from operators.custom import CustomOperator
-from spe.batch import Column, Rows
-from spe.schema import Schema
-from spe.times import SECOND
+from spe.stream.batch import Column, Rows
+from spe.stream.schema import Schema
+from spe.stream.times import SECOND
 
 
 class PassThrough(CustomOperator):

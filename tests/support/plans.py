@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spe.plan import Client, InputStream, Limits, Node, PartitionId, Plan, Policy, Source, Timing, Unit
-from spe.query import CustomSpec, Operator, OperatorSpec, Query, UnionSpec, inputs_of
-from spe.schema import Schema
-from spe.states import NodeId, StreamId, UnitId
+from spe.plan.plan import Client, InputStream, Limits, Node, Plan, Policy, Source, Timing, Unit
+from spe.query.query import CustomSpec, Operator, OperatorSpec, Query, UnionSpec, inputs_of
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, StreamId, UnitId
+from spe.stream.schema import Schema
 
 SEQUENCE = Schema.of(n="int64!", value="float64!")
 

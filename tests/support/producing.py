@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replicas.output_log import OutputLog
-from replicas.producer_subscription import OutputSubscription
-from spe.batch import Element
-from spe.plan import Channel, Limits
-from spe.schema import Schema
-from spe.states import NodeState, StreamId
+from replicas.producer.output_log import OutputLog
+from replicas.producer.subscription import OutputSubscription
+from spe.plan.plan import Limits
+from spe.stream.batch import Element
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState, StreamId
+from spe.stream.schema import Schema
 from spe.wire.messages import StateChange
 from tests.support.streams import PAYLOAD, parse, show
 

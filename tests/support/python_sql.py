@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Final
 
-from spe.times import format_timestamp
+from spe.stream.times import format_timestamp
 
 #: Names that mean something in SQL and so are quoted.
 _RESERVED_WORDS: Final = (

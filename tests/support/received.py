@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
-from spe.batch import Batch, Element, RecDone, Undo
-from spe.schema import Schema
-from spe.states import Kind
+from spe.stream.batch import Batch, Element, RecDone, Undo
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
 from tests.support.streams import PAYLOAD, parse
 
 if TYPE_CHECKING:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import trio
 import yaml
 
-from replicas.client_view import Change
-from replicas.recorder import Recorder
-from spe.batch import Batch, Boundary, Element
+from replicas.client.recorder import Recorder
 from spe.config import load_plan_data
-from spe.deploy import with_default_client
+from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
-from spe.plan import Channel, Plan
-from spe.recording import client_folder
-from spe.schema import Schema
-from spe.source_log import SourceState, encode_source_record, source_folder
-from spe.states import StreamId
-from spe.storage import DiskStorage
+from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.plan.deploy import with_default_client
+from spe.plan.plan import Plan
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

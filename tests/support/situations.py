@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import trio
 
-from consistency.checking.history import Delivered, FeedMode, History, Opened, Promoted, Received, StateChanged
 from consistency.checking.verdict import judge
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.simulate import is_quiet
-from spe.batch import Batch, Boundary, Element
-from spe.plan import Plan
-from spe.states import Kind, NodeState
-from spe.times import END_OF_TIME
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.history import Delivered, FeedMode, History, Opened, Promoted, Received, StateChanged
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import END_OF_TIME
 
 #: How often a condition is looked at.
 _LOOK_S = 0.005

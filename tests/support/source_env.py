@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import trio
 
 from replicas.simulation.disk import SimDisk
-from spe.env import Env
-from spe.network import TcpNetwork
+from spe.runtime.env import Env
+from spe.runtime.network import TcpNetwork
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from spe.batch import Batch, Boundary, Element, RecDone, Rows, Undo
-from spe.schema import AttributeType, Schema
-from spe.states import Kind, NodeState
-from spe.strings import StringPool
-from spe.times import BEFORE_TIME, END_OF_TIME, parse_timestamp
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, parse_timestamp
 
 #: The schema of the traces: one payload.
 PAYLOAD = Schema.of(x="string")

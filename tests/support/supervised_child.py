@@ -13,9 +13,9 @@ from pathlib import Path
 
 import trio
 
-from replicas.cluster import open_cluster
-from replicas.managed_process import ProcessSpec
-from replicas.supervised import Supervision, die_with_parent
+from replicas.local.cluster import open_cluster
+from replicas.local.process import ProcessSpec
+from replicas.local.supervised import Supervision, die_with_parent
 
 
 async def good(descriptor: int, mode: str) -> None:

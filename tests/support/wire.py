@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from spe.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
-from spe.schema import AttributeType, Schema
-from spe.states import Kind, NodeState
-from spe.strings import StringDictionary
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.codec import ElementDecoder
 from spe.wire.framing import FrameReader
 

@@ -45,7 +45,8 @@ def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
 
 
 #: Pure packages: what decides takes values and returns values; time, randomness and the outside are passed in.
-PURE = [p for p in FILES if p.parts[-2] in ("operators", "consistency", "planning")]
+PURE_FOLDERS = [ROOT / "operators", ROOT / "consistency" / "dpc", ROOT / "replicas" / "planning"]
+PURE = [p for p in FILES if any(p.is_relative_to(folder) for folder in PURE_FOLDERS)]
 FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asyncio"}
 
 

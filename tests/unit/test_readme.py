@@ -17,18 +17,18 @@ import trio
 import trio.testing
 import yaml
 
-from replicas.faults import load_faults_text
+from replicas.faults.model import load_faults_text
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from replicas.source import reference_elements
+from replicas.source.proxy import reference_elements
 from spe.cli.app import app
 from spe.config import load_plan_text
-from spe.deploy import processes, with_addresses
-from spe.plan import Plan
-from spe.review import review
-from spe.source_log import read_source_log
-from spe.states import StreamId
+from spe.log.source_log import read_source_log
+from spe.plan.deploy import processes, with_addresses
+from spe.plan.plan import Plan
+from spe.plan.review import review
+from spe.stream.names import StreamId
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from spe.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 
 def count(n: int) -> str:

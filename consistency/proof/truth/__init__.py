@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from consistency.proof.truth.network import Network
 from consistency.proof.truth.stream import PARTITION, TIME, Stream
-from spe.states import StreamId
+from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -38,8 +38,8 @@ from consistency.proof.truth.windows import (
     with_windows,
 )
 from spe.expressions import compile_expression
-from spe.query import AggregateCall, AggregateSpec, WindowKind
-from spe.schema import AttributeType, Schema
+from spe.query.query import AggregateCall, AggregateSpec, WindowKind
+from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,10 +19,10 @@ from consistency.proof.truth.stream import (
 )
 from consistency.proof.truth.windows import WINDOW, floor_div, member_time, per_window, with_windows
 from spe.expressions import spark_expression
-from spe.query import JoinKind, JoinSpec
-from spe.schema import Schema
-from spe.times import END_OF_TIME
-from spe.typing import join_schema
+from spe.query.query import JoinKind, JoinSpec
+from spe.query.typing import join_schema
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

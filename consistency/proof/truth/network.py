@@ -27,8 +27,8 @@ from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
 from spe.errors import SpeError
 from spe.expressions import spark_expression
-from spe.plan import InputStream, Plan, Unit
-from spe.query import (
+from spe.plan.plan import InputStream, Plan, Unit
+from spe.query.query import (
     AggregateSpec,
     CustomSpec,
     FilterSpec,
@@ -39,8 +39,8 @@ from spe.query import (
     UnionSpec,
     inputs_of,
 )
-from spe.states import StreamId
-from spe.times import floor_to
+from spe.stream.names import StreamId
+from spe.stream.times import floor_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from consistency.proof.arrow import spark_type
 from spe.expressions import compile_expression, spark_expression
-from spe.schema import Attribute, AttributeType, Schema
-from spe.times import END_OF_TIME
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,9 +19,9 @@ from consistency.proof.truth.stream import (
     value,
 )
 from consistency.proof.truth.windows import WINDOW, end_of, per_window, start_of, with_windows
-from spe.query import TopKSpec
-from spe.schema import Schema
-from spe.typing import WINDOW_START, topk_window_attributes
+from spe.query.query import TopKSpec
+from spe.query.typing import WINDOW_START, topk_window_attributes
+from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

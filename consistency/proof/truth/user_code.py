@@ -20,10 +20,10 @@ from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, spark_fie
 from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
 from operators.build import build_operator
 from operators.operator import Operator
-from spe.batch import Rows
-from spe.query import Operator as OperatorOfQuery
-from spe.schema import AttributeType, Schema
-from spe.typing import load_class
+from spe.query.query import Operator as OperatorOfQuery
+from spe.query.typing import load_class
+from spe.stream.batch import Rows
+from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -186,7 +186,7 @@ def partition_number(keys: list[str], schema: Schema, count: int) -> Column:
     wanted = schema.select(keys)
 
     def number(*columns: pa.Array) -> pa.Array:
-        from spe.hashing import partition_of
+        from spe.stream.hashing import partition_of
 
         rows = from_arrow(columns, wanted, np.zeros(len(columns[0]), np.int64))
         return pa.array(partition_of(rows.columns, count).astype(np.int32))

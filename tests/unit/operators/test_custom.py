@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.custom import Aggregator, CustomOperator
-from spe.batch import Column, Rows
+from operators.aggregate.custom import Aggregator
+from operators.custom import CustomOperator
 from spe.errors import QueryError
-from spe.query import AggregateCall, AggregateSpec, CustomSpec, Window, WindowKind
-from spe.schema import Attribute, AttributeType, Schema
-from spe.states import StreamId
-from spe.times import END_OF_TIME
+from spe.query.query import AggregateCall, AggregateSpec, CustomSpec, Window, WindowKind
+from spe.stream.batch import Column, Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.operators import Run, check_contract, lines, make, run, text, tuples
 
 READINGS = Schema.of(sensor="string", value="float64")

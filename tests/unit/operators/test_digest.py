@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from operators.digest import MARK_EVERY, RollingDigest
-from spe.batch import Column, Rows, concat_rows
-from spe.schema import Schema
-from spe.strings import StringDictionary
+from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
 
 NUMBERS = Schema.of(n="int64", s="string", on="bool")
 SMALLEST = np.iinfo(np.int64).min

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from operators.fragment import Fragment
-from operators.sunion import Slice
-from spe import query
-from spe.batch import Column, Rows, concat_rows
-from spe.plan import InputStream, Unit
-from spe.query import FilterSpec, Operator, UnionSpec
-from spe.schema import Schema
-from spe.states import Kind, StreamId, UnitId
-from spe.strings import StringPool
+from operators.sunion.sunion import Slice
+from spe.plan.plan import InputStream, Unit
+from spe.query import query
+from spe.query.query import FilterSpec, Operator, UnionSpec
+from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.names import Kind, StreamId, UnitId
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 
 SCHEMA = Schema.of(x="int64!", name="string!")
 A, B, OUT, FEW = (StreamId(n) for n in ("a", "b", "out", "few"))

@@ -9,8 +9,8 @@ import pytest
 
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
-from spe.query import inputs_of
-from spe.times import END_OF_TIME
+from spe.query.query import inputs_of
+from spe.stream.times import END_OF_TIME
 from tests.support.catalogue import CATALOGUE, REACH, SCHEMA, UNBOUNDED, stream
 from tests.support.operators import Run, make, remade
 

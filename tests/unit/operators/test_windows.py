@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spe.query import AggregateCall, AggregateSpec, JoinKind, JoinSpec, TopKSpec, Window, WindowKind
-from spe.schema import Schema
-from spe.states import StreamId
-from spe.times import END_OF_TIME
+from spe.query.query import AggregateCall, AggregateSpec, JoinKind, JoinSpec, TopKSpec, Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from spe.wire.state import decode_state, encode_state
 from tests.support.operators import Run, lines, make, run, text, tuples
 

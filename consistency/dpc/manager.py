@@ -1,0 +1,386 @@
+"""One replica of one partition of a unit: SUnion, operators, outputs, and the decisions of DPC.  Pure.
+
+Elements enter through ``sunion.inputs[i]``; then the shell calls :meth:`UnitReplica.advance`, again while it says
+that more is waiting, and at every tick.  What leaves goes to an :class:`Outputs`.  There may be two instances of the
+operators: *live*, which took in tentative data, and *redo*, brought back to before it (docs/rules.md R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from consistency.dpc.instance import Checkpoint, Instance, Mark
+from consistency.dpc.partners import Alone, Ask, Partners
+from consistency.dpc.states import Event, after
+from consistency.dpc.undo import UndoInstance
+from operators.soutput import SOutput
+from operators.sunion.sunion import Slice, SUnion
+from spe.errors import OperatorFailed
+from spe.plan.plan import Limits, Node, Policy, Reconcile, Unit
+from spe.stream.batch import Element
+from spe.stream.names import Kind, NodeState
+
+
+class Outputs(Protocol):
+    """Where a replica's results go; one stable log and one tentative suffix per output stream."""
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None: ...
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
+
+    def clear_suffix(self) -> None:
+        """Nothing tentative is true any more (rec_done)."""
+        ...
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        """State of every output from here on; ``fresh``: live results go on while reconciling."""
+        ...
+
+    def full(self) -> bool:
+        """A buffer is at its cap: release nothing stable until consumers acknowledge."""
+        ...
+
+
+class InputsView(Protocol):
+    """What the replica needs to know of the other side of its inputs."""
+
+    def fresh(self, now: int) -> Sequence[bool]:
+        """Per input: is something still to be expected of it soon? (T2)"""
+        ...
+
+    def arriving(self, now: int) -> bool:
+        """Has every input a feed on which something came lately? (R1)"""
+        ...
+
+    def caught_up(self) -> bool:
+        """Does every connected input hold what its producer had when we connected?"""
+        ...
+
+    def started(self, now: int) -> bool:
+        """Has every input had its first boundary, or X passed since the start? (A4)"""
+        ...
+
+    def upstream_full(self) -> bool:
+        """Does a producer report a full output buffer? (R2)"""
+        ...
+
+    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
+        """Last announced state of each partner replica; None where unreachable."""
+        ...
+
+
+class UnitReplica:
+    """The consistency manager of one unit replica, with what it manages.
+
+    Args:
+      unit: what to run.
+      sunion: its serialiser; feeds write into its inputs.
+      node: X, α and the policies.
+      outputs, inputs: the two sides of the world.
+      partners: our side of the partner protocol.
+      redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
+      slice_rows: rows per input in one slice of stable or redo work (R6).
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        sunion: SUnion,
+        node: Node,
+        *,
+        outputs: Outputs,
+        inputs: InputsView,
+        partners: Partners,
+        redo_bytes: int,
+        slice_rows: int = Limits().slice_rows,
+    ) -> None:
+        self._unit = unit
+        self.sunion = sunion
+        self._node = node
+        self._outputs = outputs
+        self._inputs = inputs
+        self.partners = partners
+        self._redo_bytes = redo_bytes
+        self._slice_rows = slice_rows
+        self._live = (UndoInstance if node.reconcile is Reconcile.UNDO else Instance)(unit)
+        self._redo: Instance | None = None
+        #: Where redo will begin: n* while tainted; before that only with periodic checkpoints.
+        self._mark: Mark | None = None
+        self._marked_at = 0
+        self._stable_counters: dict[str, int] = {}
+        self._partner: str | None = None
+        #: When a redo last ended with the failure still on.
+        self._forced_at: int | None = None
+        self.state = NodeState.RECOVERING
+        self.live_runs = False
+        self.reconciliations = 0
+        #: Rows of stable slices that redo took in, and rows that operators were given once more before that (undo).
+        self.redone_rows = 0
+        self.rebuilt_rows = 0
+        #: Since when a full output holds back what is stable: meanwhile no bucket waits for its inputs (T1).
+        self._held_since: int | None = None
+        #: Rows of the largest slice that one step took in.
+        self.largest_slice = 0
+
+    # --- events ---
+
+    def advance(self, now: int) -> tuple[bool, Ask | None]:
+        """Does what can be done now; returns (more is waiting: call again soon, a partner to ask).
+
+        Raises:
+          OperatorFailed: an operator raised; this replica cannot go on.
+        """
+        if self.state is NodeState.STABILIZATION:
+            return self._reconcile(now), None
+        if self.state is NodeState.UP_FAILURE and self.sunion.tainted:
+            return self._go_on_tentatively(now)
+        return self._go_on_stable(now), None
+
+    def partner_asks(self, asker: str) -> bool:
+        return self.partners.asked(asker, self.state)
+
+    def partner_grants(self, number: int, now: int) -> None:
+        partner = self.partners.granted(number)
+        if partner is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
+            self._start_redo(partner)
+
+    def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
+        """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
+        self._live.install(checkpoint)
+        self._mark = None  # one of before is of another state
+        self.sunion.install(checkpoint.restart, positions)
+
+    def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
+        """For a restarting partner: the last consistent state and the input positions that go with it."""
+        if self.state is NodeState.RECOVERING:
+            return None
+        positions = self.sunion.acknowledged()
+        if self._redo is not None:
+            return self._redo.checkpoint(self.sunion.restart_point()), positions
+        if self._mark is not None and self.sunion.tainted:
+            return self._live.back(self._mark).checkpoint(self._mark.restart), positions
+        # What we keep since a periodic checkpoint is for a redo of ours: whoever installs this begins behind it.
+        return self._live.checkpoint(self.sunion.next), self.sunion.needed_from(self.sunion.next)
+
+    def stable_output(self, output: int) -> SOutput:
+        """Where the stable tuples of an output come from now."""
+        redo = self._redo
+        return (self._live if redo is None or redo.rebuilding else redo).outputs[output]
+
+    def counters(self) -> dict[str, int]:
+        """Operators' counters, of stable processing only (U7)."""
+        if self._redo is not None and not self._redo.rebuilding:
+            return self._redo.fragment.counters()
+        return self._stable_counters if self.sunion.tainted else self._live.fragment.counters()
+
+    # --- the stable way ---
+
+    def _go_on_stable(self, now: int) -> bool:
+        sunion = self.sunion
+        released = None if self._outputs.full() else sunion.release_stable(self._slice_rows)
+        if released is not None:
+            if self._held_since is not None:
+                sunion.clocks.shift(now - self._held_since, now)
+                self._held_since = None
+            self._emit_stable(self._live, released)
+            if self.state is NodeState.UP_FAILURE:
+                self._move(Event.HEALED)
+        self._mark_if_due(now)
+        if released is not None and sunion.stable_end > sunion.next:
+            return True
+        if sunion.stable_end > sunion.next:  # held back by a full buffer: stable, only not yet released
+            if self._held_since is None:
+                self._held_since = now
+            if self.state is NodeState.RECOVERING and self._inputs.started(now):
+                self._move(Event.CAUGHT_UP)  # only who is served acknowledges, and makes room
+            return False
+        if self.state is NodeState.RECOVERING:
+            return self._leave_recovering(now)
+        if self.state is NodeState.STABLE and self._must_go_on(now):
+            return self._go_tentative(now, Event.TENTATIVE)
+        return False
+
+    def checkpoint_due(self, now: int) -> bool:
+        """Only with an interval; else the mark is set on entering UP_FAILURE (C1).  What is kept may not fill us up."""
+        every_us = self._node.checkpoints.memory_us
+        if every_us is None or self.sunion.tainted:
+            return False
+        if self._mark is None:
+            return True
+        crowded = self.sunion.stable_bytes * 2 >= self._redo_bytes
+        return self._mark.restart < self.sunion.next and (crowded or now - self._marked_at >= every_us)
+
+    def _mark_if_due(self, now: int) -> None:
+        if self.checkpoint_due(now):
+            self._mark = self._live.mark(self.sunion.next)
+            self._marked_at = now
+            self.sunion.keep_from(self.sunion.next)
+
+    def _leave_recovering(self, now: int) -> bool:
+        if not self._inputs.started(now):
+            return False
+        if self._must_go_on(now):
+            return self._go_tentative(now, Event.TENTATIVE)
+        if self._inputs.caught_up():
+            self._move(Event.CAUGHT_UP)
+        return False
+
+    def _must_go_on(self, now: int) -> bool:
+        """T3: the next bucket has waited as long as it may."""
+        return self._due(now, self._node.alpha_x_us) is not None
+
+    def _due(self, now: int, wait_us: int) -> int | None:
+        if self.sunion.clocks.waited(now) < wait_us:
+            return None
+        return self.sunion.due(now, wait_us=wait_us, hard_us=self._node.hard_us, fresh=self._inputs.fresh(now))
+
+    # --- tentative ---
+
+    def _go_tentative(self, now: int, event: Event) -> bool:
+        """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6).
+
+        Returns:
+          Is more due at once, beyond what one step may take (B8)?
+        """
+        policy = self._node.during_failure
+        if policy is not Policy.SUSPEND:
+            if self._mark is None:
+                self._mark = self._live.mark(self.sunion.next)
+            with suppress(OperatorFailed):  # they are for people, who are told when they ask
+                self._stable_counters = self._live.fragment.counters()
+            self.sunion.taint()
+        self._move(event)
+        return self._release_tentative(now, policy)
+
+    def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
+        more = self._release_tentative(now, self._node.during_failure)
+        if not self._correctable(now):
+            if self.partners.pending:
+                self.partners.withdraw()
+            return more, None
+        self.partners.want(now)
+        step = self.partners.poll(now, self._inputs.partner_states(now))
+        if isinstance(step, Alone):
+            self._start_redo(None)
+            return True, None
+        return more, step
+
+    def _release_tentative(self, now: int, policy: Policy) -> bool:
+        """One slice of what is due; returns whether there is more."""
+        if policy is Policy.SUSPEND:
+            return False
+        wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
+        if (end := self._due(now, wait_us)) is None:
+            return False
+        piece = self.sunion.release_tentative(end, self._slice_rows)
+        self.largest_slice = max(self.largest_slice, len(piece))
+        for at, elements in enumerate(self._live.tentative(piece)):
+            self._outputs.tentative(at, elements)
+        return piece.end < end
+
+    def _correctable(self, now: int) -> bool:
+        """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
+        sunion = self.sunion
+        if sunion.restart is None or sunion.stable_end <= sunion.restart:
+            return False
+        if sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full():
+            return True
+        return sunion.oldest_unstable_is_young(now, self._node.alpha_x_us) and self._inputs.arriving(now)
+
+    # --- correcting ---
+
+    def _start_redo(self, partner: str | None) -> None:
+        assert self._mark is not None
+        self.partners.withdraw()
+        self._partner = partner
+        self._redo = self._live.back(self._mark)
+        self.sunion.begin_redo()
+        self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
+        self._move(Event.RECONCILE)
+
+    def _reconcile(self, now: int) -> bool:
+        assert self._redo is not None
+        if self._partner is not None and self._inputs.partner_states(now).get(self._partner) not in (
+            NodeState.STABLE,
+            NodeState.UP_FAILURE,
+        ):
+            self._partner = None
+            if self._node.during_stabilization is not Policy.SUSPEND:
+                self.sunion.resume_live()
+                self.live_runs = True
+                self._outputs.announce(self.state, True)
+        more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
+        if self._redo.rebuild(self._slice_rows):
+            return True
+        if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
+            if self.live_runs:
+                # Corrections are held back while live runs (V4), so only without it can consumers make room.
+                self.live_runs = False
+                self._outputs.announce(self.state, False)
+            elif self._partner is not None:
+                # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
+                return self._finish_redo(now)
+            return False
+        released = self.sunion.release_redo(self._slice_rows)
+        if released is not None:
+            self.redone_rows += len(released)
+            self._emit_stable(self._redo, released)
+            if more or not self._only_news_is_left(now):
+                return True
+            return self._finish_redo(now)
+        return more if self._stays(now) else self._finish_redo(now)
+
+    def _only_news_is_left(self, now: int) -> bool:
+        """R7: has redo, of a replica that is the only one, just passed live, which has released all that was due?
+
+        Where there are others it must not be: STABLE with a flood still to be worked off would be preferred to fresher
+        replicas (F4), and would let them correct, as if it could stand in for them (K2).
+        """
+        return self.live_runs and self.partners.nobody and self.sunion.redo_is_ahead and not self._stays(now)
+
+    def _stays(self, now: int) -> bool:
+        """R2: while a failure goes on, forced rec_dones come X apart; in between redo goes on as far as input does.
+
+        Beginning a redo is never put off: only that makes room.
+        """
+        return (
+            self._forced_at is not None
+            and now - self._forced_at < self._node.x_us
+            and (self._partner is not None or self.live_runs)
+            and not self.sunion.oldest_unstable_is_young(now, self._node.alpha_x_us)
+        )
+
+    def _finish_redo(self, now: int) -> bool:
+        """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE.
+
+        Returns:
+          Is more of it due at once (B8)?
+        """
+        assert self._redo is not None
+        self.sunion.finish_redo()
+        self.rebuilt_rows += self._redo.rebuilt
+        self._live, self._redo, self._mark = self._redo, None, None
+        self.live_runs = False
+        self._partner = None
+        self.reconciliations += 1
+        self._outputs.clear_suffix()
+        follows = self.sunion.stable_end > self.sunion.next  # stable, and news, or held back by a full buffer
+        if not follows and self._must_go_on(now):
+            self._forced_at = now
+            return self._go_tentative(now, Event.CAUGHT_UP_DUE)
+        self._move(Event.CAUGHT_UP)
+        return follows
+
+    # --- emitting ---
+
+    def _emit_stable(self, instance: Instance, piece: Slice) -> None:
+        assert piece.kind is Kind.STABLE
+        self.largest_slice = max(self.largest_slice, len(piece))
+        for at, elements in enumerate(instance.stable(piece)):
+            self._outputs.stable(at, elements)
+
+    def _move(self, event: Event) -> None:
+        self.state = after(self.state, event)
+        self._outputs.announce(self.state, self.live_runs)

@@ -1,0 +1,123 @@
+"""Whose turn it is to reconcile: the partner protocol K1-K5, pure.
+
+Replicas of a partition take turns, so that while one corrects the other goes on with fresh data.  A grant is not
+remembered (K4): the starter's announced state refuses the granter, so a lost grant blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from spe.stream.names import NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask ``partner`` for leave to reconcile; ``number`` identifies this request."""
+
+    partner: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """No useful partner for a whole request interval: reconcile without leave, beside the live instance (R4)."""
+
+
+class Partners:
+    """One replica's side of the protocol.
+
+    Args:
+      own: our name; the order of names breaks ties, nothing else does.
+      partners: the other replicas of the partition.
+      request_us: how often to ask again, and how long to look for a useful partner.
+      random: seeded; picks whom to ask.
+    """
+
+    def __init__(self, own: str, partners: Sequence[str], *, request_us: int, random: Random) -> None:
+        self._own = own
+        self._partners = sorted(partners)
+        self._request_us = request_us
+        self._random = random
+        self._number = 0
+        self._void = 0  # requests up to this number are not ours any more (K3)
+        self._since: int | None = None
+        self._useless_since: int | None = None
+        self._asked_at: int | None = None
+        self._asked: dict[int, str] = {}
+        self._idle: set[str] = set()
+
+    def heard(self, partner: str, *, runs: bool) -> None:
+        """Its node answers.  One that stands by is no partner until it runs (H3), nor when it is out of reach then."""
+        (self._idle.discard if runs else self._idle.add)(partner)
+
+    def stands_by(self, partner: str) -> bool:
+        return partner in self._idle
+
+    @property
+    def nobody(self) -> bool:
+        """Is ours the only replica that runs the partition?"""
+        return self._idle.issuperset(self._partners)
+
+    @property
+    def pending(self) -> bool:
+        return self._since is not None
+
+    def want(self, now: int) -> None:
+        """We could reconcile (R1 or R2 holds)."""
+        if self._since is None:
+            self._since = now
+            self._useless_since = None
+            self._asked_at = None
+
+    def withdraw(self) -> None:
+        """Neither R1 nor R2 holds any more, or we have started (R3)."""
+        self._since = None
+        self._void = self._number
+        self._asked.clear()
+
+    def poll(self, now: int, states: Mapping[str, NodeState | None]) -> Ask | Alone | None:
+        """What to do now while a request is pending.
+
+        Args:
+          states: last announced state per partner; None where it is not reachable.
+        """
+        if self._since is None:
+            return None
+        useful = [p for p in self._partners if states.get(p) in (NodeState.STABLE, NodeState.UP_FAILURE)]
+        waiting = [p for p in self._partners if states.get(p) is NodeState.STABILIZATION]
+        if not useful:
+            if waiting:
+                self._useless_since = None  # it will be done some time; then it can take over for us
+                return None
+            if self.nobody:
+                return Alone()
+            if self._useless_since is None:
+                self._useless_since = now
+            return Alone() if now - self._useless_since >= self._request_us else None
+        self._useless_since = None
+        if self._asked_at is not None and now - self._asked_at < self._request_us:
+            return None
+        self._asked_at = now
+        self._number += 1
+        partner = self._random.choice(useful)
+        self._asked = {self._number: partner}
+        return Ask(partner, self._number)
+
+    def granted(self, number: int) -> str | None:
+        """A grant arrived.  Returns the partner if it is for the current request and still ours to use."""
+        if self._since is None or number <= self._void:
+            return None
+        return self._asked.get(number)
+
+    def asked(self, asker: str, state: NodeState) -> bool:
+        """A partner asks for leave.  True: we grant, and void our own open request (K2, K3)."""
+        if state in (NodeState.STABILIZATION, NodeState.RECOVERING):
+            return False
+        if self.pending:
+            if asker < self._own:
+                return False
+            self._void = self._number
+        return True

@@ -1,0 +1,76 @@
+"""Says when one input lags the others though nothing has failed (docs/rules.md S5).  Pure.
+
+Inputs whose tuple times differ by more than αX keep a unit tentative for good, by the clock of buckets (B3), and
+nothing else would say why: every process is alive and STABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from operators.sunion.sunion import SUnion
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
+
+
+class InputSkew:
+    """Watches the inputs of one SUnion; an episode is said once.
+
+    Args:
+      sunion: whose inputs.
+      bucket_us: its width of a bucket.
+      alpha_x_us: an input lags while the bucket that it stands in has waited longer than this.
+      x_us: how long it must lag without a break, delivering all the time: who was cut off needs a while to catch up.
+
+    Attributes:
+      lagging: inputs in an episode.  It ends when the lag is below half of αX, so that one at its edge is said once.
+    """
+
+    def __init__(self, sunion: SUnion, *, bucket_us: int, alpha_x_us: int, x_us: int) -> None:
+        self._sunion = sunion
+        self._bucket_us = bucket_us
+        self._alpha_x_us = alpha_x_us
+        self._x_us = x_us
+        self._since: dict[int, int] = {}
+        self.lagging: set[int] = set()
+
+    def watch(self, now: int, live: Sequence[bool]) -> list[int]:
+        """Returns the inputs whose episode begins; ``live``: which deliver, from a producer that is STABLE."""
+        begun = []
+        for at, delivers in enumerate(live):
+            age = self._age(at, now)
+            if age <= self._alpha_x_us // 2:
+                self.lagging.discard(at)
+            if age <= self._alpha_x_us or not delivers:
+                self._since.pop(at, None)
+            elif now - self._since.setdefault(at, now) >= self._x_us and at not in self.lagging:
+                self.lagging.add(at)
+                begun.append(at)
+        return begun
+
+    def foremost(self) -> int:
+        """The input that is furthest ahead and has not ended."""
+        reached = [self._reached(at) for at in range(len(self._sunion.inputs))]
+        return max(range(len(reached)), key=lambda at: reached[at] if reached[at] < END_OF_TIME else BEFORE_TIME)
+
+    def behind_us(self, at: int) -> int:
+        """By how much an input is behind the foremost, microseconds of tuple time."""
+        return max(0, self._reached(self.foremost()) - self._reached(at))
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us`` (T1)."""
+        self._since = {at: min(since + gap_us, now) for at, since in self._since.items()}
+
+    def _reached(self, at: int) -> int:
+        one = self._sunion.inputs[at]
+        return max(one.frontier, one.tentative_frontier)
+
+    def _age(self, at: int, now: int) -> int:
+        """How long ago another input reached the bucket in which this one stands; 0: nobody is further, or unknown."""
+        reached = self._reached(at)
+        if not BEFORE_TIME < reached < END_OF_TIME:
+            return 0
+        bucket = floor_to(reached, self._bucket_us)
+        if self._reached(self.foremost()) < bucket + self._bucket_us:
+            return 0
+        start = self._sunion.clocks.start(bucket)
+        return 0 if start is None else now - start

@@ -1,0 +1,58 @@
+"""The state machine of a unit replica as a table; docs/states.md is drawn from it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from spe.errors import LocalProtocolError
+from spe.stream.names import NodeState
+
+
+class Event(enum.Enum):
+    """What moves a replica from one state to another; the value is what people read."""
+
+    TENTATIVE = "first tentative release, or αX reached under suspend"
+    HEALED = "stable again with nothing tentative released"
+    RECONCILE = "partner granted, or no useful partner"
+    CAUGHT_UP = "caught up, next bucket not due"
+    CAUGHT_UP_DUE = "caught up, next bucket already due (forced rec_done)"
+
+
+TRANSITIONS: Final[Mapping[NodeState, Mapping[Event, NodeState]]] = MappingProxyType(
+    {
+        NodeState.RECOVERING: {
+            Event.CAUGHT_UP: NodeState.STABLE,
+            Event.TENTATIVE: NodeState.UP_FAILURE,  # an input is still out (A3)
+        },
+        NodeState.STABLE: {
+            Event.TENTATIVE: NodeState.UP_FAILURE,
+        },
+        NodeState.UP_FAILURE: {
+            Event.HEALED: NodeState.STABLE,
+            Event.RECONCILE: NodeState.STABILIZATION,
+        },
+        NodeState.STABILIZATION: {
+            Event.CAUGHT_UP: NodeState.STABLE,
+            Event.CAUGHT_UP_DUE: NodeState.UP_FAILURE,  # another failure came during redo (R7)
+        },
+    }
+)
+
+
+def after(state: NodeState, event: Event) -> NodeState:
+    """The state after ``event``.  Raises LocalProtocolError for a transition that the table does not have."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise LocalProtocolError(f"no transition from {state.name} on {event.name}") from None
+
+
+def draw() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> RECOVERING"]
+    for state, row in TRANSITIONS.items():
+        lines += [f"    {state.name} --> {target.name}: {event.value}" for event, target in row.items()]
+    return "\n".join(lines)

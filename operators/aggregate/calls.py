@@ -1,0 +1,152 @@
+"""From the aggregates of a query to accumulators: which are needed, what they are fed, what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct, Extreme, Pick, Sum
+from operators.aggregate.custom import UserAccumulator
+from operators.aggregate.text_accumulators import ExtremeText, PickText
+from operators.ids import IndexArray, Int64Array
+from spe.expressions import Expression, compile_expression
+from spe.query.query import AggregateCall
+from spe.query.typing import load_class
+from spe.stream.batch import Column, Rows
+from spe.stream.schema import AttributeType, Schema
+
+#: What accumulators of whole rows get as their argument.
+_NO_COLUMN = Column(np.empty(0, np.int64))
+
+
+def _make(function: str, type_: AttributeType) -> Accumulator:
+    text = type_ is AttributeType.STRING
+    if function == "count":
+        return Count()
+    if function == "count_distinct":
+        return Distinct(type_)
+    if function == "sum":
+        return Sum(type_)
+    if function in ("min", "max"):
+        largest = function == "max"
+        return ExtremeText(largest) if text else Extreme(type_, largest)
+    last = function == "last"
+    return PickText(last) if text else Pick(type_, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One accumulator to keep: how to make it, and the index of its argument (None: whole rows)."""
+
+    make: Callable[[], Accumulator]
+    argument: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One aggregate: the part with its value, the part that counts its values (None: never null)."""
+
+    value: int
+    count: int | None
+    average: bool
+
+
+class Calls:
+    """The aggregates of one operator.  Parts and arguments that several of them need are kept once.
+
+    Args:
+      calls: output name -> aggregate.
+      schema: of the rows that come in.
+      count_rows: keep a count of rows whether or not it is asked for; it is then part 0.
+    """
+
+    def __init__(self, calls: Mapping[str, AggregateCall], schema: Schema, *, count_rows: bool = False) -> None:
+        self._arguments: dict[str, int] = {}
+        self._expressions: list[Expression] = []
+        self._parts: list[_Part] = []
+        self._known: dict[tuple[str, int | None], int] = {}
+        if count_rows:
+            self._count(None)
+        self._results = [self._plan(call, schema) for call in calls.values()]
+        self.needs_sequence = any(p.needs_sequence for p in self.new_parts())
+
+    def _plan(self, call: AggregateCall, schema: Schema) -> _Result:
+        if call.argument is None:
+            return _Result(self._count(None), None, False)
+        argument = self._argument(call.argument, schema)
+        type_, nullable = self._expressions[argument].type, self._expressions[argument].nullable
+        function = call.function
+        count = self._count(argument) if nullable or function == "avg" else None
+        if function == "count":
+            return _Result(self._count(argument), None, False)
+        if function == "count_distinct":
+            return _Result(self._part(function, argument, lambda: _make(function, type_)), None, False)
+        if ":" in function:
+            user = load_class(function, "function")
+            return _Result(self._part(function, argument, lambda: UserAccumulator(user())), None, False)
+        kept = "sum" if function == "avg" else function
+        value = self._part(kept, argument, lambda: _make(kept, type_))
+        return _Result(value, count, function == "avg")
+
+    def _argument(self, text: str, schema: Schema) -> int:
+        if text not in self._arguments:
+            self._arguments[text] = len(self._expressions)
+            self._expressions.append(compile_expression(text, schema))
+        return self._arguments[text]
+
+    def _count(self, argument: int | None) -> int:
+        if argument is not None and not self._expressions[argument].nullable:
+            argument = None  # counts every row, so one count does for both
+        return self._part("count", argument, Count)
+
+    def _part(self, function: str, argument: int | None, make: Callable[[], Accumulator]) -> int:
+        key = (function, argument)
+        if key not in self._known:
+            self._known[key] = len(self._parts)
+            self._parts.append(_Part(make, argument))
+        return self._known[key]
+
+    def new_parts(self) -> list[Accumulator]:
+        return [p.make() for p in self._parts]
+
+    def evaluate(self, rows: Rows) -> list[Column]:
+        """The arguments' values."""
+        return [e.evaluate(rows) for e in self._expressions]
+
+    def update(
+        self, parts: Sequence[Accumulator], cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array
+    ) -> None:
+        """Takes rows in: cell, arguments and sequence number of each (no sequence numbers if none are needed)."""
+        cleaned: list[tuple[IndexArray, Column, Int64Array]] = []
+        for column in arguments:
+            if column.valid is None:
+                cleaned.append((cells, column, sequence))
+            else:
+                kept = column.valid.nonzero()[0]
+                values = Column(column.values.take(kept), None, column.dictionary)
+                cleaned.append((cells.take(kept), values, sequence.take(kept) if len(sequence) else sequence))
+        for part, plan in zip(parts, self._parts):
+            if plan.argument is None:
+                part.update(cells, _NO_COLUMN, sequence)
+            else:
+                part.update(*cleaned[plan.argument])
+
+    def results(self, parts: Sequence[Accumulator], cells: Cells) -> list[Column]:
+        """One column per aggregate, for some cells."""
+        return [self._result(parts, r, cells) for r in self._results]
+
+    def _result(self, parts: Sequence[Accumulator], result: _Result, cells: Cells) -> Column:
+        column = parts[result.value].column(cells)
+        if result.count is None:
+            return column
+        count: Any = parts[result.count].column(cells).values
+        values = column.values
+        if result.average:
+            values = values.astype(np.float64) / np.maximum(count, 1)
+        valid = None if count.all() else count > 0
+        if valid is not None and column.dictionary is None:
+            values = np.where(valid, values, values.dtype.type(0))
+        return Column(values, valid, column.dictionary)

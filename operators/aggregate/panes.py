@@ -1,0 +1,94 @@
+"""Panes by number, and the windows that end: what windowed operators share besides arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+from operators.windows import WindowMath, horizon
+from spe.stream.times import BEFORE_TIME
+
+P = TypeVar("P")
+_NEVER: Final = 2**90
+
+
+class Panes(Generic[P]):
+    """The panes that hold something, from their first tuple until the last of their windows is released."""
+
+    __slots__ = ("_make", "_math", "_next_end", "_open", "by_number", "released", "since")
+
+    def __init__(self, math: WindowMath, make: Callable[[], P]) -> None:
+        self._math = math
+        self._make = make
+        self.by_number: dict[int, P] = {}
+        #: Tuple time of the first tuple of each pane; its attribute may say another time.
+        self.since: dict[int, int] = {}
+        #: Windows that end at or before this are released.
+        self.released = BEFORE_TIME
+        #: End of the next window to release, or something smaller.
+        self._next_end: int = _NEVER
+        #: Panes whose end has not passed.
+        self._open: set[int] = set()
+
+    def load(self, panes: dict[int, P], since: Sequence[int], released: int) -> None:
+        """Takes over panes, with the time of the first tuple of each, in the same order."""
+        self.by_number, self.released = panes, released
+        self.since = dict(zip(panes, since, strict=True))
+        self._next_end = BEFORE_TIME if panes else _NEVER
+        self._open = set(panes)
+
+    def oldest(self) -> int | None:
+        """Tuple time of the oldest tuple that is in a pane; None: there is no pane."""
+        return min(self.since.values(), default=None)
+
+    def take(self, pane: int, time: int) -> P:
+        """The pane of this number, made for a tuple of ``time`` if it does not exist."""
+        found = self.by_number.get(pane)
+        if found is None:
+            found = self.by_number[pane] = self._make()
+            self.since[pane] = time
+            window = max(self._math.first_of_pane(pane), self._math.first_after(self.released))
+            self._next_end = min(self._next_end, self._math.end(window))
+        self._open.add(pane)
+        return found
+
+    def release(self, upto: int) -> Iterator[tuple[int, list[P]]]:
+        """(end, panes, oldest first) of each window that ends by ``upto``; to be consumed at once.
+
+        A window without a tuple is none.  Panes whose last window is released are dropped.
+        """
+        before, self.released = self.released, upto
+        limit = horizon(upto)
+        if self._next_end <= limit:
+            yield from self._ended(limit, self._math.first_after(before))
+
+    def _ended(self, limit: int, window: int) -> Iterator[tuple[int, list[P]]]:
+        math, order, oldest = self._math, sorted(self.by_number), 0
+        self._next_end = _NEVER
+        while oldest < len(order):
+            pane = order[oldest]
+            window = max(window, math.first_of_pane(pane))
+            if window > math.last_of_pane(pane):
+                del self.by_number[pane], self.since[pane]
+                self._open.discard(pane)
+                oldest += 1
+                continue
+            end = math.end(window)
+            if end > limit:
+                self._next_end = end
+                return
+            last = math.panes_of(window).stop
+            members = []
+            for number in order[oldest:] if math.panes_per_window > 1 else (pane,):
+                if number >= last:
+                    break
+                members.append(self.by_number[number])
+            yield end, members
+            window += 1
+
+    def passed(self, boundary: int) -> list[P]:
+        """Panes whose end has passed since the last call."""
+        math = self._math
+        gone = [p for p in self._open if math.offset + (p + 1) * math.pane_us <= boundary]
+        self._open.difference_update(gone)
+        return [self.by_number[p] for p in sorted(gone)]

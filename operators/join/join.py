@@ -1,0 +1,286 @@
+"""Equi-join of two streams within an interval or in the same window; inner and outer.
+
+Both ports are merged by (time, port, order within the port).  Each tuple meets those of the other side that came
+before it, so a pair is made when its later tuple comes, and pairs leave in the order (later tuple, earlier tuple,
+window).  An outer row that found nothing leaves at the last time at which it could have, after the pairs of that
+instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from operators.ids import IndexArray, Int64Array
+from operators.join.match import LEFT, RIGHT, IntervalMatcher, Matcher, Pairs, WindowMatcher
+from operators.join.runs import Run, Side
+from operators.join.steps import Probe, cut, portions
+from operators.keys import KeyIndex, without_nulls
+from operators.operator import Operator
+from operators.strings import KeptStrings
+from operators.windows import Late, WindowMath
+from spe.expressions import compile_predicate
+from spe.query.query import JoinKind, JoinSpec
+from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+_SPARE_SLOTS: Final = 4096
+
+
+class Join(Operator):
+    """See ``spe.query.query.JoinSpec``."""
+
+    def __init__(self, spec: JoinSpec, left: Schema, right: Schema, schema: Schema) -> None:
+        self.schema = schema
+        self._schemas = (left, right)
+        self._key_columns = tuple([s.index(pair[i]) for pair in spec.on] for i, s in enumerate(self._schemas))
+        self._key_types = [left[l_name].type for l_name, _ in spec.on]
+        self._matcher: Matcher
+        self._math: WindowMath | None = None
+        if spec.window is None:
+            self._matcher = IntervalMatcher(spec, left, right)
+        else:
+            matcher = WindowMatcher(spec, left, right)
+            self._matcher, self._math = matcher, matcher.math
+        self._where = None if spec.where is None else compile_predicate(spec.where, schema)
+        self._outer = (
+            spec.kind in (JoinKind.LEFT, JoinKind.FULL),
+            spec.kind in (JoinKind.RIGHT, JoinKind.FULL),
+        )
+        self._reset()
+
+    def _reset(self) -> None:
+        self._keys = KeyIndex(self._key_types)
+        self._strings = KeptStrings()
+        self._sides = tuple(Side(outer, self._matcher.flags_per_row) for outer in self._outer)
+        #: End of the last step, and the number of rows taken in.
+        self._boundary = BEFORE_TIME
+        self._position = 0
+        #: End of the last step in which rows became too old to be met.
+        self._forgot = BEFORE_TIME
+        self._late = Late()
+        self._compact_at = _SPARE_SLOTS
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        out: list[Rows] = []
+        for left, right, until in cut(ports[LEFT], ports[RIGHT], boundary):
+            out += self._advance((left, right), until)
+        return concat_rows(out) if out else None
+
+    def _advance(self, ports: tuple[Rows | None, Rows | None], boundary: int) -> list[Rows]:
+        """One step; the result is sorted."""
+        new = self._take_in(ports)
+        out = self._pairs(new)
+        if self._outer[LEFT] or self._outer[RIGHT]:
+            alone = self._unmatched(boundary)
+            if alone is not None:
+                rows = concat_rows([*out, alone])
+                out = [rows.take(rows.time.argsort(kind="stable"))]
+        self._boundary = boundary
+        for side in self._sides:
+            before = len(side)
+            side.tidy(boundary)
+            if len(side) < before:
+                self._forgot = boundary
+        self._compact()
+        return out
+
+    def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> tuple[Run | None, Run | None]:
+        """Puts the rows of both ports into the state, as one new run each."""
+        new: list[Run | None] = []
+        count = sum(len(rows) for rows in ports if rows is not None)
+        for side, rows in enumerate(ports):
+            other = ports[1 - side]
+            if rows is None or not len(rows):
+                new.append(None)
+                continue
+            positions = np.arange(self._position, self._position + len(rows))
+            if other is not None:
+                positions += other.time.searchsorted(rows.time, side="left" if side == LEFT else "right")
+            new.append(self._new_run(side, rows, positions))
+        self._position += count
+        return new[LEFT], new[RIGHT]
+
+    def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Run | None:
+        index, spans = self._matcher.admit(side, rows, self._late)
+        if index is not None:
+            rows, positions = rows.take(index), positions[index]
+        columns = [rows.columns[i] for i in self._key_columns[side]]
+        valid = without_nulls(columns)
+        if valid is not None and not self._outer[side]:
+            index = valid.nonzero()[0]
+            rows, positions, spans, valid = rows.take(index), positions[index], spans.take(index), None
+            columns = [rows.columns[i] for i in self._key_columns[side]]
+        if not len(rows):
+            return None
+        keys = self._keys.slots(columns, len(rows))
+        if valid is not None:
+            keys = np.where(valid, keys, -1)
+        since = self._sides[1 - side].oldest()
+        return self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since)
+
+    def _pairs(self, new: tuple[Run | None, Run | None]) -> list[Rows]:
+        probes: list[Probe] = []
+        for side, run in enumerate(new):
+            if run is None:
+                continue
+            for other in self._sides[1 - side].runs:
+                start, stop = other.probe(run.keys)
+                if (stop > start).any():
+                    probes.append(Probe(side, run, other, other is new[1 - side], start, stop))
+        if not probes:
+            return []
+        return [rows for a, b in portions(probes) for rows in self._portion(probes, a, b)]
+
+    def _portion(self, probes: list[Probe], first: int, last: int) -> list[Rows]:
+        """The pairs whose later tuple has a position in [first, last), in order."""
+        positions, pieces = [], []
+        for probe in probes:
+            a, b = (int(i) for i in probe.new.positions.searchsorted([first, last]))
+            if a < b:
+                found, rows = self._piece(probe, a, b)
+                if len(rows):
+                    positions.append(found)
+                    pieces.append(rows)
+        if len(pieces) < 2:
+            return pieces
+        # Runs are probed from the oldest to the newest, so a stable sort leaves earlier partners first.
+        order = np.concatenate(positions).argsort(kind="stable")
+        return [concat_rows(pieces).take(order)]
+
+    def _piece(self, probe: Probe, first: int, last: int) -> tuple[Int64Array, Rows]:
+        """Pairs of the probing rows first … last − 1: position of the later tuple, and joined rows."""
+        start = probe.start[first:last]
+        counts = probe.stop[first:last] - start
+        rows = np.arange(first, last).repeat(counts)
+        offsets = (start - (counts.cumsum() - counts)).repeat(counts)
+        found = probe.run.order.take(np.arange(len(rows)) + offsets)
+        if probe.fresh:
+            earlier = (probe.run.positions[found] < probe.new.positions[rows]).nonzero()[0]
+            rows, found = rows[earlier], found[earlier]
+        left, right = (rows, found) if probe.side == LEFT else (found, rows)
+        l_run, r_run = (probe.new, probe.run) if probe.side == LEFT else (probe.run, probe.new)
+        l_spans, r_spans = l_run.spans.take(left), r_run.spans.take(right)
+        time = probe.new.rows.time.take(rows)
+        matches = self._matcher.matches(Pairs(l_spans, r_spans, probe.side == LEFT, time))
+        pair, window = matches.pair, matches.window
+        left, right, rows, time = left[pair], right[pair], rows[pair], time[pair]
+        joined = self._joined(l_run.rows, r_run.rows, left, right, time, window)
+        if self._where is not None and len(joined):
+            kept = self._where.mask(joined).nonzero()[0]
+            if len(kept) < len(pair):
+                joined, left, right, rows, pair = joined.take(kept), left[kept], right[kept], rows[kept], pair[kept]
+                window = None if window is None else window[kept]
+        if len(joined):
+            for side, run, index, spans in ((LEFT, l_run, left, l_spans), (RIGHT, r_run, right, r_spans)):
+                if self._outer[side]:
+                    run.mark(self._matcher.flags(index, spans.take(pair), window))
+        return probe.new.positions[rows], joined
+
+    def _joined(
+        self, left: Rows, right: Rows, l_index: IndexArray, r_index: IndexArray, time: Int64Array,
+        window: Int64Array | None,
+    ) -> Rows:  # fmt: skip
+        t_max = time
+        if left.t_max is not left.time or right.t_max is not right.time:
+            t_max = np.maximum(left.t_max.take(l_index), right.t_max.take(r_index))
+        columns = [c.take(l_index) for c in left.columns] + [c.take(r_index) for c in right.columns]
+        return Rows(time, t_max, (*columns, *self._window_columns(window)))
+
+    def _window_columns(self, window: Int64Array | None) -> list[Column]:
+        if self._math is None or window is None:
+            return []
+        start = self._math.offset + window * self._math.slide
+        return [Column(start), Column(np.minimum(start + self._math.size, END_OF_TIME))]
+
+    def _unmatched(self, boundary: int) -> Rows | None:
+        """Outer rows that are due before ``boundary``, by (time, position)."""
+        pieces, positions = [], []
+        for side in (LEFT, RIGHT):
+            for run in self._sides[side].runs if self._outer[side] else ():
+                index, time, window = run.unmatched(self._matcher, self._boundary, boundary)
+                if len(index):
+                    pieces.append(self._alone(side, run.rows, index, time, window))
+                    positions.append(run.positions[index])
+        if not pieces:
+            return None
+        rows = concat_rows(pieces)
+        return rows.take(np.lexsort((np.concatenate(positions), rows.time)))
+
+    def _alone(self, side: int, rows: Rows, index: IndexArray, time: Int64Array, window: Int64Array | None) -> Rows:
+        own = [c.take(index) for c in rows.columns]
+        nothing = np.zeros(len(index), np.bool_)
+        nulls = [
+            Column(
+                np.zeros(len(index), a.type.dtype),
+                nothing,
+                self._strings.dictionary if a.type is AttributeType.STRING else None,
+            )
+            for a in self._schemas[1 - side]
+        ]
+        t_max = time if rows.t_max is rows.time else np.maximum(time, rows.t_max.take(index))
+        columns = own + nulls if side == LEFT else nulls + own
+        return Rows(time, t_max, (*columns, *self._window_columns(window)))
+
+    def _compact(self) -> None:
+        """Forgets keys and strings that no run refers to, once there are many."""
+        runs = [run for side in self._sides for run in side.runs]
+        size = self._keys.size
+        if size > self._compact_at:
+            live = np.unique(np.concatenate([np.empty(0, np.intp), *[r.keys for r in runs]]))
+            live = live[live >= 0]
+            if 2 * len(live) < size:
+                self._keys, slots = self._keys.compacted(live)
+                renumbered = np.full(size + 1, -1, np.intp)  # the last one for rows without a key
+                renumbered[live] = slots
+                self._replace([r.renumbered(renumbered[r.keys], r.rows) for r in runs])
+            self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+        if self._strings.crowded:
+            runs = [run for side in self._sides for run in side.runs]
+            rows = self._strings.compacted([r.rows for r in runs])
+            self._replace([r.renumbered(r.keys, kept) for r, kept in zip(runs, rows)])
+
+    def _replace(self, runs: list[Run]) -> None:
+        count = len(self._sides[LEFT].runs)
+        self._sides[LEFT].runs, self._sides[RIGHT].runs = runs[:count], runs[count:]
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "boundary": self._boundary,
+            "position": self._position,
+            "forgot": self._forgot,
+            "late": self._late.state(),
+            "keys": self._keys.snapshot(),
+            "sides": [[run.freeze() for run in side.runs] for side in self._sides],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._reset()
+        self._boundary = state["boundary"]
+        self._position = state["position"]
+        self._forgot = state["forgot"]
+        self._late = Late(*state["late"])
+        self._keys = KeyIndex.restored(self._key_types, state["keys"])
+        self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+        for side, runs in zip(self._sides, state["sides"]):
+            side.runs = [Run.loaded(saved, self._strings.adopt(saved["rows"])) for saved in runs]
+
+    def counters(self) -> Mapping[str, int]:
+        return self._late.counters()
+
+    def oldest_needed(self) -> int | None:
+        return min((run.oldest_needed() for side in self._sides for run in side.runs), default=None)
+
+    def clear(self, boundary: int) -> None:
+        self._reset()
+        self._boundary = boundary
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._late = Late(**counters)
+
+    def rewind(self, boundary: int) -> bool:
+        self._boundary = boundary
+        return self._forgot <= boundary

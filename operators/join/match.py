@@ -1,0 +1,221 @@
+"""When two tuples belong together in time: within an interval, or in the same window.
+
+Everything is decided from the two tuples alone, so it does not matter how the input was cut:
+
+* interval: right − left lies in [lower, upper], and the later tuple came no later than the earlier one could still be
+  matched (left + upper, right − lower; over tuple time that follows);
+* window: some window contains both attributes and ends after both tuple times (docs/rules.md U7).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.ids import IndexArray, Int64Array
+from operators.windows import Late, WindowMath, clipped
+from spe.query.query import JoinSpec
+from spe.stream.batch import BoolArray, Rows
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
+
+LEFT, RIGHT = 0, 1
+#: Interval ends are kept within this, so that adding them to a time cannot overflow.
+_FAR = END_OF_TIME - 1
+
+
+@dataclass(slots=True)
+class Spans:
+    """What decides about each row of one side; arrays of shape (n,).
+
+    Attributes:
+      low, high: interval: both are the row's time of joining.  Window: the first and the last window it counts in.
+      until: the last tuple time at which the row can still be matched.
+    """
+
+    low: Int64Array
+    high: Int64Array
+    until: Int64Array
+
+    def take(self, index: IndexArray) -> Spans:
+        low = self.low.take(index)
+        high = low if self.high is self.low else self.high.take(index)
+        return Spans(low, high, self.until.take(index))
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Candidates; arrays of shape (m,).
+
+    Attributes:
+      left_spans, right_spans: of the left and the right row of each.
+      probe_is_left: is the left row the one that came later?
+      probe_time: tuple time of the later row.
+    """
+
+    left_spans: Spans
+    right_spans: Spans
+    probe_is_left: bool
+    probe_time: Int64Array
+
+
+@dataclass(slots=True)
+class Matches:
+    """Which candidates match; with sliding windows one may match several times.
+
+    Attributes:
+      pair: index into the candidates, ascending.
+      window: the window of each match (window joins), or None.
+    """
+
+    pair: IndexArray
+    window: Int64Array | None
+
+
+@dataclass(slots=True)
+class Dues:
+    """When rows without a match are due; outer joins.
+
+    Attributes:
+      entry: what to look up in the run's match flags.
+      row: the row of the run.
+      time: shape (m,), ascending: the last time at which a match was possible.
+      window: window joins: the window that ends then.
+    """
+
+    entry: IndexArray
+    row: IndexArray
+    time: Int64Array
+    window: Int64Array | None
+
+
+class Matcher(ABC):
+    """The time condition of a join."""
+
+    #: Match flags per row.
+    flags_per_row: int = 1
+
+    @abstractmethod
+    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
+        """Rows that take part (None: all), and their spans."""
+
+    @abstractmethod
+    def matches(self, pairs: Pairs) -> Matches:
+        """Which candidates fit in time."""
+
+    @abstractmethod
+    def flags(self, rows: IndexArray, spans: Spans, window: Int64Array | None) -> IndexArray:
+        """The flag of each matched row of a run (``spans`` are those of the rows)."""
+
+    @abstractmethod
+    def dues(self, time: Int64Array, spans: Spans) -> Dues:
+        """When each row of a run is due if it found nothing.  ``time`` is the rows' tuple time."""
+
+
+class IntervalMatcher(Matcher):
+    """right − left in [lower, upper], both ends included."""
+
+    def __init__(self, spec: JoinSpec, left: Schema, right: Schema) -> None:
+        assert spec.lower_us is not None
+        assert spec.upper_us is not None
+        self._lower = max(-_FAR, min(_FAR, spec.lower_us))
+        self._upper = max(-_FAR, min(_FAR, spec.upper_us))
+        self._on = (
+            None if spec.left_time is None else left.index(spec.left_time),
+            None if spec.right_time is None else right.index(spec.right_time),
+        )
+
+    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
+        reach = self._upper if side == LEFT else -self._lower
+        on = self._on[side]
+        if on is None:
+            return None, Spans(rows.time, rows.time, clipped(rows.time) + reach)
+        column = rows.columns[on]
+        at, index = clipped(column.values), None
+        if column.valid is not None and not column.valid.all():
+            index = column.valid.nonzero()[0]
+            late.without_time += len(rows) - len(index)
+            at = at[index]
+        times = rows.time if index is None else rows.time[index]
+        late.late += int((times > at + max(reach, 0)).sum())
+        return index, Spans(at, at, at + reach)
+
+    def matches(self, pairs: Pairs) -> Matches:
+        apart = pairs.right_spans.low - pairs.left_spans.low
+        earlier = pairs.right_spans if pairs.probe_is_left else pairs.left_spans
+        fits: BoolArray = (apart >= self._lower) & (apart <= self._upper) & (pairs.probe_time <= earlier.until)
+        return Matches(fits.nonzero()[0], None)
+
+    def flags(self, rows: IndexArray, spans: Spans, window: Int64Array | None) -> IndexArray:
+        return rows
+
+    def dues(self, time: Int64Array, spans: Spans) -> Dues:
+        # A row whose time to be matched ends before it comes could still meet what was there already.
+        due = np.minimum(np.maximum(spans.until, time), END_OF_TIME - 1)
+        order = due.argsort(kind="stable")
+        return Dues(order, order, due[order], None)
+
+
+class WindowMatcher(Matcher):
+    """In the same window; once per window that holds both."""
+
+    def __init__(self, spec: JoinSpec, left: Schema, right: Schema) -> None:
+        assert spec.window is not None
+        self.math = WindowMath(spec.window)
+        names = (spec.left_time or spec.window.on, spec.right_time or spec.window.on)
+        self._on = tuple(None if n is None else s.index(n) for n, s in zip(names, (left, right)))
+        self.flags_per_row = -(-self.math.size // self.math.slide)
+
+    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
+        math, on = self.math, self._on[side]
+        times = rows.time if on is None else clipped(rows.columns[on].values)
+        first, last = math.first(times), math.last(times)
+        counts = first <= last
+        if on is not None:
+            valid = rows.columns[on].valid
+            if valid is not None:
+                counts &= valid
+                late.without_time += len(valid) - int(valid.sum())
+            open_ = math.first(rows.time)  # the first window that had not ended when the tuple came
+            overdue = counts & (first < open_)
+            if overdue.any():
+                gone = overdue & (last < open_)
+                late.late += int(overdue.sum())
+                late.dropped += int(gone.sum())
+                counts &= ~gone
+                first = np.maximum(first, open_)
+        until = np.minimum(math.offset + last * math.slide + math.size, END_OF_TIME) - 1
+        spans = Spans(first, last, until)
+        if counts.all():
+            return None, spans
+        index = counts.nonzero()[0]
+        return index, spans.take(index)
+
+    def matches(self, pairs: Pairs) -> Matches:
+        first = np.maximum(pairs.left_spans.low, pairs.right_spans.low)
+        last = np.minimum(pairs.left_spans.high, pairs.right_spans.high)
+        if self.flags_per_row == 1:
+            index = (first == last).nonzero()[0]
+            return Matches(index, first[index])
+        counts = np.maximum(last - first + 1, 0)
+        index = np.arange(len(counts)).repeat(counts)
+        ordinal = np.arange(len(index)) - (counts.cumsum() - counts).repeat(counts)
+        return Matches(index, first[index] + ordinal)
+
+    def flags(self, rows: IndexArray, spans: Spans, window: Int64Array | None) -> IndexArray:
+        assert window is not None
+        flags: IndexArray = rows * self.flags_per_row + (spans.high - window)
+        return flags
+
+    def dues(self, time: Int64Array, spans: Spans) -> Dues:
+        math, each = self.math, self.flags_per_row
+        row = np.arange(len(time)).repeat(each)
+        entry = np.arange(len(row))
+        window = spans.high[row] - entry % each
+        counts = window >= spans.low[row]
+        row, entry, window = row[counts], entry[counts], window[counts]
+        due = np.minimum(math.offset + window * math.slide + math.size, END_OF_TIME) - 1
+        order = due.argsort(kind="stable")
+        return Dues(entry[order], row[order], due[order], window[order])

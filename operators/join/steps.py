@@ -1,0 +1,71 @@
+"""How a join bounds what it works on at once: slices in pieces, candidate pairs in portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from operators.ids import IndexArray
+from operators.join.runs import Run
+from spe.stream.batch import Rows
+
+#: Rows of a slice worked on at once: a slice much longer than the window would else pair what lies far apart.
+_STEP_ROWS: Final = 8192
+#: Candidate pairs expanded at once (a single row may exceed it, by no more than the state of the other side).
+_STEP_CANDIDATES: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class Probe:
+    """Rows of one side that look for partners in a run of the other.
+
+    Attributes:
+      side: of the probing rows, which are the run ``new``.
+      run: where they look.
+      fresh: the run holds rows of the same step, which may come after the probing ones.
+      start, stop: per probing row, the range in ``run.order``.
+    """
+
+    side: int
+    new: Run
+    run: Run
+    fresh: bool
+    start: IndexArray
+    stop: IndexArray
+
+
+def cut(left: Rows | None, right: Rows | None, boundary: int) -> Iterator[tuple[Rows | None, Rows | None, int]]:
+    """A slice in pieces of bounded size, cut between instants: which changes nothing (docs/rules.md U3)."""
+    times = [rows.time for rows in (left, right) if rows is not None]
+    total = sum(len(t) for t in times)
+    if total > 2 * _STEP_ROWS:
+        cuts = np.unique(np.sort(np.concatenate(times))[_STEP_ROWS::_STEP_ROWS])
+        for time in cuts.tolist():
+            parts: list[Rows | None] = []
+            rests: list[Rows | None] = []
+            for rows in (left, right):
+                at = 0 if rows is None else int(rows.time.searchsorted(time))
+                parts.append(None if rows is None or not at else rows.slice(0, at))
+                rests.append(None if rows is None else rows.slice(at, len(rows)))
+            yield parts[0], parts[1], time
+            left, right = rests
+    yield left, right, boundary
+
+
+def portions(probes: list[Probe]) -> list[tuple[int, int]]:
+    """Ranges of positions whose candidates are few enough to be expanded at once."""
+    first = min(int(p.new.positions[0]) for p in probes)
+    last = max(int(p.new.positions[-1]) for p in probes) + 1
+    load = np.zeros(last - first, np.int64)
+    for probe in probes:
+        load[probe.new.positions - first] += probe.stop - probe.start
+    total = load.cumsum()
+    if total[-1] <= _STEP_CANDIDATES:
+        return [(first, last)]
+    cuts = total.searchsorted(np.arange(_STEP_CANDIDATES, int(total[-1]), _STEP_CANDIDATES), side="right")
+    edges = [first, *(np.unique(cuts[cuts > 0]) + first).tolist(), last]
+    return [(a, b) for a, b in pairwise(edges) if a < b]

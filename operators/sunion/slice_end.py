@@ -1,0 +1,118 @@
+"""Where a slice must end so that it holds no more rows than one step may take, also in the middle of a bucket (B8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from operators.sunion.chunk import Chunk
+from operators.sunion.spilled_chunk import SpilledChunk
+from spe.stream.batch import Int64Array
+from spe.stream.times import BEFORE_TIME, floor_to, saturating_add
+
+#: Chunks that a cut divides are put together up to this many rows, from this many chunks on: eight of those that a
+#: read of a node brings at most (spe.wire.decoder).
+_MERGED_ROWS: Final = 262_144
+_MERGED_CHUNKS: Final = 4
+
+#: What one input holds: its stable rows, and in a tentative slice its tentative ones.
+Held = Sequence[Sequence[Chunk | SpilledChunk]]
+
+
+def slice_end(inputs: Sequence[Held], low: int, end: int, *, max_rows: int, bucket_us: int) -> int:
+    """``end``, or an earlier time so that no input has more than ``max_rows`` rows in [low, that time).
+
+    A bucket's end where one lies in reach; else in the middle of a bucket, between two rows of different time: to
+    operators any true boundary is as good as another (U3).  Rows of one instant cannot be told apart by a boundary;
+    if they alone are more, they go together.
+    """
+    cut = end
+    for held in inputs:
+        cut = _cut(held, low, cut, max_rows)
+    if cut == end:
+        return end
+    begin = min(max(c.min, low) for held in inputs for chunks in held for c in chunks if c.max >= low)
+    whole = floor_to(cut, bucket_us)
+    return whole if whole > begin else cut
+
+
+def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
+    """As above, for one input; looks at no more than a few times ``max_rows`` rows at once."""
+    if len(held) == 1 and (cut := _cut_in_order(held[0], low, end, max_rows)) is not None:
+        return cut
+    times: list[Int64Array] = []
+    count, limit = 0, 2 * max_rows
+    for chunks in held:
+        for chunk in chunks:
+            if chunk.floor >= end:
+                break
+            if chunk.max < low or chunk.min >= end:
+                continue
+            times.append(found := chunk.times(low, end))
+            count += len(found)
+            if count > limit:
+                end, first = _first(times, max_rows)
+                times, count = [first], len(first)
+                limit = 2 * max(max_rows, count)
+    return _first(times, max_rows)[0] if count > max_rows else end
+
+
+def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, max_rows: int) -> int | None:
+    """The same of chunks that lie one after the other, each in order of time: by counting.  None: they do not."""
+    count, first, last, found = 0, end, BEFORE_TIME, False
+    for chunk in chunks:
+        if chunk.floor >= end:
+            break
+        if chunk.max < low or chunk.min >= end:
+            continue
+        if not isinstance(chunk, Chunk) or not chunk.sorted or chunk.min < last:
+            return None
+        if found:  # of the same instant as the last one
+            continue
+        last = chunk.max
+        times = chunk.times(low, end)
+        if not count and len(times):
+            first = int(times[0])
+        if count + len(times) > max_rows:
+            cut = int(times[max_rows - count])
+            end, found = cut if cut > first else saturating_add(cut, 1), True  # none that follows may be before it
+        count += len(times)
+    return end
+
+
+def _first(times: list[Int64Array], max_rows: int) -> tuple[int, Int64Array]:
+    """A time that at most ``max_rows`` of the more than that lie before, and these; one instant is never divided."""
+    every = np.concatenate(times)
+    every.partition(max_rows)
+    cut = int(every[max_rows])
+    first = every[:max_rows]
+    first = first[first < cut]
+    if not len(first):
+        cut = saturating_add(cut, 1)
+        first = every[every < cut]
+    return cut, first
+
+
+def merge_divided(chunks: list[Any], low: int, end: int) -> None:
+    """Puts chunks that ``low`` or ``end`` divides together, where they are many.
+
+    Where a source sends in an order that has little to do with time, hundreds of chunks reach over a whole bucket, and
+    each of its slices would take a few rows of every one.
+    """
+    out: list[Any] = []
+    group: list[Chunk] = []
+    rows = 0
+    for chunk in chunks:
+        divided = chunk.min < end <= chunk.max or chunk.min < low <= chunk.max
+        mergeable = divided and isinstance(chunk, Chunk)
+        if group and not (mergeable and rows + len(chunk) <= _MERGED_ROWS):
+            out += [Chunk.merged(group)] if len(group) >= _MERGED_CHUNKS else group
+            group, rows = [], 0
+        if mergeable:
+            group.append(chunk)
+            rows += len(chunk)
+        else:
+            out.append(chunk)
+    chunks[:] = out + ([Chunk.merged(group)] if len(group) >= _MERGED_CHUNKS else group)

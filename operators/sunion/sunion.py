@@ -1,0 +1,532 @@
+"""SUnion: puts a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
+
+Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/rules.md are here;
+*whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
+:meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
+
+Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), and its order, per input
+*stream*, is (time, input index, id): arrival order differs between replicas, that key does not.  Who takes a slice
+merges its parts, so that a union of several streams copies them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.sunion.chunk import Chunk, put_together
+from operators.sunion.clocks import BucketClocks
+from operators.sunion.slice_end import merge_divided, slice_end
+from operators.sunion.spilled_chunk import SpilledChunk, spill_oldest
+from spe.runtime.spill import Spill, piece_bytes
+from spe.stream.batch import Batch, Boundary, RecDone, Rows, merge_rows
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Slice:
+    """One release: what is there of [previous end, ``end``).
+
+    Attributes:
+      parts: per input stream its rows, as they are held, none of them empty: put one after the other and sorted by
+        time, stably, they are in the order (time, input, id).
+    """
+
+    parts: list[list[Rows]]
+    end: int
+    kind: Kind
+
+    def __len__(self) -> int:
+        return sum(len(rows) for parts in self.parts for rows in parts)
+
+    def merged(self) -> list[Rows | None]:
+        """Per input stream all rows, sorted by (time, input, id), or None where there are none."""
+        return [merge_rows(parts) if parts else None for parts in self.parts]
+
+
+class SUnionInput:
+    """One input of the SUnion: a stream of one upstream partition.
+
+    Attributes:
+      position: p; all stable tuples of this (sub)stream with id ≤ p are here.
+      frontier: SB; largest stable boundary.
+      last_time: τ; time of the last stable tuple (BEFORE_TIME for sources, which are not sorted).
+      tentative_frontier: TB; largest boundary of either kind since the last undo.
+      cut_time: tcut; tentative tuples up to here have been seen or are of no more use.
+      held: something tentative was taken since the last undo.
+    """
+
+    __slots__ = (
+        "_owner",
+        "_width",
+        "cut_time",
+        "frontier",
+        "held",
+        "last_time",
+        "position",
+        "skip_below",
+        "sorted",
+        "spill",
+        "stable",
+        "stream",
+        "tentative",
+        "tentative_bytes",
+        "tentative_frontier",
+    )
+
+    def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool, spill: Spill | None) -> None:
+        self._owner = owner
+        self.spill = spill
+        self._width = 0
+        self.stream = stream
+        self.sorted = sorted_by_time
+        self.position = 0
+        self.frontier = BEFORE_TIME
+        self.last_time = BEFORE_TIME
+        self.tentative_frontier = BEFORE_TIME
+        self.cut_time = BEFORE_TIME
+        self.held = False
+        self.skip_below = BEFORE_TIME
+        self.stable: list[Chunk | SpilledChunk] = []
+        self.tentative: list[Chunk] = []
+        self.tentative_bytes = 0
+
+    @property
+    def tentative_from(self) -> int:
+        """φ: where tentative data may begin."""
+        if self.sorted and self.last_time >= self.frontier:
+            return saturating_add(self.last_time, 1)
+        return self.frontier
+
+    def t_star(self) -> int:
+        """T*: what a new MAIN need not send again, because it was seen or the buckets are gone (F6)."""
+        seen = max((c.max for c in self.tentative), default=BEFORE_TIME)
+        edges = (self.tentative_frontier, self.frontier, self._owner.next)
+        return max(seen, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
+
+    def add_stable(self, batch: Batch, now: int) -> None:
+        """Stores a stable batch that begins at or before our position; duplicates are dropped by id (U10)."""
+        if batch.from_id < self.position:
+            batch = batch.after(min(self.position, batch.upto_id))
+        if batch.upto_id > self.position:
+            self.position = batch.upto_id
+        rows = batch.rows
+        if not len(rows.time):
+            return
+        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width or self._width_of(rows))
+        latest = chunk.max
+        if chunk.min < self.skip_below:
+            # After an install the state already holds what lies below the restart point (B7, A3).
+            rest = chunk.from_time(self.skip_below)
+            if rest is None:
+                return
+            chunk = rest
+        if self.sorted and latest > self.last_time:
+            self.last_time = latest
+        self.stable.append(chunk)
+        put_together(self.stable)
+        owner = self._owner
+        owner.stable_bytes += chunk.nbytes
+        if self.tentative:
+            self._drop_tentative()
+        if latest >= owner.clocks.reached:
+            owner.clocks.arrived(latest, now)
+
+    def _width_of(self, rows: Rows) -> int:
+        """Bytes per row, as the first batch had them: exact but for masks that come later."""
+        self._width = max(1, rows.nbytes // len(rows))
+        return self._width
+
+    def add_tentative(self, batch: Batch, now: int) -> None:
+        """Stores what of a tentative batch is new: time ≥ φ, > tcut and ≥ next; the rest is dropped, counted (B4)."""
+        rows = batch.rows
+        if len(rows) == 0:
+            return
+        self.held = True
+        owner = self._owner
+        low = max(self.tentative_from, self.cut_time + 1, owner.next)
+        owner.clocks.arrived(int(rows.time[-1]), now)
+        chunk = Chunk(rows, 0, None, low, self._width or self._width_of(rows)).from_time(low)
+        owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
+        if chunk is not None:
+            self.tentative.append(chunk)
+            put_together(self.tentative)
+            self.tentative_bytes += chunk.nbytes
+            if len(self.tentative) > 1:  # under suspend nothing is ever released
+                owner.tentative_dropped += self.trim_tentative(owner.tentative_limit, END_OF_TIME)
+
+    def add_boundary(self, boundary: Boundary, now: int) -> None:
+        """Advances the frontier of the boundary's kind; a stable one also covers ids (U10)."""
+        time = boundary.time
+        if boundary.kind is Kind.STABLE:
+            if boundary.upto_id > self.position:
+                self.position = boundary.upto_id
+            if time > self.frontier:
+                self.frontier = time
+                if time >= self.skip_below:
+                    self.skip_below = BEFORE_TIME
+                if self.tentative:
+                    self._drop_tentative()
+        else:
+            self.held = True
+        if time > self.tentative_frontier:
+            self.tentative_frontier = time
+        clocks = self._owner.clocks
+        if time >= clocks.reached:
+            clocks.arrived(time, now)
+
+    def undo(self) -> None:
+        """The producer withdraws its tentative suffix (B5)."""
+        self.tentative.clear()
+        self.tentative_bytes = 0
+        self.tentative_frontier = self.frontier
+        self.cut_time = BEFORE_TIME
+        self.held = False
+
+    def rec_done(self, element: RecDone) -> None:
+        """A correction is complete: changes no data here; what is due is seen from frontiers (B5, R7)."""
+
+    def main_changed(self) -> None:
+        """Another producer takes over as MAIN: its tentative tuples count only beyond what was seen."""
+        self.cut_time = self.t_star()
+
+    def ended(self) -> bool:
+        return self.frontier >= END_OF_TIME
+
+    def acknowledged(self, restart: int) -> int:
+        """A1: everything up to here is processed into state that survives a restart at ``restart``."""
+        for chunk in self.stable:  # ids ascend from chunk to chunk
+            smallest = chunk.smallest_id(restart)
+            if smallest is not None:
+                return smallest - 1
+        return self.position
+
+    def trim_tentative(self, limit_bytes: int, released: int) -> int:
+        """Forgets the oldest tentative chunks before ``released`` beyond the limit; returns how many tuples went."""
+        gone = at = 0
+        while self.tentative_bytes > limit_bytes and at < len(self.tentative) and self.tentative[at].max < released:
+            self.tentative_bytes -= self.tentative[at].nbytes
+            gone += len(self.tentative[at].rows)
+            at += 1
+        del self.tentative[:at]
+        return gone
+
+    def _drop_tentative(self) -> None:
+        low = self.tentative_from
+        if self.tentative[0].min < low:
+            self.tentative = [c for c in (c.from_time(low) for c in self.tentative) if c is not None]
+            self.tentative_bytes = sum(c.nbytes for c in self.tentative)
+
+
+class SUnion:
+    """The serialiser of a unit.
+
+    Args:
+      inputs: per input, in index order, (stream index, sorted): sources are not sorted by time, all else is.
+      streams: how many input streams; inputs of the same stream make one sequence.
+      bucket_us: width d of a bucket, microseconds of tuple time.  Wider buckets mean fewer, larger slices and
+        more latency while all is well.
+      tentative_bytes: per input, how many tentative tuples are held, also those already released, for a second
+        release after a forced rec_done (B6); beyond it the oldest go, counted.
+      spills: per input, where stable tuples go that only a redo will need (B6); None: they stay in memory.
+      redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
+      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
+        as long as it likes.
+
+    Attributes:
+      clocks: how long buckets have waited.
+      next: start of the next bucket of the live instance.
+      redo_next: of the redo instance; None when there is none.
+      restart: n*, the start of the first bucket released tentatively; None while untainted.
+      kept_from: the last periodic checkpoint, from where on stable tuples are kept though released (R8); None: there is
+        none, and redo would start where tentative data began.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: Sequence[tuple[int, bool]],
+        streams: int,
+        bucket_us: int,
+        tentative_bytes: int = 64 << 20,
+        spills: Sequence[Spill] | None = None,
+        redo_bytes: int = 256 << 20,
+        old_us: int = 3_600_000_000,
+    ) -> None:
+        self._bucket_us = bucket_us
+        self.tentative_limit = tentative_bytes
+        self._streams = streams
+        self.inputs = [
+            SUnionInput(self, stream, sorted_by_time=in_order, spill=None if spills is None else spills[at])
+            for at, (stream, in_order) in enumerate(inputs)
+        ]
+        self._redo_bytes = redo_bytes
+        self.next = BEFORE_TIME
+        self.redo_next: int | None = None
+        self.restart: int | None = None
+        self.kept_from: int | None = None
+        self.tentative_dropped = 0
+        #: Bytes of stable tuples held (for redo, or because an input lags).
+        self.stable_bytes = 0
+        self.clocks = BucketClocks(bucket_us, old_us)
+        #: Something of what the inputs hold may be on disk.
+        self._spilled = False
+
+    # --- frontiers ---
+
+    @property
+    def frontier(self) -> int:
+        """F: everything below is stable on every input."""
+        return min([i.frontier for i in self.inputs])
+
+    @property
+    def stable_end(self) -> int:
+        """Fd: the end of the last stable bucket."""
+        frontier = min([i.frontier for i in self.inputs])
+        if BEFORE_TIME < frontier < END_OF_TIME:
+            return frontier - frontier % self._bucket_us
+        return frontier
+
+    @property
+    def tainted(self) -> bool:
+        return self.restart is not None
+
+    # --- clocks ---
+
+    def _forget_clocks(self) -> None:
+        low = self.next if self.redo_next is None else min(self.next, self.redo_next)
+        if self.restart is not None:
+            # Released, but unstable: R1 asks for their age, and they are released once more (R7).
+            low = min(low, self.stable_end)
+        self.clocks.forget(low)
+
+    def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
+        """End of the last bucket that may not wait any longer (T3, T4), or None.
+
+        Args:
+          wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
+          hard_us: age from which it goes in any case.
+          fresh: per input, whether something is still to be expected of it soon (T2).
+        """
+        end = self.clocks.end_by_age(hard_us, now)
+        waiting = [max(i.tentative_frontier, i.frontier) for i, alive in zip(self.inputs, fresh, strict=True) if alive]
+        if waiting:
+            complete = floor_to(min(waiting), self._bucket_us)
+            end = max(end, min(complete, self.clocks.end_by_age(wait_us, now)))
+        return end if end > self.next else None
+
+    def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:
+        """Would we stay stable if we redid now? (R1)"""
+        start = self.clocks.start(self.stable_end)
+        return start is None or now - start < age_us
+
+    # --- releases ---
+
+    def release_stable(self, max_rows: int) -> Slice | None:
+        """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1)."""
+        assert self.restart is None, "stable release while tainted"
+        end = self.stable_end
+        if end <= self.next:
+            return None
+        end = self._bounded(self.next, end, max_rows)
+        if self.kept_from is None:
+            released = self._take(end)
+        else:
+            released = Slice(self._gather(self.next, end, tentative=False), end, Kind.STABLE)
+        self.next = end
+        self._forget_clocks()
+        return released
+
+    def keep_from(self, checkpoint: int) -> None:
+        """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
+        assert not self.tainted, "a checkpoint while tainted"
+        self.kept_from = checkpoint
+        for one in self.inputs:
+            if any(c.min < checkpoint for c in one.stable):
+                self.stable_bytes -= sum(c.nbytes for c in one.stable)
+                one.stable = [c for c in (c.from_time(checkpoint) for c in one.stable) if c is not None]
+                self.stable_bytes += sum(c.nbytes for c in one.stable)
+
+    def taint(self) -> None:
+        """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
+        assert not self.tainted
+        self.restart = self.next
+
+    def release_tentative(self, end: int, max_rows: int) -> Slice:
+        """What is here of [next, end), stable or not; the stable part stays for redo (B6).
+
+        With more than ``max_rows`` of an input it ends sooner, and says where.
+
+        Raises:
+          SpillDamaged: a piece that must be released once more is lost; nothing has changed.
+        """
+        assert self.tainted, "tentative release before the checkpoint"
+        low = self.next
+        end = self._bounded(low, end, max_rows, tentative=True)
+        parts = self._gather(low, end, tentative=True)
+        for one in self.inputs:
+            self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
+        self.next = end
+        self._forget_clocks()
+        self._spill_redo_data()
+        return Slice(parts, end, Kind.TENTATIVE)
+
+    def _spill_redo_data(self) -> None:
+        """What was released tentatively is needed by the redo only: it need not be in memory."""
+        for one in self.inputs:
+            while one.spill is not None and self.stable_bytes * 4 > self._redo_bytes:
+                gone = spill_oldest(one.stable, one.spill, self.next, piece_bytes(self._redo_bytes))
+                if not gone:
+                    break
+                self.stable_bytes -= gone
+                self._spilled = True
+
+    def begin_redo(self) -> None:
+        """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
+        assert self.restart is not None
+        self.redo_next = self.restart if self.kept_from is None else self.kept_from
+        self.kept_from = None
+
+    def release_redo(self, max_rows: int) -> Slice | None:
+        """The next stable slice for the redo instance; it may be forgotten at once (R6).  None: caught up."""
+        assert self.redo_next is not None
+        end = self.stable_end
+        if end <= self.redo_next:
+            return None
+        end = self._bounded(self.redo_next, end, max_rows)
+        released = self._take(end)
+        self.redo_next = end
+        return released
+
+    @property
+    def redo_is_ahead(self) -> bool:
+        """Has redo released all that live did?  What follows was never shown as tentative."""
+        return self.redo_next is not None and self.redo_next >= self.next
+
+    def finish_redo(self) -> None:
+        """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
+        assert self.redo_next is not None
+        self.next = self.redo_next
+        self.redo_next = None
+        self.restart = None
+        self._forget_clocks()
+
+    def resume_live(self) -> None:
+        """Live goes on beside redo; what redo has released is gone from here."""
+        assert self.redo_next is not None
+        self.next = max(self.next, self.redo_next)
+
+    def install(self, restart: int, positions: Sequence[int]) -> None:
+        """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
+        self.next = restart
+        self.kept_from = None
+        for one, position in zip(self.inputs, positions, strict=True):
+            one.position = position
+            one.skip_below = restart
+
+    def restart_point(self) -> int:
+        """From where a restored copy would need the stable tuples (A1)."""
+        return self._released_for_good() if self.kept_from is None else self.kept_from
+
+    def _released_for_good(self) -> int:
+        if self.redo_next is not None:
+            return self.redo_next
+        return self.next if self.restart is None else self.restart
+
+    def needs(self, index: int) -> bool:
+        """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
+        end = self.stable_end
+        return end <= self._released_for_good() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
+
+    def acknowledged(self) -> list[int]:
+        return self.needed_from(self.restart_point())
+
+    def needed_from(self, restart: int) -> list[int]:
+        """Per input the last id that a copy restored at ``restart`` does not need."""
+        return [i.acknowledged(restart) for i in self.inputs]
+
+    def _bounded(self, low: int, end: int, max_rows: int, *, tentative: bool = False) -> int:
+        """``end``, or an earlier time so that a slice holds at most ``max_rows`` rows per input (B8)."""
+        held = self.stable_bytes + (sum(i.tentative_bytes for i in self.inputs) if tentative else 0)
+        if held <= 8 * max_rows and not self._spilled:  # a row has a time, so it has eight bytes at least
+            return end
+        held_of = [(i.stable, i.tentative) if tentative else (i.stable,) for i in self.inputs]
+        cut = slice_end(held_of, low, end, max_rows=max_rows, bucket_us=self._bucket_us)
+        if cut < end:
+            for one in self.inputs:
+                merge_divided(one.stable, low, cut)
+                if tentative:
+                    merge_divided(one.tentative, low, cut)
+        return cut
+
+    def _gather(self, low: int, end: int, *, tentative: bool) -> list[list[Rows]]:
+        """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
+        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        for one in self.inputs:
+            into = parts[one.stream]
+            for chunks in (one.stable, one.tentative) if tentative else (one.stable,):
+                for chunk in chunks:
+                    if chunk.floor >= end:
+                        break
+                    if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
+                        into.append(rows)
+        return parts
+
+    def _take(self, end: int) -> Slice:
+        """Removes and returns every stable tuple with time < end.  Raises SpillDamaged, with nothing changed."""
+        if self._spilled:
+            self._load(end)
+        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
+        for one in self.inputs:
+            chunks = one.stable
+            if not chunks:
+                continue
+            into = parts[one.stream]
+            if len(chunks) == 1 and isinstance(chunks[0], Chunk) and chunks[0].max < end:  # all is well
+                into.append(chunks[0].rows)
+                self.stable_bytes -= chunks[0].nbytes
+                chunks.clear()
+                continue
+            kept: list[Chunk | SpilledChunk] = []
+            seen = 0
+            for chunk in chunks:
+                if chunk.floor >= end:
+                    break
+                seen += 1
+                if chunk.min >= end:
+                    kept.append(chunk)
+                    continue
+                assert isinstance(chunk, Chunk)
+                if chunk.max < end:
+                    into.append(chunk.rows)
+                    self.stable_bytes -= chunk.nbytes
+                    continue
+                if (rows := chunk.select(BEFORE_TIME, end)) is not None:
+                    into.append(rows)
+                    self.stable_bytes -= chunk.nbytes
+                    rest = chunk.from_time(end)
+                    assert rest is not None
+                    self.stable_bytes += rest.nbytes
+                    chunk = rest
+                kept.append(chunk)
+            if seen:
+                chunks[:seen] = kept
+        return Slice(parts, end, Kind.STABLE)
+
+    def _load(self, end: int) -> None:
+        """Brings back what is spilled of the time before ``end``."""
+        for one in self.inputs:
+            for at, chunk in enumerate(one.stable):
+                if chunk.floor >= end:
+                    break
+                if isinstance(chunk, SpilledChunk) and chunk.min < end:
+                    one.stable[at] = loaded = chunk.loaded()
+                    self.stable_bytes += loaded.nbytes
+                    chunk.forget()
+        self._spilled = any(isinstance(chunk, SpilledChunk) for one in self.inputs for chunk in one.stable)

@@ -1,0 +1,114 @@
+"""A replica's snapshot as bytes, and its checkpoints on disk (docs/rules.md A8).
+
+One form for all: what a partner sends, what lies on disk, what a standby takes.  It is checksummed
+(spe.wire.state) and says which plan it is of, for another plan has other ids (U11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from spe.errors import RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.wire.state import decode_state, encode_state
+
+#: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
+KEPT: Final = 2
+_SUFFIX: Final = ".checkpoint"
+
+
+def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, Any]) -> bytes:
+    """The bytes of what :meth:`Replica.snapshot` returns."""
+    return encode_state({"plan": plan.fingerprint, "of": str(partition), **snapshot})
+
+
+def decode_snapshot(plan: Plan, partition: PartitionId, data: bytes) -> dict[str, Any]:
+    """What :meth:`Replica.install` takes.
+
+    Raises:
+      RemoteProtocolError: the bytes are damaged, of another plan, or of another partition.
+    """
+    snapshot = decode_state(data)
+    if not isinstance(snapshot, dict) or "plan" not in snapshot:
+        raise RemoteProtocolError("no snapshot of a replica")
+    if snapshot["plan"] != plan.fingerprint:
+        raise RemoteProtocolError(f"a snapshot of plan {snapshot['plan']}; this is plan {plan.fingerprint}")
+    if snapshot.get("of") != str(partition):
+        raise RemoteProtocolError(f"a snapshot of {snapshot.get('of')}; expected one of {partition}")
+    return snapshot
+
+
+class CheckpointStore:
+    """The newest checkpoints of one replica, as files ``nodes/NODE/UNIT-PARTITION/NUMBER.checkpoint``.
+
+    Args:
+      env: storage, threads, and the trace that is told what could not be read.
+      plan: whose checkpoints count.
+      replica: whose they are.
+    """
+
+    def __init__(self, env: Env, plan: Plan, replica: ReplicaId) -> None:
+        self._env = env
+        self._plan = plan
+        self._replica = replica
+        self.folder = PurePosixPath("nodes", replica.node, f"{replica.unit}-{replica.partition}")
+        #: Names of files that were no use to us: they do not count among those that are kept.
+        self._refused: set[str] = set()
+
+    async def newest(self) -> dict[str, Any] | None:
+        """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
+        try:
+            names = self._names()
+        except OSError as error:
+            self._tell_refused(self.folder, error)
+            return None
+        for name in reversed(names):
+            if name in self._refused:
+                continue  # it was told
+            path = self.folder / name
+            try:
+                return await self._env.compute.run(partial(self._read, path))
+            except OSError as error:  # perhaps it can be read next time
+                self._tell_refused(path, error)
+            except RemoteProtocolError as error:
+                self._refused.add(name)
+                self._tell_refused(path, error)
+        return None
+
+    def _read(self, path: PurePosixPath) -> dict[str, Any]:
+        return decode_snapshot(self._plan, self._replica.of, self._env.storage.read(path))
+
+    def _tell_refused(self, path: PurePosixPath, error: Exception) -> None:
+        self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
+
+    async def write(self, snapshot: Mapping[str, Any]) -> int:
+        """Writes one more, and forgets all but the newest; returns its size in bytes.
+
+        Raises:
+          OSError: it could not be written; those that were there still are.
+        """
+        return await self.write_encoded(
+            await self._env.compute.run(lambda: encode_snapshot(self._plan, self._replica.of, snapshot))
+        )
+
+    async def write_encoded(self, data: bytes) -> int:
+        """The same for the bytes of :func:`encode_snapshot`."""
+        storage = self._env.storage
+        names = self._names()
+        number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1
+        name = f"{number:012d}{_SUFFIX}"
+        await storage.write_atomic(self.folder / name, data)
+        kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]
+        for old in names:
+            if old not in kept:
+                storage.remove(self.folder / old)
+        return len(data)
+
+    def _names(self) -> list[str]:
+        """Oldest first."""
+        return [n for n in self._env.storage.list(self.folder) if n.removesuffix(_SUFFIX).isdecimal()]

@@ -1,0 +1,76 @@
+"""Takes the checkpoints of those that run a partition to the disk of a node that stands by for it (H1, H2)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from replicas.checkpoint.store import CheckpointStore, decode_snapshot
+from replicas.placement.standby import Standby
+from spe.errors import RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.ids import ReplicaId
+
+
+class CheckpointTaker:
+    """Of one standby.
+
+    Args:
+      env: what decodes, and traces.
+      plan: the cluster.
+      standby: asks, and acknowledges what is safe.
+      store: where checkpoints go.
+      fetch: (replica, maker) -> what the maker sends, as it was encoded, or why nothing came.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        standby: Standby,
+        store: CheckpointStore,
+        fetch: Callable[[ReplicaId, str], Awaitable[bytes | str]],
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._standby = standby
+        self._store = store
+        self._fetch = fetch
+
+    async def look_on_disk(self) -> None:
+        """What was taken before a restart counts."""
+        stored = await self._store.newest()
+        if stored is not None:
+            self._standby.holds(stored)
+
+    async def take_if_due(self) -> None:
+        """Asks for a checkpoint when the standby wishes, and stores what comes."""
+        maker = self._standby.wish(self._env.clock.monotonic_us())
+        if maker is not None:
+            await self._take(maker)
+
+    async def _take(self, maker: str) -> None:
+        standby = self._standby
+        data = await self._fetch(standby.id, maker)
+        if isinstance(data, str):
+            if standby.failed() > 1:  # once may be chance: whoever ran it a moment ago has died, or stands by itself
+                self._tell_of_trouble(f"{maker}: {data}")
+            return
+        standby.came()
+        try:
+            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
+            if standby.useful(snapshot):
+                size = await self._store.write_encoded(data)
+                standby.holds(snapshot)
+                self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+            self._tell_of_trouble("")
+        except (OSError, RemoteProtocolError) as error:
+            self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
+            self._tell_of_trouble(str(error))
+
+    def _tell_of_trouble(self, why: str) -> None:
+        """Said when it changes: whoever counts on this standby must know."""
+        if why and why != self._standby.trouble:
+            say(f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old")
+        self._standby.trouble = why

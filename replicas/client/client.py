@@ -1,0 +1,197 @@
+"""A client: reads output streams like a downstream neighbour, and hands every change to the application.
+
+    async with open_client(env, plan, "dashboard") as client:
+        async for change in client.changes():      # stable, tentative, undo, boundary, rec_done
+            ...
+        async for rows in client.stable("totals"):  # final tuples only
+            ...
+
+What the application has taken is acknowledged, not what has arrived: a change that was being worked on when the
+process died comes again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from replicas.client.view import ClientPort, StableView
+from replicas.consumer.feed import Action
+from replicas.consumer.input import Input, choose_among
+from replicas.consumer.upstream import Upstream
+from replicas.link.connection import Identity
+from replicas.link.signal import Signal
+from spe.errors import SpeError
+from spe.plan.plan import Client as ClientPlan
+from spe.plan.plan import Plan
+from spe.plan.review import stall_us
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.change import Change
+from spe.stream.history import Delivered
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.strings import StringPool
+from spe.stream.times import END_OF_TIME
+
+#: Changes that may wait for the application before we stop reading.
+WAITING_CHANGES: Final = 1_000
+#: Silence of a producer that a client bears before it looks for another, when no node's X says otherwise.
+PATIENCE_US: Final = 1_000_000
+
+
+class Client:
+    """See the module.
+
+    Args:
+      plan: the cluster; must name this client, or ``reads`` says what to read.
+      name: the client's name in the configuration.
+    """
+
+    def __init__(self, env: Env, plan: Plan, name: str, *, token: str = "") -> None:
+        self._env = env
+        self._plan = plan
+        self.plan: ClientPlan = plan.clients[name]
+        self.name = f"client:{name}"
+        self.me = Identity("client", self.name, env.clock.wall_us(), token)
+        self._waiting: deque[Change] = deque()
+        self._arrived = Signal()
+        self._room = Signal()
+        self._processed: dict[Channel, int] = {}
+        #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
+        self.safe: Callable[[Channel], int] | None = None
+        self._ended: set[Channel] = set()
+        x_us = max((n.x_us for n in plan.nodes.values()), default=PATIENCE_US)
+        channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
+        self.channels = tuple(channels)
+        self.inputs = [
+            Input(
+                channel,
+                list(plan.producer_addresses(channel)),
+                ClientPort(channel, self._emit),
+                consumer=self.name,
+                stall_us=stall_us(plan, channel),
+                x_us=x_us,
+                corrections=False,
+            )
+            for channel in channels
+        ]
+        self._upstream = Upstream(env, plan, self.me, pool=StringPool())
+        self._upstream.add(self)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keeps the connections until cancelled."""
+        peers: dict[str, str] = {}
+        for channel in self.channels:
+            peers |= self._plan.producer_addresses(channel)
+        await self._upstream.run(peers, task_status=task_status)
+
+    async def changes(self) -> AsyncIterator[Change]:
+        """Every change of every stream read, as it comes; ends when all streams have ended.
+
+        A change is acknowledged when the next one is asked for.
+
+        Raises:
+          SpeError: the nodes have forgotten what comes next for us, because a client of our name acknowledged it.
+        """
+        while True:
+            token = self._arrived.token()
+            self._check_not_forgotten()
+            while self._waiting:
+                change = self._waiting.popleft()
+                yield change
+                self._done(change)
+            self._room.wake()
+            if self.finished:
+                return
+            await token.wait()
+
+    def _check_not_forgotten(self) -> None:
+        for one in self.inputs:
+            if one.main is None and one.truncated():
+                first = min(p.first for p in one.producers.values() if p.alive)
+                raise SpeError(
+                    f"{self.name} has acknowledged {one.channel} up to id {first - 1} before, and the nodes have "
+                    f"forgotten it; we stand at id {one.port.position}: start from what was kept, or use another name"
+                )
+
+    @property
+    def finished(self) -> bool:
+        """All streams have ended, and the application has taken everything."""
+        return len(self._ended) == len(self.channels)
+
+    async def stable(self, stream: str) -> AsyncIterator[Rows]:
+        """Final tuples of one stream, merged over its partitions in time order."""
+        view = StableView(self._plan, StreamId(stream))
+        async for change in self.changes():
+            if change.channel.stream == stream and (rows := view.apply(change)) is not None:
+                yield rows
+
+    # --- an owner of inputs (replicas.upstream) ---
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        if any(one.main is None and one.truncated() for one in self.inputs):
+            self._arrived.wake()  # whoever waits for changes has to be told
+        return choose_among(self.inputs, now, peer)
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        safe = self.safe
+        return [(c, p if safe is None else min(p, safe(c))) for c, p in self._processed.items()]
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        return (0, 1)
+
+    def delivered(self) -> None:
+        self._arrived.wake()
+
+    async def room(self, index: int) -> None:
+        while len(self._waiting) >= WAITING_CHANGES:
+            token = self._room.token()
+            await token.wait()
+
+    def status(self) -> dict[str, Any]:
+        """Per channel: how far it is, and whom it reads."""
+        return {
+            "kind": "client",
+            "name": self.name,
+            "channels": [
+                {
+                    "channel": str(i.channel),
+                    "position": i.port.position,
+                    "frontier": i.port.frontier,
+                    "held": i.port.held,
+                    "producer": i.main.producer if i.main is not None else None,
+                    "switches": i.switches,
+                    "ended": i.channel in self._ended,
+                }
+                for i in self.inputs
+            ],
+        }
+
+    def _emit(self, channel: Channel, element: Element) -> None:
+        self._waiting.append(Change(channel, element, self._env.clock.wall_us()))
+        if self._env.history is not None:
+            self._env.history(Delivered(self._env.clock.monotonic_us(), self.name, channel, element))
+
+    def _done(self, change: Change) -> None:
+        element = change.element
+        if isinstance(element, Batch | Boundary) and element.kind is Kind.STABLE:
+            self._processed[change.channel] = max(self._processed.get(change.channel, 0), element.upto_id)
+            if isinstance(element, Boundary) and element.time >= END_OF_TIME:
+                self._ended.add(change.channel)
+
+
+@asynccontextmanager
+async def open_client(env: Env, plan: Plan, name: str, *, token: str = "") -> AsyncIterator[Client]:
+    """A running client for the length of the block."""
+    client = Client(env, plan, name, token=token)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        try:
+            yield client
+        finally:
+            nursery.cancel_scope.cancel()

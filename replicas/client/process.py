@@ -1,0 +1,219 @@
+"""The client process: a client that records what it receives, feeds its sinks, keeps figures, and answers for itself.
+
+What is acknowledged is what recording and sinks hold: after a kill nothing is missing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from replicas.client.client import Client
+from replicas.client.recorder import Recorder
+from replicas.client.statistics import ClientStats
+from replicas.connectors.sink import Sink
+from replicas.connectors.sink_registry import open_sink
+from replicas.link.incarnation import claim
+from replicas.producer.server import Bystander, Injector, Server
+from spe.log.recording import client_folder
+from spe.plan.delays import ReplayEpoch
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Boundary
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+
+#: Switches kept for the summary, the newest ones: a status must fit into a control frame.
+SWITCHES_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A change of the producer that a channel is read from.
+
+    Attributes:
+      silence_us: from the last arrival of the old one to the first of the new one.
+      at_us: wall time of the latter.
+    """
+
+    channel: str
+    before: str
+    after: str
+    silence_us: int
+    at_us: int
+
+
+class SwitchWatch:
+    """Notices, change by change, when a channel's producer has become another one.  Pure."""
+
+    def __init__(self) -> None:
+        self._last: dict[Channel, tuple[str, int]] = {}
+        self.switches: list[Switch] = []
+        self.counts: dict[Channel, int] = {}
+
+    def arrived(self, channel: Channel, producer: str | None, now_us: int) -> None:
+        if producer is None:
+            return
+        before = self._last.get(channel)
+        if before is not None and before[0] != producer:
+            self.counts[channel] = self.counts.get(channel, 0) + 1
+            self.switches.append(Switch(str(channel), before[0], producer, now_us - before[1], now_us))
+            del self.switches[:-SWITCHES_KEPT]
+        self._last[channel] = (producer, now_us)
+
+
+class ClientProcess(Bystander):
+    """Runs one client of the plan.
+
+    Args:
+      env: its storage takes the recording (folder ``clients/NAME``).
+      sinks_root: folder that relative sink paths start from.
+      epochs: relates tuple time to wall time, per output stream; for the delays.
+      address: where we answer for ourselves (status, faults); None: nowhere.
+      record: whether to record; without it a restart begins at the end of what the sinks hold, or at the beginning.
+      tap: called with each change as well.
+      injector: makes faults happen in this process, for experiments.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        name: str,
+        *,
+        token: str = "",
+        sinks_root: Path | None = None,
+        epochs: Mapping[str, ReplayEpoch] | None = None,
+        address: str | None = None,
+        record: bool = True,
+        tap: Callable[[Change], None] | None = None,
+        injector: Injector | None = None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._address = address
+        self._injector = injector
+        self.client = Client(env, plan, name, token=token)
+        self.who = self.client.name
+        channels = self.client.channels
+        schemas = {c: plan.query.schema_of(c.stream) for c in channels}
+        self._stats = {c: ClientStats([c], epoch=(epochs or {}).get(c.stream)) for c in channels}
+        self._watch = SwitchWatch()
+        self._recorder = Recorder(env.storage, client_folder(name), schemas) if record else None
+        root = sinks_root if sinks_root is not None else Path()
+        self._sinks: list[Sink] = [
+            open_sink({**s, "path": str(root / str(s["path"]))}, schemas) for s in self.client.plan.sinks
+        ]
+        self._tap = tap
+        self._inputs = {i.channel: i for i in self.client.inputs}
+        if self._sinks:
+            self.client.safe = lambda channel: min(s.position(channel) for s in self._sinks)
+        self._goes_on()
+
+    def _goes_on(self) -> None:
+        """A restarted client asks for what follows the shortest of its recording and its sinks."""
+        for one in self.client.inputs:
+            known = [s.position(one.channel) for s in self._sinks]
+            if self._recorder is not None:
+                position, frontier = self._recorder.position(one.channel)
+                known.append(position)
+                one.port.frontier = frontier
+            one.port.position = min(known, default=0)
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Takes changes until cancelled; ``task_status`` gets the address where we answer ("" where nowhere).
+
+        Raises:
+          LogFull, OSError: the recording or a sink cannot be written.
+        """
+        try:
+            self.client.me.incarnation = await claim(self._env, client_folder(self.client.plan.name) / "incarnation")
+            async with trio.open_nursery() as nursery:
+                address = ""
+                if self._address is not None:
+                    server = Server(self._env, self._plan, self.client.me, self)
+                    address = await nursery.start(self._env.network.serve, self._address, server.handle)
+                await nursery.start(self.client.run)
+                nursery.start_soon(self._take)
+                task_status.started(address)
+        finally:
+            self.close()
+
+    async def _take(self) -> None:
+        """Takes changes one by one; sinks wait for their disk off the event loop."""
+        compute = self._env.compute
+        async for change in self.client.changes():
+            self._note(change)
+            if self._sinks:
+                await compute.run(lambda c=change: self._write(c))  # type: ignore[misc]
+        await compute.run(self._commit)
+
+    def _note(self, change: Change) -> None:
+        one = self._inputs[change.channel]
+        self._stats[change.channel].apply(change)
+        self._watch.arrived(change.channel, one.main.producer if one.main is not None else None, change.arrived_us)
+        self._stats[change.channel].switched(change.channel, self._watch.counts.get(change.channel, 0))
+        if self._recorder is not None:
+            new = _after(change, self._recorder.position(change.channel)[0])
+            if new is not None:
+                self._recorder.write(new)
+        if self._tap is not None:
+            self._tap(change)
+
+    def _write(self, change: Change) -> None:
+        for sink in self._sinks:
+            sink.write(change)
+
+    def _commit(self) -> None:
+        for sink in self._sinks:
+            sink.commit()
+
+    def close(self) -> None:
+        """Makes everything taken safe; once."""
+        if self._recorder is not None:
+            self._recorder.close()
+        for sink in self._sinks:
+            sink.close()
+        self.client.safe = None
+        self._sinks, self._recorder = [], None
+
+    # --- answering for ourselves (replicas.serving.Service) ---
+
+    def status(self) -> Mapping[str, Any]:
+        now = self._env.clock.wall_us()
+        reads = {c["channel"]: c for c in self.client.status()["channels"]}
+        channels = []
+        for one in self._stats.values():
+            for figures in one.to_status(now):
+                channels.append({**figures, "producer": reads[str(figures["channel"])]["producer"]})
+        switches = [
+            {"channel": s.channel, "before": s.before, "after": s.after, "silence_us": s.silence_us, "at_us": s.at_us}
+            for s in self._watch.switches
+        ]
+        return {
+            "kind": "client",
+            "name": self.client.name,
+            "incarnation": self.client.me.incarnation,
+            "channels": channels,
+            "switches": switches,
+        }
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+def _after(change: Change, position: int) -> Change | None:
+    """The part of a change that a recording up to ``position`` does not have."""
+    element = change.element
+    if isinstance(element, Batch) and element.kind is Kind.STABLE and element.from_id < position:
+        if element.upto_id <= position:
+            return None
+        return Change(change.channel, element.after(position), change.arrived_us)
+    if isinstance(element, Boundary) and element.kind is Kind.STABLE and element.upto_id < position:
+        return None
+    return change

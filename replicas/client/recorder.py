@@ -1,0 +1,205 @@
+"""What a client received and when, kept for the report: per channel a folder of segments, appended to only.
+
+``spe.log.recording`` says what lies there and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+
+from replicas.comparison import ChannelRows
+from spe.errors import LogFull
+from spe.log.format import Segment, encode_header, encode_record
+from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
+from spe.log.recovery import live_segments
+from spe.runtime.env import AppendFile, Storage
+from spe.stream.batch import Batch, Boundary, Element, Rows, Undo, concat_rows
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
+
+#: A segment is left when it has grown past this; a reader holds one at a time.
+SEGMENT_BYTES: Final = 16 << 20
+
+
+class ChannelRecorder:
+    """Appends one channel's changes.  One writer at a time.
+
+    Opening reads the end of the last session to know how far it came.  If it held tentative tuples, an undo is
+    recorded first: who held them is gone.
+
+    Args:
+      folder: of the channel, below the storage's root.
+
+    Attributes:
+      position: id of the last stable tuple recorded, in this session or an earlier one.
+      frontier: largest stable boundary recorded.
+
+    Raises:
+      LogError: another process records here.
+      LogCorrupt: an earlier segment is damaged.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: PurePosixPath,
+        channel: Channel,
+        schema: Schema,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._schema = schema
+        self._segment_bytes = segment_bytes
+        self._file: AppendFile | None = None
+        self.channel = channel
+        self.position = 0
+        self.frontier = BEFORE_TIME
+        storage.lock(folder / "lock")
+        segments = live_segments(storage.list(folder))
+        self._epoch = segments[-1].epoch + 1 if segments else 1
+        self._sequence = segments[-1].first - 1 if segments else 0
+        self._continue(segments)
+
+    def _continue(self, segments: Sequence[Segment]) -> None:
+        """Reads backwards, segment by segment, until it is known how far the earlier sessions came."""
+        last: tuple[int, Element] | None = None
+        held: bool | None = None
+        for segment in reversed(segments):
+            records = list(scan_segment(self._storage, self._folder, segment))
+            if last is None and records:
+                self._sequence = records[-1].position.sequence
+            for record in reversed(records):
+                _, arrived_us, element = decode_recorded(record, self._schema, StringPool(), self._folder)
+                last = last or (arrived_us, element)
+                self._follow(element)
+                if isinstance(element, Batch | Undo) and held is None:
+                    held = isinstance(element, Batch) and element.kind is Kind.TENTATIVE
+                if held is not None and self.frontier > BEFORE_TIME:
+                    break
+            else:
+                continue
+            break
+        if held and last is not None:
+            self.write(Change(self.channel, Undo(self.position), last[0]))
+
+    def _follow(self, element: Element) -> None:
+        """Advances position and frontier by a stable element."""
+        if isinstance(element, Batch | Boundary) and element.kind is Kind.STABLE:
+            self.position = max(self.position, element.upto_id)
+            if isinstance(element, Boundary):
+                self.frontier = max(self.frontier, element.time)
+
+    def write(self, change: Change) -> None:
+        """Appends a change.
+
+        Raises:
+          LogFull: the disk refused it; what was written before can be read.
+        """
+        body = encode_recorded(change.arrived_us, change.element, self._schema)
+        sequence = self._sequence + 1
+        try:
+            file = self._file if self._file is not None else self._begin(sequence)
+            size = file.size()
+            try:
+                file.append(encode_record(sequence, body))
+            except OSError:
+                file.truncate(size)
+                raise
+        except OSError as error:
+            raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
+        self._sequence = sequence
+        self._follow(change.element)
+        if file.size() >= self._segment_bytes:
+            self.close()
+
+    def _begin(self, first: int) -> AppendFile:
+        segment = Segment(first, self._epoch)
+        file = self._storage.open(self._folder / segment.name)
+        file.truncate(0)  # a header that the disk cut short
+        file.append(encode_header(segment))
+        self._file = file
+        return file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Recorder:
+    """Records every change of a client, one folder per channel below ``folder``.
+
+    Args:
+      schemas: of each channel to be recorded.
+
+    Raises:
+      as :class:`ChannelRecorder`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: PurePosixPath,
+        schemas: Mapping[Channel, Schema],
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._channels = {
+            channel: ChannelRecorder(
+                storage, channel_folder(folder, channel), channel, schema, segment_bytes=segment_bytes
+            )
+            for channel, schema in schemas.items()
+        }
+
+    def write(self, change: Change) -> None:
+        """Appends a change.  Raises LogFull."""
+        self._channels[change.channel].write(change)
+
+    def position(self, channel: Channel) -> tuple[int, int]:
+        """(last stable id, stable frontier) recorded: where a restarted client may go on."""
+        one = self._channels[channel]
+        return one.position, one.frontier
+
+    def close(self) -> None:
+        for one in self._channels.values():
+            one.close()
+
+
+def read_recording(
+    storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
+) -> Iterator[Change]:
+    """The changes of one channel, in order of arrival.  As ``spe.log.recording.read_recorded``."""
+    stream, _, partition = folder.name.rpartition(".")
+    channel = Channel(StreamId(stream), int(partition))
+    for _, arrived_us, element in read_recorded(storage, folder, schema, pool):
+        yield Change(channel, element, arrived_us)
+
+
+def stable_rows(changes: Iterable[Change], schema: Schema) -> ChannelRows:
+    """Ids and rows of one channel's stable tuples as they came: repeated ones and all, for the comparison."""
+    batches = [
+        c.element for c in changes if isinstance(c.element, Batch) and c.element.kind is Kind.STABLE and len(c.element)
+    ]
+    if not batches:
+        return np.empty(0, np.int64), Rows.empty(schema)
+    return np.concatenate([b.row_ids() for b in batches]), concat_rows([b.rows for b in batches])
+
+
+def recorded_stable(
+    storage: Storage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]
+) -> dict[Channel, ChannelRows]:
+    """The stable tuples of every channel of a client's folder: what ``compare`` takes.  Raises LogCorrupt."""
+    return {
+        channel: stable_rows(read_recording(storage, channel_folder(folder, channel), schema), schema)
+        for channel, schema in schemas.items()
+    }

@@ -1,0 +1,161 @@
+"""What a client experienced, per channel: counts, delay of new tuples, gaps.  Pure; fed with every change.
+
+*Delay_new* is DPC's: of each tuple that is new, the wall time from its creation to its first receipt.  New is
+what lies, in tuple time, beyond everything received before in either kind, boundaries included.  So corrections do not
+count, nor do the tuples of a failed stream that come late into a time that was already answered for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spe.plan.delays import ReplayEpoch
+from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+
+class ChannelStats:
+    """The figures of one channel.
+
+    Args:
+      epoch: relates tuple time to wall time; None: it cannot be said (a replay at full speed), delays stay None.
+      skip_us: delays and gaps are not counted until this long after the first arrival: a starting cluster is late
+        without having failed (as in the evaluation of DPC).
+
+    Attributes:
+      stable_count, tentative_count: tuples received of each kind.
+      undone_count: tentative tuples taken back.
+      tentative_held: tentative tuples that are not taken back (yet).
+      position: id of the last stable tuple.
+      frontier: largest stable boundary.
+      delay_us, delay_max_us: Delay_new of the latest new tuples, and the largest; None before there was one.
+      gap_max_us: longest time between two arrivals of anything, tuples or boundary.
+      stable_gap_max_us: the same of stable arrivals only.
+      last_arrival_us: wall time of the latest arrival of either kind; None before the first.
+      switches: changes of the producer, if whoever knows tells.
+    """
+
+    def __init__(self, channel: Channel, *, epoch: ReplayEpoch | None = None, skip_us: int = 0) -> None:
+        self.channel = channel
+        self.stable_count = 0
+        self.tentative_count = 0
+        self.undone_count = 0
+        self.tentative_held = 0
+        self.position = 0
+        self.frontier = BEFORE_TIME
+        self.delay_us: int | None = None
+        self.delay_max_us: int | None = None
+        self.gap_max_us = 0
+        self.stable_gap_max_us = 0
+        self.last_arrival_us: int | None = None
+        self.switches = 0
+        self._epoch = epoch
+        self._skip_us = skip_us
+        self._counts_from_us: int | None = None
+        self._stable_arrival_us: int | None = None
+        #: Everything below is received, in one kind or the other; tuple time.
+        self._seen = BEFORE_TIME
+
+    @property
+    def ended(self) -> bool:
+        return self.frontier >= END_OF_TIME
+
+    def apply(self, change: Change) -> None:
+        """Takes a change of this channel, in order of arrival."""
+        element = change.element
+        if isinstance(element, Undo):
+            self.undone_count += self.tentative_held
+            self.tentative_held = 0
+        elif isinstance(element, Batch | Boundary):
+            self._arrived(change.arrived_us, element.kind)
+            if isinstance(element, Batch):
+                self._count(element)
+                self._measure(element, change.arrived_us)
+            self._advance(element)
+
+    def _arrived(self, now: int, kind: Kind) -> None:
+        if self._counts_from_us is None:
+            self._counts_from_us = now + self._skip_us
+        self.gap_max_us = max(self.gap_max_us, self._gap(self.last_arrival_us, now))
+        self.last_arrival_us = now
+        if kind is Kind.STABLE:
+            self.stable_gap_max_us = max(self.stable_gap_max_us, self._gap(self._stable_arrival_us, now))
+            self._stable_arrival_us = now
+
+    def _gap(self, since: int | None, now: int) -> int:
+        """The part of a silence that counts."""
+        if since is None or self._counts_from_us is None or self.ended:
+            return 0
+        return max(0, now - max(since, self._counts_from_us))
+
+    def _count(self, batch: Batch) -> None:
+        if batch.kind is Kind.STABLE:
+            self.stable_count += len(batch)
+        else:
+            self.tentative_count += len(batch)
+            self.tentative_held += len(batch)
+
+    def _measure(self, batch: Batch, now: int) -> None:
+        """The first new tuple of a batch is the one that waited longest: times ascend."""
+        at = int(batch.rows.time.searchsorted(self._seen))
+        if self._epoch is None or at == len(batch) or self._counts_from_us is None or now < self._counts_from_us:
+            return
+        self.delay_us = now - self._epoch.created_us(int(batch.rows.time[at]))
+        self.delay_max_us = max(self.delay_us, self.delay_max_us if self.delay_max_us is not None else self.delay_us)
+
+    def _advance(self, element: Batch | Boundary) -> None:
+        if isinstance(element, Boundary):
+            self._seen = max(self._seen, element.time)
+        elif len(element):
+            self._seen = max(self._seen, int(element.rows.time[-1]) + 1)
+        if element.kind is Kind.STABLE:
+            self.position = max(self.position, element.upto_id)
+            if isinstance(element, Boundary):
+                self.frontier = max(self.frontier, element.time)
+
+    def to_status(self, now_us: int | None = None) -> dict[str, object]:
+        """Plain values for a status line.
+
+        Args:
+          now_us: wall time; with it the silence that still lasts counts as a gap.
+        """
+        gap, stable_gap = self.gap_max_us, self.stable_gap_max_us
+        if now_us is not None:
+            gap = max(gap, self._gap(self.last_arrival_us, now_us))
+            stable_gap = max(stable_gap, self._gap(self._stable_arrival_us, now_us))
+        return {
+            "channel": str(self.channel),
+            "stable": self.stable_count,
+            "tentative": self.tentative_count,
+            "undone": self.undone_count,
+            "switches": self.switches,
+            "position": self.position,
+            "frontier": self.frontier,
+            "held": self.tentative_held > 0,
+            "delay_us": self.delay_us,
+            "delay_max_us": self.delay_max_us,
+            "gap_max_us": gap,
+            "stable_gap_max_us": stable_gap,
+            "last_arrival_us": self.last_arrival_us,
+            "ended": self.ended,
+        }
+
+
+class ClientStats:
+    """The figures of all channels of a client.  Arguments as of :class:`ChannelStats`."""
+
+    def __init__(self, channels: Iterable[Channel], *, epoch: ReplayEpoch | None = None, skip_us: int = 0) -> None:
+        self.channels = {c: ChannelStats(c, epoch=epoch, skip_us=skip_us) for c in channels}
+
+    def apply(self, change: Change) -> None:
+        self.channels[change.channel].apply(change)
+
+    def switched(self, channel: Channel, switches: int) -> None:
+        """Says how often the channel's producer has changed so far."""
+        self.channels[channel].switches = switches
+
+    def to_status(self, now_us: int | None = None) -> list[dict[str, object]]:
+        return [one.to_status(now_us) for one in self.channels.values()]

@@ -1,0 +1,147 @@
+"""CSV: a file with or without a header, or lines as they come."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TextIO
+
+from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from replicas.connectors.text_columns import CellFormat, ColumnsOfCells
+from spe.errors import SpeError
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
+
+
+class CsvRows:
+    """CSV rows to chunks.
+
+    Options (``reader``): ``delimiter`` (","), ``quote`` ('"'), ``header`` (true), ``columns`` (attribute -> header
+    name, or number from 0 where there is no header; default: by the attribute's own name, or in schema order),
+    ``null`` (text or list of texts, default empty), ``timestamps`` (iso, s, ms, us, ns).
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._mapping: Mapping[str, Any] = reader.get("columns") or {}
+        self._cells = ColumnsOfCells(schema, time, CellFormat.of(reader))
+        self._delimiter = str(reader.get("delimiter", ","))
+        self._quote = str(reader.get("quote", '"'))
+        #: Which cell each attribute is in, and how many cells a row has (None: enough); the header may set both.
+        self._places = self._by_number()
+        self._width: int | None = None
+
+    def reader(self, lines: Iterable[str]) -> Any:
+        try:
+            return csv.reader(lines, delimiter=self._delimiter, quotechar=self._quote, strict=True)
+        except TypeError as error:
+            raise SpeError(f"reader.delimiter, reader.quote: {error}") from error
+
+    def _by_number(self) -> list[int]:
+        places = []
+        for i, attribute in enumerate(self._schema):
+            place = self._mapping.get(attribute.name, i)
+            places.append(place if isinstance(place, int) else i)
+        return places
+
+    def use_header(self, names: Sequence[str], where: str) -> None:
+        """Finds each attribute's cell by the header.  Raises SpeError naming the columns that are missing."""
+        found = {name.strip(): i for i, name in enumerate(names)}
+        wanted = {a.name: self._mapping.get(a.name, a.name) for a in self._schema}
+        missing = sorted(str(w) for w in wanted.values() if not isinstance(w, int) and w not in found)
+        if missing:
+            raise SpeError(f"{where}: no column {', '.join(missing)}; the header has: {', '.join(found)}")
+        self._places = [w if isinstance(w, int) else found[w] for w in wanted.values()]
+        self._width = len(names)
+
+    def chunk(self, first: int, rows: Sequence[tuple[int, list[str] | str]]) -> Chunk:
+        """
+        Args:
+          first: number of the first row.
+          rows: line number, and the cells or why this is no CSV.
+        """
+        least, most = max(self._places, default=-1) + 1, self._width
+        bad: dict[int, str] = {}
+        cells: list[list[str]] = []
+        for i, (_, row) in enumerate(rows):
+            if isinstance(row, list) and least <= len(row) and (most is None or len(row) == most):
+                cells.append(row)
+                continue
+            bad[i] = row if isinstance(row, str) else f"expected {most or least} cells, got {len(row)}"
+            cells.append([""] * least)
+        by_place = list(zip(*(r[:least] for r in cells) if bad or most is None else cells))
+        return self._cells.chunk(
+            first,
+            [by_place[p] for p in self._places],
+            [line for line, _ in rows],
+            lambda i: "" if isinstance(rows[i][1], str) else self._delimiter.join(rows[i][1]),
+            StringDictionary(),
+            bad,
+        )
+
+
+def numbered(rows: Any) -> Iterator[tuple[int, list[str] | str]]:
+    """What a csv.reader reads: line number, and the cells or why this is no CSV.  Blank lines are no rows."""
+    while True:
+        try:
+            for row in rows:
+                if row:
+                    yield rows.line_num, row
+            return
+        except csv.Error as error:
+            yield rows.line_num, f"no CSV: {error}"
+
+
+class CsvReplay(Replay):
+    """A CSV file.
+
+    Options: those of :class:`CsvRows`, and ``path``.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._path = str(reader["path"])
+        self._header = bool(reader.get("header", True))
+        self._rows = CsvRows(schema, time, reader)
+
+    def chunks(self, skip: int) -> Iterator[Chunk]:
+        with open_text(self._path) as file:
+            rows = self._rows.reader(file)
+            if self._header:
+                try:
+                    self._rows.use_header(next(rows, []), self._path)
+                except csv.Error as error:
+                    raise SpeError(f"{self._path}:1: the header is no CSV: {error}") from None
+            lines = numbered(rows)
+            first = sum(1 for _ in islice(lines, skip))
+            while taken := list(islice(lines, CHUNK_ROWS)):
+                yield self._rows.chunk(first, taken)
+                first += len(taken)
+
+
+class CsvLines:
+    """CSV from a live stream: one row per line, no header."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._rows = CsvRows(schema, time, reader)
+
+    def chunk(self, first: int, lines: list[str]) -> Chunk:
+        rows: list[tuple[int, list[str] | str]] = []
+        for line in lines:
+            # One reader per line, so that an open quote spoils its own line only.
+            rows += [(first + len(rows) + 1, row) for _, row in numbered(self._rows.reader([line]))]
+        return self._rows.chunk(first, rows)
+
+
+def open_text(path: str) -> TextIO:
+    """Opens a file as UTF-8, with or without a byte order mark.
+
+    What is no UTF-8 comes through as lone surrogates, which make their row malformed instead of stopping the file.
+
+    Raises:
+      SpeError: it cannot be read; names it.
+    """
+    try:
+        return open(path, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    except OSError as error:
+        raise SpeError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,276 @@
+"""Generated rows: a pure function of seed, start and row number.
+
+Random numbers come from a hash of (seed, attribute, row number), not from a sequential generator: so any row can be
+made without those before it, a restart goes on anywhere, and no cutting into chunks changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from replicas.connectors.generator_options import duration_of, positive, timestamp_of
+from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from spe.errors import SpeError
+from spe.plan.generators import GENERATORS
+from spe.stream.batch import Column, Int64Array
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.strings import StringDictionary
+
+Float64Array = npt.NDArray[np.float64]
+
+#: Distinct clients of ``pages``.
+_CLIENTS: Final = 251
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Draw:
+    """Random numbers by row number.  Each attribute uses a ``lane`` of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def bits(self, lane: int, index: Int64Array) -> npt.NDArray[np.uint64]:
+        """64 random bits per row (splitmix64 of a counter)."""
+        key = np.uint64((self._seed * 0xD1342543DE82EF95 + lane * 0xDA942042E4DD58B5 + 1) % 2**64)
+        x = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN ^ key
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        return x
+
+    def uniform(self, lane: int, index: Int64Array) -> Float64Array:
+        """In [0, 1)."""
+        return (self.bits(lane, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def below(self, lane: int, index: Int64Array, n: int) -> Int64Array:
+        """Integers in [0, n)."""
+        return (self.bits(lane, index) % np.uint64(n)).astype(np.int64)
+
+
+class Keys:
+    """Numbers 0 … count − 1, number r in proportion to (r + 1) ** −skew."""
+
+    def __init__(self, count: int, skew: float) -> None:
+        weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
+        self._cumulative: Float64Array = np.cumsum(weights) / weights.sum()
+
+    def pick(self, uniform: Float64Array) -> Int64Array:
+        found = self._cumulative.searchsorted(uniform, side="right")
+        return np.minimum(found, len(self._cumulative) - 1).astype(np.int64)
+
+
+class GeneratorReplay(Replay):
+    """Row i has event time start + i / rate, squeezed into its burst, less its own part of the disorder.
+
+    Options (``reader``): ``generator`` (name), ``rate`` (rows per second of event time), ``seed``, ``keys``, ``skew``
+    (Zipf exponent), ``disorder`` (duration: each event time lies up to this much earlier), ``burst`` (duration: what
+    would come within it comes in its first quarter), ``duration`` or ``count`` (without either it never ends),
+    ``start`` (ISO timestamp or microseconds).
+
+    Args:
+      schema: of the stream; ``rows`` fills any, the other generators have their own.
+      time: attribute that holds the event time.
+      start_us: event time of row 0 where ``start`` is not given: the moment of the first start, from the log.
+
+    Raises:
+      SpeError: an option makes no sense.
+    """
+
+    def __init__(
+        self, reader: Mapping[str, Any], start_us: int | None, schema: Schema, time: str | None = None
+    ) -> None:
+        name = str(reader.get("generator"))
+        if name not in GENERATORS:
+            raise SpeError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}")
+        kind = GENERATORS[name]
+        self._rate = positive(reader, "rate", 1000.0)
+        keys = round(positive(reader, "keys", max(kind.keys, 1)))
+        skew = float(reader.get("skew", kind.skew))
+        self._disorder_us = duration_of(reader.get("disorder", 0))
+        self._burst_us = duration_of(reader.get("burst", 0))
+        self._count = _count(reader, self._rate)
+        start = reader.get("start")
+        self.origin_us = timestamp_of(start) if start is not None else start_us
+        self._draw = Draw(int(reader.get("seed", 0)))
+        #: Place of the attribute that is the event time; None: it is none of the attributes.
+        self._time_at: int | None = 0
+        if kind.schema is None:
+            self._time_at = None if time is None else schema.index(time)
+            others = [a for at, a in enumerate(schema) if at != self._time_at]
+            self._make = _rows(self._draw, keys, skew, others)
+        else:
+            self._make = _MAKERS[name](self._draw, keys, skew, self._rate)
+
+    def chunks(self, skip: int) -> Iterator[Chunk]:
+        if self.origin_us is None:
+            raise SpeError("a generator without a `start` begins when it is started: give one, or read its log")
+        # A chunk spans at most a second of event time, so that a slow generator is not made far ahead.
+        rows = max(1, min(CHUNK_ROWS, int(self._rate)))
+        at = skip
+        while self._count is None or at < self._count:
+            stop = at + rows if self._count is None else min(at + rows, self._count)
+            index = np.arange(at, stop, dtype=np.int64)
+            events = self._events(index, self.origin_us)
+            columns = list(self._make(index))
+            if self._time_at is not None:
+                columns.insert(self._time_at, Column(events))
+            yield Chunk(at, stop - at, events, tuple(columns), [])
+            at = stop
+
+    def _events(self, index: Int64Array, start_us: int) -> Int64Array:
+        if self._rate.is_integer():
+            events = start_us + index * 1_000_000 // int(self._rate)
+        else:
+            events = start_us + np.floor(index * (1e6 / self._rate)).astype(np.int64)
+        if self._burst_us:
+            events -= (events - start_us) % self._burst_us * 3 // 4
+        if self._disorder_us:
+            events -= self._draw.below(0, index, self._disorder_us)
+        return events
+
+
+def _sequence(draw: Draw, _keys: int, _skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    return lambda index: (Column(index), Column(draw.uniform(1, index)))
+
+
+def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        cents = 100 + draw.below(2, index, 19_900)
+        return (
+            Column(picker.pick(draw.uniform(1, index))),
+            Column(cents / 100.0),
+            Column(1 + draw.below(3, index, 10)),
+        )
+
+    return make
+
+
+def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        sensor = picker.pick(draw.uniform(1, index))
+        level = 10.0 + 10.0 * draw.uniform(2, sensor)
+        noise = draw.uniform(3, index) + draw.uniform(4, index) - 1.0
+        valid = draw.below(5, index, 100) > 0
+        values = np.where(valid, level + noise, 0.0)
+        return Column(sensor), Column(values, None if valid.all() else valid)
+
+    return make
+
+
+def _pages(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker = Keys(keys, skew)
+    urls = StringDictionary(f"/page/{i}" for i in range(keys))
+    clients = StringDictionary(f"10.0.0.{i}" for i in range(_CLIENTS))
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        url = picker.pick(draw.uniform(1, index)).astype(np.int32)
+        client = draw.below(2, index, _CLIENTS).astype(np.int32)
+        return Column(url, None, urls), Column(client, None, clients)
+
+    return make
+
+
+class _Incidents:
+    """Where cars crawl, and when: the same for all seeds, so that streams of locations and of reports agree.
+
+    Each segment has one with probability ``SHARE`` in each stretch of ``LASTS_S`` seconds of event time.
+    """
+
+    LASTS_S: Final = 10
+    SHARE: Final = 0.05
+
+    def __init__(self, segments: int) -> None:
+        self._segments = segments
+        self._draw = Draw(0)
+
+    def at(self, segment: Int64Array, stretch: Int64Array) -> npt.NDArray[np.bool_]:
+        return self._draw.uniform(1, stretch * self._segments + segment) < self.SHARE
+
+    def one_of(self, uniform: Float64Array, stretch: Int64Array) -> Int64Array:
+        """A segment that has one, for each row; -1: none has."""
+        found = np.full(len(stretch), -1, np.int64)
+        for one in np.unique(stretch):
+            rows = stretch == one
+            where = np.flatnonzero(self.at(np.arange(self._segments), np.full(self._segments, one)))
+            if len(where):
+                found[rows] = where[(uniform[rows] * len(where)).astype(np.int64)]
+        return found
+
+
+def _stretch(index: Int64Array, rate: float) -> Int64Array:
+    return np.floor(index / (rate * _Incidents.LASTS_S)).astype(np.int64)
+
+
+def _locations(draw: Draw, keys: int, skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    picker, incidents = Keys(keys, skew), _Incidents(keys)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        segment = picker.pick(draw.uniform(1, index))
+        stuck = incidents.at(segment, _stretch(index, rate))
+        free = 60 + draw.below(2, segment, 60) + draw.below(3, index, 21) - 10
+        speed = np.where(stuck, draw.below(4, index, 15), free).astype(np.float64)
+        return Column(draw.below(5, index, 100_000)), Column(segment), Column(speed)
+
+    return make
+
+
+def _reports(draw: Draw, keys: int, _skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    incidents = _Incidents(keys)
+
+    def make(index: Int64Array) -> tuple[Column, ...]:
+        true = incidents.one_of(draw.uniform(1, index), _stretch(index, rate))
+        false = (draw.below(2, index, 10) == 0) | (true < 0)
+        segment = np.where(false, draw.below(3, index, keys), true)
+        return Column(segment), Column(draw.below(4, index, 100_000))
+
+    return make
+
+
+def _rows(
+    draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute]
+) -> Callable[[Int64Array], tuple[Column, ...]]:
+    """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
+    picker = Keys(keys, skew)
+    texts = StringDictionary(f"value {i}" for i in range(keys))
+
+    def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:
+        drawn = picker.pick(draw.uniform(2 * lane, index))
+        valid = draw.below(2 * lane + 1, index, 100) > 0 if attribute.nullable else None
+        if valid is not None and valid.all():
+            valid = None
+        match attribute.type:
+            case AttributeType.STRING:
+                return Column(drawn.astype(np.int32), valid, texts)
+            case AttributeType.FLOAT64:
+                return Column(drawn / 4.0, valid)
+            case AttributeType.BOOL:
+                return Column(drawn % 2 == 0, valid)
+            case _:
+                return Column(drawn, valid)
+
+    return lambda index: tuple(column(lane, a, index) for lane, a in enumerate(attributes, 1))
+
+
+_MAKERS: Final[Mapping[str, Callable[[Draw, int, float, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
+    "sequence": _sequence,
+    "orders": _orders,
+    "readings": _readings,
+    "pages": _pages,
+    "locations": _locations,
+    "incidents": _reports,
+}
+
+
+def _count(reader: Mapping[str, Any], rate: float) -> int | None:
+    if reader.get("count") is not None:
+        return int(reader["count"])
+    if reader.get("duration") is not None:
+        return round(duration_of(reader["duration"]) * rate / 1e6)
+    return None

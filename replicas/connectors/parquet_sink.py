@@ -1,0 +1,241 @@
+"""Changes as Parquet: a folder per stream, in it part files that appear when they are complete.
+
+A part's name says how far it reaches: PARTITION-NUMBER-POSITION.parquet, and ``-tentative`` before the suffix when it
+ends in tentative tuples that it does not undo.  So a restart needs no other state, and a crash leaves readable parts
+and one hidden file, which the next start removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
+from spe.errors import ConfigError, LogCorrupt
+from spe.stream.batch import Column, concat_rows
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.schema import AttributeType, Schema
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
+    raise ConfigError(["Parquet needs pyarrow: install tentative-spe[parquet]"]) from error
+
+#: Rows in a row group: what is held in memory per channel, and what a reader loads at least.
+GROUP_ROWS: Final = 64_000
+#: A part is complete at this size, …
+PART_ROWS: Final = 2_000_000
+#: … or when it has been open for this long (arrival time): acknowledgements wait for it.
+PART_US: Final = 10_000_000
+
+_NAME: Final = re.compile(r"(\d{4,})-(\d{8,})-(\d+)(-tentative)?\.parquet")
+
+_TYPES: Final[Mapping[AttributeType, Any]] = {
+    AttributeType.INT64: pa.int64(),
+    AttributeType.FLOAT64: pa.float64(),
+    AttributeType.BOOL: pa.bool_(),
+    AttributeType.STRING: pa.string(),
+    AttributeType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+def arrow_schema(schema: Schema, mode: str) -> Any:
+    """Columns of a part: what the sink adds, then the attributes."""
+    fields = [
+        pa.field("_partition", pa.int32(), nullable=False),
+        pa.field("_id", pa.int64(), nullable=False),
+        pa.field("_time", _TYPES[AttributeType.TIMESTAMP], nullable=mode == CORRECTIONS),
+    ]
+    if mode == CORRECTIONS:
+        fields = [
+            pa.field("_kind", pa.string(), nullable=False),
+            pa.field("_tentative", pa.bool_(), nullable=False),
+            *fields,
+        ]
+    fields += [pa.field(a.name, _TYPES[a.type], nullable=a.nullable or mode == CORRECTIONS) for a in schema]
+    return pa.schema(fields)
+
+
+def arrow_array(column: Column, type_: AttributeType) -> Any:
+    """An Arrow array of a column; numbers by their buffers, strings per distinct text."""
+    mask = None if column.valid is None else ~column.valid
+    if type_ is AttributeType.STRING:
+        assert column.dictionary is not None
+        codes, places = np.unique(column.values, return_inverse=True)
+        texts = pa.array(column.dictionary.texts().take(codes), pa.string())
+        return texts.take(pa.array(places, pa.int32(), mask=mask))
+    if type_ is AttributeType.TIMESTAMP:
+        return pa.array(column.values, pa.int64(), mask=mask).view(_TYPES[type_])
+    return pa.array(column.values, _TYPES[type_], mask=mask)
+
+
+class ParquetSink:
+    """See the module.
+
+    Args:
+      folder: made if it does not exist; each stream gets a folder below it.
+      group_rows, part_rows: largest row group and part.
+      part_us: longest arrival time that a part stays open.
+
+    Raises:
+      LogCorrupt: an older part has other columns: another schema or mode was written here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schemas: Mapping[Channel, Schema],
+        mode: str,
+        *,
+        group_rows: int = GROUP_ROWS,
+        part_rows: int = PART_ROWS,
+        part_us: int = PART_US,
+    ) -> None:
+        self._channels = {
+            channel: _ChannelParts(folder / channel.stream, channel, schema, mode, group_rows, part_rows, part_us)
+            for channel, schema in schemas.items()
+        }
+
+    def position(self, channel: Channel) -> int:
+        return self._channels[channel].complete
+
+    def write(self, change: Change) -> None:
+        self._channels[change.channel].write(change)
+
+    def commit(self) -> None:
+        for parts in self._channels.values():
+            parts.complete_part()
+
+    def close(self) -> None:
+        self.commit()
+
+
+class _ChannelParts:
+    """The parts of one channel.
+
+    Attributes:
+      complete: last stable id in a part that is complete.
+    """
+
+    def __init__(
+        self, folder: Path, channel: Channel, schema: Schema, mode: str, group_rows: int, part_rows: int, part_us: int
+    ) -> None:
+        self._folder = folder
+        self._channel = channel
+        self._schema = schema
+        self._mode = mode
+        self._group_rows = group_rows
+        self._part_rows = part_rows
+        self._part_us = part_us
+        self._arrow_schema = arrow_schema(schema, mode)
+        self._entries: list[Entry] = []
+        self._buffered = 0
+        self._written = 0
+        self._writer: Any = None
+        self._began_us: int | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._number, self.complete, held = self._find_end()
+        self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
+        self._cursor = Cursor(mode, self.complete, held)
+        self._take(self._cursor.begin())
+
+    def _find_end(self) -> tuple[int, int, bool]:
+        """(number of the next part, last stable id, tentative tuples follow); removes what a crash left open."""
+        last, path = (0, 0, False), None
+        for name in os.listdir(self._folder):
+            if name.startswith(f".{self._channel.partition:04d}-") and name.endswith(".open"):
+                (self._folder / name).unlink()
+            match = _NAME.fullmatch(name)
+            if match is not None and int(match[1]) == self._channel.partition and int(match[2]) >= last[0]:
+                last, path = (int(match[2]) + 1, int(match[3]), match[4] is not None), self._folder / name
+        if path is not None and not pq.read_schema(path).equals(self._arrow_schema):
+            raise LogCorrupt(f"{path}: other columns than the {self._mode} sink of this stream writes")
+        return last
+
+    def write(self, change: Change) -> None:
+        self._take(self._cursor.take(change))
+        if self._written + self._buffered == 0:
+            return
+        if self._began_us is None:
+            self._began_us = change.arrived_us
+        if self._written + self._buffered >= self._part_rows or change.arrived_us - self._began_us >= self._part_us:
+            self.complete_part()
+
+    def _take(self, entry: Entry | None) -> None:
+        if entry is None:
+            return
+        self._entries.append(entry)
+        self._buffered += 1 if entry.batch is None else len(entry.batch)
+        if self._buffered >= self._group_rows:
+            self._write_groups()
+
+    def _write_groups(self) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._open_path, self._arrow_schema, compression="zstd")
+        tables = []
+        run: list[Entry] = []
+        for entry in self._entries:
+            if run and (entry.batch is None or run[0].batch is None or entry.batch.kind is not run[0].batch.kind):
+                tables.append(self._table(run))
+                run = []
+            run.append(entry)
+        tables.append(self._table(run))
+        self._writer.write_table(pa.concat_tables(tables), row_group_size=self._group_rows)
+        self._written += self._buffered
+        self._entries, self._buffered = [], 0
+
+    def _table(self, entries: list[Entry]) -> Any:
+        """The rows of inserts of one kind, or of one marker."""
+        batches = [e.batch for e in entries if e.batch is not None]
+        if batches:
+            ids = np.concatenate([b.row_ids() for b in batches])
+            rows = concat_rows([b.rows for b in batches])
+            attributes = [arrow_array(c, a.type) for a, c in zip(self._schema, rows.columns)]
+            time = pa.array(rows.time, pa.int64()).view(_TYPES[AttributeType.TIMESTAMP])
+        else:
+            ids = np.array([e.id for e in entries], np.int64)
+            attributes = [pa.nulls(len(ids), _TYPES[a.type]) for a in self._schema]
+            time = pa.nulls(len(ids), _TYPES[AttributeType.TIMESTAMP])
+        n = len(ids)
+        arrays = [pa.array(np.full(n, self._channel.partition, np.int32)), pa.array(ids), time, *attributes]
+        if self._mode == CORRECTIONS:
+            tentative = bool(batches) and batches[0].kind is Kind.TENTATIVE
+            arrays = [pa.repeat(entries[0].kind, n), pa.repeat(tentative, n), *arrays]
+        return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
+
+    def complete_part(self) -> None:
+        """Ends the open part: all its rows are on disk before its name appears."""
+        if self._entries:
+            self._write_groups()
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        with self._open_path.open("rb") as file:
+            os.fsync(file.fileno())
+        held = "-tentative" if self._cursor.held else ""
+        name = f"{self._channel.partition:04d}-{self._number:08d}-{self._cursor.position}{held}.parquet"
+        os.replace(self._open_path, self._folder / name)
+        _sync_folder(self._folder)
+        self._number += 1
+        self._open_path = self._folder / f".{self._channel.partition:04d}-{self._number:08d}.open"
+        self._written = 0
+        self._began_us = None
+        self.complete = self._cursor.position
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is safe when its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""What every reader hands over: some rows in columns, in order of arrival."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from spe.runtime.env import Env
+from spe.stream.batch import BoolArray, Column, Int64Array
+from spe.stream.strings import StringDictionary
+
+#: Rows that a reader takes at a time: past this a larger batch gains nothing.
+CHUNK_ROWS: Final = 8192
+
+
+class Malformed(NamedTuple):
+    """An input row that could not be understood.
+
+    Attributes:
+      line: where it is, from 1; for Parquet the row number.
+      reason: what was wrong and what was expected.
+      text: the beginning of the row as it came.
+    """
+
+    line: int
+    reason: str
+    text: str
+
+
+class Chunk:
+    """Rows as they came.
+
+    Attributes:
+      first: number of the first input row of this chunk, from 0.
+      taken: input rows that this chunk covers, malformed ones included.
+      places: shape (n,), the place within the chunk of each good row; None when all are good.
+      events: shape (n,), raw event times; None: the time of arrival.
+      columns: one per attribute, of length n; strings in dictionaries that nobody adds to any more, because a chunk
+        is made in another thread than the one that uses it.
+      malformed: the rows that are missing.
+    """
+
+    __slots__ = ("columns", "events", "first", "malformed", "places", "taken")
+
+    def __init__(
+        self,
+        first: int,
+        taken: int,
+        events: Int64Array | None,
+        columns: tuple[Column, ...],
+        malformed: list[Malformed],
+        places: Int64Array | None = None,
+    ) -> None:
+        self.first = first
+        self.taken = taken
+        self.events = events
+        self.columns = columns
+        self.malformed = malformed
+        self.places = places
+
+    def __len__(self) -> int:
+        return self.taken if self.places is None else len(self.places)
+
+    def consumed(self, count: int) -> int:
+        """Input rows of the whole reader that are done with once the first ``count`` good ones are."""
+        if count == len(self):
+            return self.first + self.taken
+        return self.first + (count if self.places is None else int(self.places[count]))
+
+    def select(self, mask: BoolArray) -> Chunk:
+        """Only the rows of ``mask``."""
+        places = np.flatnonzero(mask) if self.places is None else self.places[mask]
+        events = None if self.events is None else self.events[mask]
+        columns = tuple([c.select(mask) for c in self.columns])
+        return Chunk(self.first, self.taken, events, columns, self.malformed, places)
+
+    def before_malformed(self) -> Chunk:
+        """What comes before the first malformed row, which stays on its list; the rest was not taken."""
+        if self.places is None:  # its place is behind all rows: a line that was too long
+            return Chunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
+        gaps = np.flatnonzero(self.places != np.arange(len(self.places)))
+        n = int(gaps[0]) if len(gaps) else len(self.places)
+        events = None if self.events is None else self.events[:n]
+        return Chunk(self.first, n, events, self.slice(0, n), self.malformed[:1])
+
+    def in_dictionary(self, target: StringDictionary) -> Chunk:
+        """The same rows with all strings in ``target``."""
+        columns = tuple([c.in_dictionary(target) for c in self.columns])
+        return Chunk(self.first, self.taken, self.events, columns, self.malformed, self.places)
+
+    def slice(self, start: int, stop: int) -> tuple[Column, ...]:
+        """The columns of the good rows start … stop − 1."""
+        return tuple([c.slice(start, stop) for c in self.columns])
+
+
+class Replay(ABC):
+    """A reader that can be read again from any row: a file or a generator."""
+
+    #: Event time that the replay begins at, where that is known before the first row.
+    origin_us: int | None = None
+
+    @abstractmethod
+    def chunks(self, skip: int) -> Iterator[Chunk]:
+        """The input from row ``skip`` on.  Blocks on disk; run off the loop.
+
+        Raises:
+          SpeError: the input is missing, or is not what the configuration says; names it.
+        """
+
+
+class Live(ABC):
+    """A reader of something that happens once."""
+
+    @abstractmethod
+    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+        """Hands over rows as they come; returns when there will be no more.  ``accept`` waits when we are too fast."""

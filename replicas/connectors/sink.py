@@ -1,0 +1,280 @@
+"""Where a client's changes go: files that other programs read.
+
+Two modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative
+ones marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
+always holds the newest answer, and in the end the stable one.
+
+Sinks are synchronous and may block on the disk: run them off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import numpy as np
+
+from spe.errors import LogCorrupt
+from spe.stream.batch import Batch, RecDone, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.times import format_timestamp
+
+STABLE: Final = "stable"
+CORRECTIONS: Final = "corrections"
+MODES: Final = (STABLE, CORRECTIONS)
+
+#: Names that sinks add to the attributes.
+RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
+
+#: Arrival time between two syncs of a JSON lines file: what a power failure may take back.
+SYNC_US: Final = 1_000_000
+
+#: Bytes read at a time when a file is searched backwards for its last entries.
+_BLOCK: Final = 1 << 16
+
+
+class Sink(Protocol):
+    """A destination for the changes of some channels."""
+
+    def position(self, channel: Channel) -> int:
+        """Every stable tuple of the channel up to this id is safe here, also if the power fails now."""
+        ...
+
+    def write(self, change: Change) -> None:
+        """Takes a change; what is here already is passed over.  Raises OSError."""
+        ...
+
+    def commit(self) -> None:
+        """Makes everything taken so far safe and visible.  Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Commits and closes the files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one change adds to a sink.
+
+    Attributes:
+      kind: insert (``batch`` holds the tuples), undo (all with an id after ``id`` go) or done (a correction is
+        complete; ``id`` is the last stable one).
+    """
+
+    kind: str
+    id: int
+    batch: Batch | None = None
+
+
+class Cursor:
+    """Decides what of a channel's changes is new to a sink.  Pure.
+
+    Args:
+      position: last stable id that the sink holds.
+      held: whether tentative tuples follow it there.
+
+    Attributes:
+      position, held: the same, with everything returned so far written.
+    """
+
+    def __init__(self, mode: str, position: int = 0, held: bool = False) -> None:
+        self._mode = mode
+        self.position = position
+        self.held = held
+
+    def begin(self) -> Entry | None:
+        """Tentative tuples of an earlier session are withdrawn: whoever could have sent their undo forgot them."""
+        return self._undo() if self.held else None
+
+    def take(self, change: Change) -> Entry | None:
+        element = change.element
+        if isinstance(element, Batch):
+            if element.kind is Kind.STABLE:
+                return self._stable(element)
+            if self._mode == CORRECTIONS and len(element):
+                self.held = True
+                return Entry("insert", element.upto_id, element)
+        elif self._mode == CORRECTIONS:
+            if isinstance(element, Undo):
+                return self._undo() if self.held else None
+            if isinstance(element, RecDone):
+                return Entry("done", self.position)
+        return None
+
+    def _undo(self) -> Entry:
+        self.held = False
+        return Entry("undo", self.position)
+
+    def _stable(self, batch: Batch) -> Entry | None:
+        if batch.upto_id <= self.position:
+            return None
+        batch = batch.after(self.position)
+        self.position = batch.upto_id
+        return Entry("insert", batch.upto_id, batch) if len(batch) else None
+
+
+class JsonLinesSink:
+    """One JSON object per line; a file STREAM.PARTITION.jsonl per channel.
+
+    Stable: ``{"_id": 7, "_time": "…Z", attributes}``.  Corrections: ``"_kind"`` and ``"_tentative"`` as well; an undo
+    is ``{"_kind": "undo", "_id": 5}``, the end of a correction ``{"_kind": "done", "_id": 9}``.  Timestamps are ISO
+    8601 in UTC; floats that JSON cannot say are the strings "NaN", "Infinity", "-Infinity".
+
+    Args:
+      folder: made if it does not exist.
+      sync_us: arrival time between syncs.
+
+    Raises:
+      LogCorrupt: a file's last lines are not of this mode.
+    """
+
+    def __init__(self, folder: Path, schemas: Mapping[Channel, Schema], mode: str, *, sync_us: int = SYNC_US) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[Channel, _JsonLinesFile] = {}
+        try:
+            for channel, schema in schemas.items():
+                self._files[channel] = _JsonLinesFile(folder, channel, schema, mode, sync_us)
+        except BaseException:
+            self.close()
+            raise
+
+    def position(self, channel: Channel) -> int:
+        return self._files[channel].synced
+
+    def write(self, change: Change) -> None:
+        self._files[change.channel].write(change)
+
+    def commit(self) -> None:
+        for file in self._files.values():
+            file.commit()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class _JsonLinesFile:
+    def __init__(self, folder: Path, channel: Channel, schema: Schema, mode: str, sync_us: int) -> None:
+        self._schema = schema
+        self._mode = mode
+        self._sync_us = sync_us
+        self._path = folder / f"{channel.stream}.{channel.partition}.jsonl"
+        self._synced_us: int | None = None
+        self._cursor = Cursor(mode, *self._find_end())
+        self._file = self._path.open("ab")
+        if (entry := self._cursor.begin()) is not None:
+            self._append(entry)
+        self.synced = 0
+        self.commit()
+
+    def write(self, change: Change) -> None:
+        if (entry := self._cursor.take(change)) is not None:
+            self._append(entry)
+        now = change.arrived_us
+        if self._synced_us is None:
+            self._synced_us = now
+        elif now - self._synced_us >= self._sync_us:
+            self.commit()
+            self._synced_us = now
+
+    def _append(self, entry: Entry) -> None:
+        if entry.batch is None:
+            lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
+        else:
+            lines = json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
+        self._file.write(("\n".join(lines) + "\n").encode())
+        self._file.flush()
+
+    def commit(self) -> None:
+        if self.synced != self._cursor.position:
+            os.fsync(self._file.fileno())
+            self.synced = self._cursor.position
+
+    def close(self) -> None:
+        self.commit()
+        self._file.close()
+
+    def _find_end(self) -> tuple[int, bool]:
+        """(last stable id, tentative tuples follow) of what earlier sessions wrote; cuts a torn last line."""
+        if not self._path.exists():
+            return 0, False
+        held: bool | None = None
+        with self._path.open("r+b") as file:
+            for offset, line in _backwards(file):
+                if not line.endswith(b"\n"):
+                    file.truncate(offset)
+                    continue
+                try:
+                    id_, kind, tentative = self._parse(line)
+                except (ValueError, TypeError, KeyError) as error:
+                    raise LogCorrupt(f"{self._path} at offset {offset}: no line of a {self._mode} sink") from error
+                if held is None and kind != "done":
+                    held = tentative
+                if not tentative:
+                    return id_, bool(held)
+        return 0, bool(held)
+
+    def _parse(self, line: bytes) -> tuple[int, str, bool]:
+        """(id, kind, tentative) of a line."""
+        entry = json.loads(line)
+        if self._mode == STABLE:
+            if "_kind" in entry:
+                raise ValueError("a change, not a final tuple")
+            return int(entry["_id"]), "insert", False
+        kind = str(entry["_kind"])
+        return int(entry["_id"]), kind, kind == "insert" and bool(entry["_tentative"])
+
+
+def _backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) from the last line of a file to the first."""
+    at = file.seek(0, os.SEEK_END)
+    rest = b""
+    while at:
+        size = min(_BLOCK, at)
+        at -= size
+        file.seek(at)
+        lines = (file.read(size) + rest).splitlines(keepends=True)
+        rest = lines.pop(0) if at else b""
+        offset = at + len(rest) + sum(map(len, lines))
+        for line in reversed(lines):
+            offset -= len(line)
+            yield offset, line
+
+
+def json_lines(batch: Batch, schema: Schema, corrections: bool) -> list[str]:
+    """One line per tuple of a batch, as :class:`JsonLinesSink` writes them."""
+    names = ["_id", "_time", *schema.names]
+    cells: list[Sequence[Any]] = [batch.row_ids().tolist(), _iso(batch.rows.time.tolist())]
+    for attribute, column in zip(schema, batch.rows.columns):
+        values: list[Any] = column.to_list()
+        if attribute.type is AttributeType.TIMESTAMP:
+            values = _iso(values)
+        elif attribute.type is AttributeType.FLOAT64 and not np.isfinite(column.values).all():
+            values = [_finite(v) for v in values]
+        cells.append(values)
+    if corrections:
+        tentative = batch.kind is Kind.TENTATIVE
+        names = ["_kind", "_tentative", *names]
+        cells = [["insert"] * len(batch), [tentative] * len(batch), *cells]
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    return [encode(dict(zip(names, row))) for row in zip(*cells)]
+
+
+def _iso(values: Sequence[int | None]) -> list[str | None]:
+    return [None if v is None else format_timestamp(v) + "Z" for v in values]
+
+
+def _finite(value: float | None) -> float | str | None:
+    if value is None or np.isfinite(value):
+        return value
+    if np.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,143 @@
+"""Live lines: from producers over TCP, or from standard input; CSV or JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+import trio
+
+from replicas.connectors.csv import CsvLines
+from replicas.connectors.jsonl import JsonLines
+from replicas.connectors.reader import Chunk, Live, Malformed
+from spe.errors import LinkBroken, SpeError
+from spe.runtime.env import Env
+from spe.stream.schema import Schema
+
+#: One read; also about how much becomes one chunk.
+_READ_BYTES: Final = 64 << 10
+#: Longest line.  A producer that never sends a newline must not fill our memory.
+_LINE_BYTES_MAX: Final = 1 << 20
+
+Accept = Callable[[Chunk], Awaitable[None]]
+
+
+class LineFormat(Protocol):
+    """Lines, without their ends, to a chunk."""
+
+    def chunk(self, first: int, lines: list[str]) -> Chunk: ...
+
+
+def line_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> LineFormat:
+    """By the option ``format``: jsonl (default) or csv.  Raises SpeError."""
+    form = reader.get("format", "jsonl")
+    if form == "jsonl":
+        return JsonLines(schema, time, reader)
+    if form == "csv":
+        return CsvLines(schema, time, reader)
+    raise SpeError(f"reader.format: expected jsonl or csv, got {form!r}")
+
+
+class LineSplitter:
+    """Bytes to lines; blank ones are left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False  # inside a line that was too long
+
+    def feed(self, data: bytes | bytearray) -> tuple[list[str], int]:
+        """The lines that are complete now, and how many were too long."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        too_long = 0
+        if lines and self._skipping:
+            del lines[0]
+            self._skipping = False
+        if len(rest) > _LINE_BYTES_MAX and not self._skipping:
+            self._skipping = True
+            too_long += 1
+        self._rest = b"" if self._skipping else rest
+        kept = [line for line in lines if len(line) <= _LINE_BYTES_MAX]
+        return [_text(line) for line in kept if line.strip()], too_long + len(lines) - len(kept)
+
+    def end(self) -> list[str]:
+        """The last line, where it has no newline."""
+        rest, self._rest = self._rest, b""
+        return [_text(rest)] if rest.strip() else []
+
+
+def _text(line: bytes) -> str:
+    """What is no UTF-8 becomes lone surrogates, which make the row malformed."""
+    return line.decode("utf-8", "surrogateescape").removesuffix("\r")
+
+
+class _Intake:
+    """Numbers the lines of all connections in order of arrival and hands them over."""
+
+    def __init__(self, form: LineFormat, accept: Accept) -> None:
+        self._form = form
+        self._accept = accept
+        self._count = 0
+
+    async def lines(self, lines: list[str], too_long: int = 0) -> None:
+        if not lines and not too_long:
+            return
+        chunk = self._form.chunk(self._count, lines)
+        reason = f"a line of more than {_LINE_BYTES_MAX} bytes"
+        chunk.malformed += [Malformed(self._count + len(lines) + i + 1, reason, "") for i in range(too_long)]
+        self._count += len(lines) + too_long
+        await self._accept(chunk)
+
+
+class TcpListener(Live):
+    """Accepts any number of producers; each sends lines.  Never ends.
+
+    Options (``reader``): ``address`` (host:port to listen on), ``format`` (jsonl, csv), and those of the format.
+    A producer that is faster than the log is slowed down by TCP.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._listen_on = str(reader["address"])
+        self._form = line_format(schema, time, reader)
+        #: Bound address, once it listens.
+        self.address: str | None = None
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        intake = _Intake(self._form, accept)
+
+        async def handle(stream: trio.abc.Stream) -> None:
+            if hasattr(stream, "peer_name"):
+                stream.peer_name = "producer"  # there is no hello to wait for
+            splitter = LineSplitter()
+            try:
+                while data := await stream.receive_some(_READ_BYTES):
+                    await intake.lines(*splitter.feed(data))
+                await intake.lines(splitter.end())
+            except (LinkBroken, trio.BrokenResourceError):
+                env.trace.event("producer_lost", listener=self.address)  # and what it had not finished saying
+
+        async with trio.open_nursery() as nursery:
+            self.address = await nursery.start(env.network.serve, self._listen_on, handle)
+            env.trace.event("listening_for_rows", address=self.address)
+
+
+class StandardInput(Live):
+    """Lines from a file descriptor until it ends.
+
+    Options (``reader``): ``format`` (jsonl, csv), and those of the format.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], descriptor: int = 0) -> None:
+        self._form = line_format(schema, time, reader)
+        self._descriptor = descriptor
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        intake = _Intake(self._form, accept)
+        splitter = LineSplitter()
+        while True:
+            # A read on a terminal may last for ever; on cancellation its thread is left behind.
+            data = await trio.to_thread.run_sync(os.read, self._descriptor, _READ_BYTES, abandon_on_cancel=True)
+            if not data:
+                break
+            await intake.lines(*splitter.feed(data))
+        await intake.lines(splitter.end())

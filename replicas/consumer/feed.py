@@ -1,0 +1,121 @@
+"""What a consumer knows of one input: its producers, its subscriptions, and what can be done about them.
+
+Values only.  :mod:`replicas.consumer.selection` decides on them, :mod:`replicas.consumer.input` takes what comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spe.stream.batch import Batch, Boundary, RecDone
+from spe.stream.names import NodeState
+from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import Mode
+
+MAIN: Final[Mode] = "main"
+CORRECTIONS: Final[Mode] = "corrections"
+
+#: Wait before a producer that refused or broke a connection is tried again, at first.
+RETRY_US: Final = 50_000
+
+
+class Port(Protocol):
+    """Where an input's elements go."""
+
+    position: int
+    frontier: int
+    held: bool
+
+    def t_star(self) -> int: ...
+    def add_stable(self, batch: Batch, now: int) -> None: ...
+    def add_tentative(self, batch: Batch, now: int) -> None: ...
+    def add_boundary(self, boundary: Boundary, now: int) -> None: ...
+    def undo(self) -> None: ...
+    def rec_done(self, element: RecDone) -> None: ...
+    def main_changed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Connect to ``producer`` and subscribe with what we hold."""
+
+    generation: int
+    producer: str
+    mode: Mode
+    position: int
+    frontier: int
+    held: bool
+    t_star: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Hang up; whatever still arrives for this generation is dropped (F1)."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Tell the producer that this subscription is MAIN now (F5)."""
+
+    generation: int
+    mode: Mode
+
+
+Action = Open | Close | SetMode
+
+
+@dataclass(slots=True)
+class Producer:
+    """What we know of one replica of the upstream partition, from heartbeats and in-band news."""
+
+    name: str
+    alive: bool = False
+    incarnation: int = 0
+    state: NodeState = NodeState.RECOVERING
+    fresh: bool = False
+    last_id: int = 0
+    frontier: int = BEFORE_TIME
+    tentative_frontier: int = BEFORE_TIME
+    first: int = 1
+    #: Share of its output buffer in use.
+    fill: float = 0.0
+    retry_at: int = 0
+    retry_us: int = RETRY_US
+    quarantined: int = -1
+
+    @property
+    def full(self) -> bool:
+        """It makes nothing stable for lack of room: silent, but neither dead nor cut off (A2)."""
+        return self.fill >= 1.0
+
+
+@dataclass(slots=True)
+class Feed:
+    """One subscription, from the decision to open it until it is closed."""
+
+    generation: int
+    producer: str
+    mode: Mode
+    position: int
+    opened: bool = False
+    last_arrival: int = 0
+    frontier: int = BEFORE_TIME
+    tentative: bool = False
+    #: Since when its producer is known to have more than has arrived; since when another replica is further on.
+    ahead_since: int | None = None
+    behind_since: int | None = None
+    #: A rec_done will come: it was reconciling at some time since it opened, or took something back (V2).
+    owes: bool = False
+    #: We do not read it for lack of room: its silence is ours.
+    paused: bool = False
+    #: Its producer corrected and had no room for more until we read it.
+    relieves: bool = False
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us``: that was no silence of the producer's (T1)."""
+        self.last_arrival = min(self.last_arrival + gap_us, now)
+        self.ahead_since = self.behind_since = None

@@ -1,0 +1,321 @@
+"""Whom a consumer reads: which replicas of one upstream partition, and in which mode (docs/rules.md F1-F5).
+
+Pure: heartbeat answers and news of connections come in, :class:`Open` / :class:`Close` / :class:`SetMode` come out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Feed, Open, Port, Producer, SetMode
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState
+from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import Mode
+
+#: The wait before another try doubles up to this.
+RETRY_LONGEST_US: Final = 1_000_000
+
+
+class Choosing:
+    """Chooses the producers of one channel, and keeps the subscriptions to them.
+
+    Args:
+      channel: what is read.
+      producers: names of all replicas of the upstream partition.
+      port: where elements go.
+      consumer: our name; spreads consumers over equally good producers.
+      stall_us: silence after which a feed is suspect (T7).
+      corrections: whether a second feed may be opened for corrections (a client takes MAIN only, F7).
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        producers: Sequence[str],
+        port: Port,
+        *,
+        consumer: str,
+        stall_us: int,
+        corrections: bool = True,
+    ) -> None:
+        self.channel = channel
+        # Equal producers are preferred in an order of our own, so that consumers spread over them.
+        order = sorted(producers, key=lambda p: (zlib.crc32(f"{consumer}|{p}".encode()), p))
+        self.producers = {name: Producer(name) for name in order}
+        self.port = port
+        self.main: Feed | None = None
+        self.corr: Feed | None = None
+        self.switches = 0
+        self._stall_us = stall_us
+        self._corrections = corrections
+        self._generation = 0
+
+    def feed(self, generation: int) -> Feed | None:
+        for feed in (self.main, self.corr):
+            if feed is not None and feed.generation == generation:
+                return feed
+        return None
+
+    def _feeds(self) -> tuple[Feed | None, Feed | None]:
+        return (self.main, self.corr)
+
+    # --- news ---
+
+    def heard(
+        self,
+        name: str,
+        *,
+        incarnation: int,
+        state: NodeState,
+        fresh: bool,
+        last_id: int,
+        frontier: int,
+        tentative_frontier: int,
+        first: int,
+        fill: float | None = None,
+    ) -> None:
+        """A heartbeat answer, or the first frame of a subscription (it says no ``fill``), about our channel."""
+        producer = self.producers[name]
+        if incarnation != producer.incarnation:
+            producer.retry_at, producer.retry_us = 0, RETRY_US
+        producer.alive = True
+        producer.incarnation = incarnation
+        producer.state, producer.fresh = state, fresh
+        producer.last_id, producer.first = last_id, first
+        if fill is not None:
+            producer.fill = fill
+        producer.frontier, producer.tentative_frontier = frontier, tentative_frontier
+
+    def lost(self, name: str) -> None:
+        """More than three heartbeats missed, or the connection to its process is gone (F3)."""
+        self.producers[name].alive = False
+
+    def opened(self, generation: int, now: int) -> None:
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.opened = True
+            feed.owes = self._state(feed) is NodeState.STABILIZATION
+            feed.last_arrival = now
+            self.producers[feed.producer].retry_us = RETRY_US
+
+    def closed(self, generation: int, now: int) -> None:
+        """The connection broke, or was refused."""
+        feed = self.feed(generation)
+        if feed is None:
+            return
+        self._forget(feed)
+        producer = self.producers[feed.producer]
+        producer.retry_at = now + producer.retry_us
+        producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)
+
+    def quarantine(self, generation: int, now: int) -> bool:
+        """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
+        feed = self.feed(generation)
+        if feed is None:
+            return False
+        producer = self.producers[feed.producer]
+        producer.quarantined = producer.incarnation
+        self.closed(generation, now)
+        return True
+
+    def paused(self, generation: int, paused: bool) -> None:
+        """We stop reading a feed, or go on."""
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.paused = paused
+            feed.ahead_since = feed.behind_since = None
+
+    def state_changed(self, generation: int, state: NodeState, fresh: bool) -> None:
+        feed = self.feed(generation)
+        if feed is not None:
+            self.producers[feed.producer].state = state
+            feed.owes |= state is NodeState.STABILIZATION
+            self.producers[feed.producer].fresh = fresh
+
+    # --- choosing (F4) ---
+
+    def choose(self, now: int) -> list[Action]:
+        """Decides anew whom to read; called after each piece of news: an answer to a heartbeat is one."""
+        actions: list[Action] = []
+        for feed in self._feeds():
+            if feed is not None and (reason := self._hopeless(feed, now)):
+                self._forget(feed)
+                actions.append(Close(feed.generation, reason))
+        main, corr = self.main, self.corr
+        if corr is not None and self._state(corr) is NodeState.STABLE and main is None:
+            return actions + self._promote("the other feed is gone")
+        if corr is not None and corr.opened and main is not None and self._state(corr) is NodeState.STABLE:
+            if corr.owes:
+                return actions  # its rec_done is on the way
+            return actions + self._promote("it is stable")  # it was so when we subscribed, so none will come
+        best = self._best(now)
+        if best is not None and (main is None or main.producer != best.name):
+            if corr is not None and corr.producer == best.name:
+                return actions + self._promote("better than what we had")
+            if main is not None:
+                actions.append(Close(main.generation, f"{best.name} is better"))
+                self.port.main_changed()
+            self.switches += 1
+            self.main = self._new_feed(best.name, MAIN, now)
+            self.main.relieves = best.state is NodeState.STABILIZATION and best.full
+            actions.append(self._open(self.main))
+        return actions + self._choose_corrections(now)
+
+    def _hopeless(self, feed: Feed, now: int) -> str:
+        """Why this feed cannot go on; "" if it can."""
+        producer = self.producers[feed.producer]
+        if not producer.alive:
+            return "no heartbeat"
+        if producer.quarantined == producer.incarnation:
+            return "quarantined"
+        # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).  The
+        # clock runs from when it said so: after a silence of its own its news may overtake its data.
+        if not feed.opened or feed.paused or not self._has_more(feed, producer):
+            feed.ahead_since = None
+            return ""
+        if feed.ahead_since is None:
+            feed.ahead_since = now
+        return "half open" if now - feed.ahead_since > self._stall_us else ""
+
+    def _has_more(self, feed: Feed, producer: Producer) -> bool:
+        """Does its producer say that it has made what this feed should have brought?"""
+        port, fresh = self.port, producer.state is NodeState.STABILIZATION and producer.fresh
+        if feed is self.main and (producer.state is NodeState.UP_FAILURE or fresh):
+            seen = max(port.frontier, port.t_star() + 1 if port.held else BEFORE_TIME)
+            if producer.tentative_frontier > seen:
+                return True
+        if feed is self.main and fresh:
+            return False  # corrections are held back until it has caught up (V4)
+        return producer.frontier > port.frontier and producer.last_id >= port.position
+
+    def _state(self, feed: Feed) -> NodeState:
+        return self.producers[feed.producer].state
+
+    def _usable(self, producer: Producer, now: int) -> bool:
+        if not producer.alive or producer.state is NodeState.RECOVERING:
+            return False
+        if producer.quarantined == producer.incarnation or producer.first > self.port.position + 1:
+            return False
+        return producer.retry_at <= now or (self.main is not None and self.main.producer == producer.name)
+
+    def _stalled(self, now: int) -> bool:
+        """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it."""
+        main = self.main
+        if main is None or main.paused:
+            return False
+        full = self.producers[main.producer].full  # then another one that is full as well is no better
+        if not any(
+            p.name != main.producer
+            and p.state is NodeState.STABLE
+            and p.frontier > self.port.frontier
+            and not (full and p.full)
+            for p in self.producers.values()
+            if self._usable(p, now)
+        ):
+            main.behind_since = None
+            return False
+        if main.behind_since is None:
+            main.behind_since = now
+        return now - main.behind_since > self._stall_us
+
+    def _best(self, now: int) -> Producer | None:
+        usable = [p for p in self.producers.values() if self._usable(p, now)]
+        current = self.main.producer if self.main is not None else None
+        corr = self.corr.producer if self.corr is not None else None
+        stalled = self._stalled(now)
+
+        def first(state: NodeState, *names: str | None, fresh: bool = False) -> Producer | None:
+            ranked = [p for p in usable if p.state is state and (p.fresh or not fresh)]
+            for name in names:
+                for p in ranked:
+                    if p.name == name:
+                        return p
+            return ranked[0] if ranked else None
+
+        stable = [p for p in usable if p.state is NodeState.STABLE and not (stalled and p.name == current)]
+        if stable:
+            named = {p.name: p for p in stable}
+            kept = named.get(current or "") or named.get(corr or "")
+            return kept or max(stable, key=lambda p: p.frontier)
+        if not self._corrections and (waits := self._waits_for_us(usable)) is not None:
+            return waits
+        return (
+            first(NodeState.UP_FAILURE, current)
+            or first(NodeState.STABILIZATION, current, fresh=True)
+            or first(NodeState.STABILIZATION, corr, current)
+            or next((p for p in usable if p.name == current), None)
+        )
+
+    def _waits_for_us(self, usable: list[Producer]) -> Producer | None:
+        """Who corrects, and has no room for more until we have read it: fresh results of another would be all that we
+        ever got.  Only for who reads one feed; once taken, it is kept until it is through."""
+        main = self.main
+        if main is not None and main.relieves and self._state(main) is NodeState.STABILIZATION:
+            return next((p for p in usable if p.name == main.producer), None)
+        return next(
+            (p for p in usable if p.state is NodeState.STABILIZATION and p.full and p.last_id > self.port.position),
+            None,
+        )
+
+    def _choose_corrections(self, now: int) -> list[Action]:
+        main, corr = self.main, self.corr
+        wanted: str | None = None
+        if self._corrections and main is not None:
+            state = self._state(main)
+            if state is NodeState.UP_FAILURE:
+                if corr is not None and self._corrects(corr):
+                    wanted = corr.producer
+                else:
+                    stabilising = (
+                        p.name
+                        for p in self.producers.values()
+                        if p.state is NodeState.STABILIZATION and self._usable(p, now)
+                    )
+                    wanted = next(stabilising, None)
+            elif state is NodeState.STABILIZATION and self.producers[main.producer].fresh:
+                wanted = main.producer
+        actions: list[Action] = []
+        if corr is not None and corr.producer != wanted:
+            self.corr = None
+            actions.append(Close(corr.generation, "no more corrections to be had"))
+        # Also of whom we read already: it may take no second connection, though the first one works.
+        if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:
+            self.corr = self._new_feed(wanted, CORRECTIONS, now)
+            actions.append(self._open(self.corr))
+        return actions
+
+    def _corrects(self, corr: Feed) -> bool:
+        """Are corrections, or their rec_done, still to be expected of it?"""
+        state = self._state(corr)
+        return state is NodeState.STABILIZATION or (
+            state is not NodeState.RECOVERING and (corr.owes or not corr.opened)
+        )
+
+    def _promote(self, reason: str) -> list[Action]:
+        """CORRECTIONS becomes MAIN on its connection; the old MAIN closes."""
+        corr, main = self.corr, self.main
+        assert corr is not None
+        self.port.main_changed()
+        corr.mode = MAIN
+        self.main, self.corr = corr, None
+        self.switches += 1
+        closing: list[Action] = [Close(main.generation, reason)] if main is not None else []
+        return [*closing, SetMode(corr.generation, MAIN)]
+
+    def _forget(self, feed: Feed) -> None:
+        if feed is self.main:
+            self.port.main_changed()
+            self.main = None
+        elif feed is self.corr:
+            self.corr = None
+
+    def _new_feed(self, producer: str, mode: Mode, now: int) -> Feed:
+        self._generation += 1
+        return Feed(self._generation, producer, mode, self.port.position, last_arrival=now)
+
+    def _open(self, feed: Feed) -> Open:
+        port = self.port
+        return Open(feed.generation, feed.producer, feed.mode, feed.position, port.frontier, port.held, port.t_star())

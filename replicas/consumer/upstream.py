@@ -1,0 +1,456 @@
+"""The connections of a consuming process: heartbeats to every producer, and the feeds that its inputs choose.
+
+One :class:`Upstream` per process.  It serves any number of owners (partition replicas on a node, the one view of a
+client), asks every producer's process once per heartbeat for the states of its streams, and carries the owners'
+acknowledgements with the question (docs/rules.md F3, A1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
+
+import trio
+import trio.lowlevel
+
+from replicas.consumer.feed import Action, Close, Open, SetMode
+from replicas.consumer.input import Input
+from replicas.link.connection import HELLO_SECONDS, Connection, Identity, dial
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.history import Closed, FeedMode, Opened, Promoted, Received
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState
+from spe.stream.strings import StringPool
+from spe.wire.codec import ElementDecoder
+from spe.wire.framing import Frame
+from spe.wire.messages import (
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    NotReady,
+    StateChange,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    decode_message,
+)
+from spe.wire.messages import SetMode as SetModeMessage
+
+#: Acknowledgements in one heartbeat; whoever has more of them tells them in turn.
+ACKS_MAX: Final = 1_024
+#: Heartbeats missed in a row before a process counts as gone (F3).
+MISSES = 3
+#: Attempts at a time to reach a process that does not answer: so many overlap where each takes ``timing.connect``.
+ATTEMPTS = 4
+
+GONE = (LinkBroken, LinkClosed, PeerRefused)
+
+
+class Owner(Protocol):
+    """Whoever reads inputs."""
+
+    name: str
+
+    @property
+    def inputs(self) -> Sequence[Input]: ...
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        ...
+
+    def acks(self) -> list[tuple[Channel, int]]: ...
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        """(index, count) of the substream that we read of a channel; (0, 1) is the whole."""
+        ...
+
+    def delivered(self) -> None:
+        """Elements have arrived; called once per read, not per element."""
+        ...
+
+    async def room(self, index: int) -> None:
+        """Waits until there is room for more of an input: back-pressure."""
+        ...
+
+
+class Upstream:
+    """See the module.
+
+    Args:
+      pool: dictionaries for strings that arrive.
+      other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
+      heard: called with (peer, incarnation, outputs) after each heartbeat answer, outputs as in HeartbeatAnswer.
+      gone: called with the peer's name when it does not answer any more.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        me: Identity,
+        *,
+        pool: StringPool,
+        heard: Callable[[str, HeartbeatAnswer], None] | None = None,
+        gone: Callable[[str], None] | None = None,
+        other_message: Callable[[str, Message], Awaitable[None]] | None = None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._me = me
+        self._pool = pool
+        self._heard = heard
+        self._gone = gone
+        self._other_message = other_message
+        self._owners: dict[str, Owner] = {}
+        #: Who makes a channel, as far as it was asked.
+        self._makers: dict[Channel, frozenset[str]] = {}
+        self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
+        self._control: dict[str, Connection] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(
+        self, peers: dict[str, str], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Runs until cancelled.  ``peers``: name -> address of every process to ask for heartbeats."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for name, address in peers.items():
+                nursery.start_soon(self._watch, name, address)
+            task_status.started()
+
+    def add(self, owner: Owner) -> None:
+        self._owners[owner.name] = owner
+
+    def remove(self, name: str) -> None:
+        """Closes all feeds of an owner."""
+        self._owners.pop(name, None)
+        for key in [k for k in self._feeds if k[0] == name]:
+            self._feeds.pop(key)[0].cancel()
+
+    async def tell(self, peer: str, message: Message) -> bool:
+        """Sends on the control connection to a peer; False when there is none."""
+        connection = self._control.get(peer)
+        if connection is None:
+            return False
+        try:
+            await connection.send(message)
+        except LinkBroken:
+            return False
+        return True
+
+    def choose(self, peer: str | None = None) -> None:
+        """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
+        for owner in list(self._owners.values()):
+            self._choose_for(owner, peer)
+
+    # --- heartbeats ---
+
+    async def _watch(self, peer: str, address: str) -> None:
+        period = self._plan.timing.heartbeat_us / 1e6
+        while True:
+            self._control[peer] = connection = await self._reach(peer, address)
+            try:
+                async with trio.open_nursery() as nursery:
+                    # The first answer may take as long as a connection: a slow link is not a dead one.
+                    answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
+                    nursery.start_soon(self._answers, peer, connection, answered)
+                    await self._ask(peer, connection, answered)
+            except* (*GONE, RemoteProtocolError) as group:
+                self._env.trace.event("peer_lost", peer=peer, why=str(group.exceptions[0]))
+            finally:
+                self._control.pop(peer, None)
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+            self._lose(peer)
+            await trio.sleep(period / 2)
+
+    async def _reach(self, peer: str, address: str) -> Connection:
+        """A control connection, however long it takes.
+
+        What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
+        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer;
+        beside them less often, where they may wait for more than six heartbeats.
+        """
+        pause_us = 2 * self._plan.timing.heartbeat_us
+        #: Pauses from one attempt to the next beside it.
+        apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
+        found: list[Connection] = []
+        told = ""
+
+        async def attempt() -> None:
+            nonlocal told
+            try:
+                connection, _ = await dial(self._env, self._plan, self._me, peer, address)
+            except (*GONE, RemoteProtocolError) as error:
+                if told != str(error):  # once, not ten times a second
+                    told = str(error)
+                    self._env.trace.event("unreachable", peer=peer, why=told)
+                return
+            found.append(connection)
+            attempts.cancel_scope.cancel()
+
+        try:
+            async with trio.open_nursery() as attempts:
+                while True:
+                    beside = len(attempts.child_tasks)
+                    if not beside or (beside < ATTEMPTS and waited >= apart):
+                        attempts.start_soon(attempt)
+                        waited = 0
+                    await trio.sleep(pause_us / 1e6)
+                    waited += 1
+            return found.pop()
+        finally:
+            with trio.CancelScope(shield=True):
+                for unwanted in found:  # two came in one moment, or we were cancelled in it
+                    await unwanted.aclose()
+
+    async def _ask(self, peer: str, connection: Connection, answered: list[int]) -> None:
+        timing, clock = self._plan.timing, self._env.clock
+        number = told = 0
+        while True:
+            number += 1
+            asked_at = clock.monotonic_us()
+            acks = self._acks_for(peer)
+            told = told if told < len(acks) else 0
+            heartbeat = Heartbeat(number, self._me.incarnation, acks[told : told + ACKS_MAX])
+            await connection.send_within(
+                heartbeat, timing.heartbeat_us * MISSES / 1e6, "it does not read our heartbeats"
+            )
+            told += ACKS_MAX
+            await trio.sleep(timing.heartbeat_us / 1e6)
+            woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
+            if woke_late:  # we were not running: what lies in the socket comes first (T1)
+                answered[0] = clock.monotonic_us()
+            elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
+                raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
+
+    async def _answers(self, peer: str, connection: Connection, answered: list[int]) -> None:
+        while True:
+            message = await connection.receive_message()
+            if isinstance(message, HeartbeatAnswer):
+                answered[0] = self._env.clock.monotonic_us()
+                self._tell_inputs(peer, message)
+                if self._heard is not None:
+                    self._heard(peer, message)
+                self.choose(peer)
+            elif self._other_message is not None:
+                await self._other_message(peer, message)
+
+    def _tell_inputs(self, peer: str, answer: HeartbeatAnswer) -> None:
+        states = {(o.stream, o.partition): o for o in answer.outputs}
+        for owner in self._owners.values():
+            for one in owner.inputs:
+                if peer not in one.producers:
+                    continue
+                news = states.get((one.channel.stream, one.channel.partition))
+                if news is None:
+                    one.lost(peer)
+                    continue
+                one.heard(
+                    peer,
+                    incarnation=answer.incarnation,
+                    state=news.state,
+                    fresh=news.fresh,
+                    last_id=news.last_id,
+                    frontier=news.frontier,
+                    tentative_frontier=news.tentative_frontier,
+                    first=news.first,
+                    fill=news.fill,
+                )
+
+    def _lose(self, peer: str) -> None:
+        for owner in self._owners.values():
+            for one in owner.inputs:
+                if peer in one.producers:
+                    one.lost(peer)
+        if self._gone is not None:
+            self._gone(peer)
+        self.choose()
+
+    def _acks_for(self, peer: str) -> list[Ack]:
+        """Every producer of a channel gets the acknowledgements of it: all of them buffer (A1)."""
+        return [
+            Ack(channel.stream, channel.partition, owner.name, upto)
+            for owner in self._owners.values()
+            for channel, upto in owner.acks()
+            if peer in self._producers(channel)
+        ]
+
+    def _producers(self, channel: Channel) -> Collection[str]:
+        found = self._makers.get(channel)
+        if found is None:
+            found = self._makers[channel] = frozenset(self._plan.producer_addresses(channel))
+        return found
+
+    # --- feeds ---
+
+    def _choose_for(self, owner: Owner, peer: str | None = None) -> None:
+        if self._nursery is None or self._owners.get(owner.name) is not owner:  # it was put away a moment ago
+            return
+        for index, action in owner.choose(self._env.clock.monotonic_us(), peer):
+            self._perform(owner, index, action)
+
+    def _perform(self, owner: Owner, index: int, action: Action) -> None:
+        assert self._nursery is not None
+        key = (owner.name, index, action.generation)
+        trace = self._env.trace.event
+        channel = str(owner.inputs[index].channel)
+        self._tell_history(owner, index, action)
+        if isinstance(action, Open):
+            trace("subscribe", consumer=owner.name, channel=channel, producer=action.producer, mode=action.mode)
+            feed = self._feeds[key] = (trio.CancelScope(), [])
+            # Handed over, not looked up: the feed may be closed again before its task has run for the first time.
+            self._nursery.start_soon(self._feed, owner, index, action, *feed)
+        elif isinstance(action, Close):
+            trace("unsubscribe", consumer=owner.name, channel=channel, why=action.reason)
+            closing = self._feeds.pop(key, None)
+            if closing is not None:
+                closing[0].cancel()
+        else:
+            trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
+            for connection in self._feeds[key][1] if key in self._feeds else []:
+                self._nursery.start_soon(self._set_mode, connection, action)
+
+    def _tell_history(self, owner: Owner, index: int, action: Action) -> None:
+        history = self._env.history
+        if history is None:
+            return
+        now, channel = self._env.clock.monotonic_us(), owner.inputs[index].channel
+        match action:
+            case Open(generation, producer, mode, position, frontier, held, t_star):
+                history(Opened(now, owner.name, channel, producer, generation, mode, position, frontier, held, t_star))
+            case Close(generation, reason):
+                history(Closed(now, owner.name, channel, generation, reason))
+            case SetMode(generation, mode):
+                history(Promoted(now, owner.name, channel, generation, mode))
+
+    async def _set_mode(self, connection: Connection, action: SetMode) -> None:
+        try:
+            await connection.send(SetModeMessage(action.mode))
+        except LinkBroken:
+            return  # the feed's own task finds out as well
+
+    async def _feed(
+        self, owner: Owner, index: int, action: Open, scope: trio.CancelScope, connections: list[Connection]
+    ) -> None:
+        """One subscription, from connecting to its end."""
+        one, generation = owner.inputs[index], action.generation
+        key = (owner.name, index, generation)
+        clock = self._env.clock
+        why = "closed"
+        with scope:
+            try:
+                address = self._plan.producer_addresses(one.channel)[action.producer]
+                connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
+                try:
+                    with trio.move_on_after(HELLO_SECONDS) as waiting:
+                        await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
+                    if waiting.cancelled_caught:
+                        raise LinkBroken(f"{action.producer} did not answer the subscription")
+                    await self._receive(connection, owner, index, action.producer, generation)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await connection.aclose()
+            except GONE as error:
+                why = str(error)
+            except RemoteProtocolError as error:
+                why = str(error)
+                self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
+                if one.quarantine(generation, clock.monotonic_us()):
+                    say(f"{owner.name}: {action.producer} is not read again until it restarts: {why}")
+        if (current := self._feeds.get(key)) is not None and current[0] is scope:
+            del self._feeds[key]
+        if not scope.cancelled_caught:
+            self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
+            self._tell_history(owner, index, Close(generation, why))
+            one.closed(generation, clock.monotonic_us())
+            if self._owners.get(owner.name) is owner:
+                self._choose_for(owner)
+
+    async def _subscribe(
+        self,
+        connection: Connection,
+        connections: list[Connection],
+        owner: Owner,
+        one: Input,
+        action: Open,
+        incarnation: int,
+    ) -> None:
+        channel = one.channel
+        index, count = owner.substream(channel)
+        feed = one.feed(action.generation)
+        # From here on a change of mode goes out after this; one that came before is in it (F5).
+        connections.append(connection)
+        await connection.send(
+            Subscribe(
+                stream=channel.stream,
+                partition=channel.partition,
+                consumer=owner.name,
+                mode=action.mode if feed is None else feed.mode,
+                position=action.position,
+                frontier=action.frontier,
+                held=action.held,
+                t_star=action.t_star,
+                substream_index=index,
+                substream_count=count,
+            )
+        )
+        answer = await connection.receive_message()
+        if isinstance(answer, Truncated):
+            one.producers[action.producer].first = answer.first
+            raise LinkClosed(f"{action.producer} begins at id {answer.first}, we need {action.position + 1}")
+        if isinstance(answer, NotReady):
+            raise LinkClosed(f"{action.producer} is not ready: {answer.reason}")
+        if not isinstance(answer, Subscribed):
+            raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
+        one.heard(
+            action.producer,
+            incarnation=incarnation,
+            state=NodeState(answer.state),
+            fresh=answer.fresh,
+            last_id=answer.last_id,
+            frontier=answer.frontier,
+            tentative_frontier=answer.tentative_frontier,
+            first=answer.first,
+        )
+        one.opened(action.generation, self._env.clock.monotonic_us())
+        self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
+
+    async def _receive(self, connection: Connection, owner: Owner, index: int, producer: str, generation: int) -> None:
+        one = owner.inputs[index]
+        channel = one.channel
+        decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
+        clock, history = self._env.clock, self._env.history
+        while True:
+            one.paused(generation, True)
+            await owner.room(index)
+            one.paused(generation, False)
+            frames = await connection.receive()
+            if self._owners.get(owner.name) is not owner:
+                await trio.lowlevel.checkpoint()  # it was put away a moment ago: this ends us
+            now = clock.monotonic_us()
+            try:
+                for element in decoder.decode_all(frames):
+                    if isinstance(element, Frame):
+                        message = decode_message(element.body)
+                        if not isinstance(message, StateChange):
+                            raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+                        one.state_changed(generation, NodeState(message.state), message.fresh)
+                        # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
+                        self._choose_for(owner)
+                        if one.feed(generation) is None:
+                            await trio.lowlevel.checkpoint()  # we have been closed: this ends us
+                        continue
+                    if history is not None:
+                        feed = one.feed(generation)
+                        mode: FeedMode = "" if feed is None else feed.mode
+                        history(Received(now, owner.name, channel, producer, generation, mode, element))
+                    for action in one.element(generation, element, now):
+                        self._perform(owner, index, action)
+            finally:  # also of what came before a state that ends this feed, or before nonsense
+                owner.delivered()
+            del frames  # else they are kept, with all that came with them, until more comes

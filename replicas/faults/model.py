@@ -1,0 +1,347 @@
+"""Faults as data: what happens to which process or link, when, and for how long.  docs/faults.md tells their meaning.
+
+    - {at: 5s, kind: kill, target: n1, for: 3s}
+    - {at: 10s, kind: cut, from: source:a, to: all, for: 5s}
+
+A file is YAML (so JSON as well): a list of faults, or a mapping with the list under ``faults``.  ``at`` counts from the
+moment at which the sources begin.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from spe.config.document import parse
+from spe.config.validate import validated
+from spe.config.values import Length, Model, Names, PositiveDuration
+from spe.errors import ConfigError
+from spe.plan.describe import show_duration
+from spe.plan.plan import COORDINATOR, Plan
+from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.stream.names import NodeState
+
+#: In place of a name: every other process of the cluster.  (YAML and shells have other plans for an asterisk.)
+ALL: Final = "all"
+
+
+#: ``reads:CLIENT``: the node that a client reads (the first of its channels) at the moment of the fault.
+READS: Final = "reads:"
+#: ``state:STABILIZATION``: a node one of whose replicas is in that state; the fault waits a while for one to be.
+STATE: Final = "state:"
+
+
+class FaultKind(enum.StrEnum):
+    """What can happen."""
+
+    KILL = "kill"  # kill -9; with a length, started again after it
+    POWER = "power"  # no power: nobody says goodbye, and what was not synced may be gone
+    RESTART = "restart"  # started again; killed first if it runs
+    FREEZE = "freeze"  # SIGSTOP: alive to its kernel, silent to its peers
+    BUSY = "busy"  # runs many times slower
+    LAG = "lag"  # a client takes its time over every change
+    CUT = "cut"  # a link holds what is sent over it
+    DELAY = "delay"  # a link delivers later
+    SLOW = "slow"  # a link has a bandwidth
+    LOSS = "loss"  # a link loses sends, which come again later
+    REFUSE = "refuse"  # new connections over a link are refused
+    RESET = "reset"  # connections over a link break
+    HALF_OPEN = "half-open"  # one connection over a link is forgotten on its way: what is sent on it vanishes
+    STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
+    FULL = "full"  # a disk is full
+    FLIP = "flip"  # a bit of a file turns
+    SKEW = "skew"  # a wall clock is off
+    HEAL = "heal"  # ends whatever lasts and is no kill
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+      at_us: when it begins, microseconds after the sources begin.
+      first: processes it happens to; one end of the links of a cut or delay.  () for heal: everything.
+      second: the other end of the links; ``all`` stands for every other process.  () where no link is meant.
+      one_way: only what ``first`` sends to ``second`` is held or delayed.
+      by_us: how much later what is sent arrives (delay); how long a client takes (lag); how far a clock is off (skew).
+      jitter_us: what is sent arrives up to this much later still (delay).
+      amount: bytes per second (slow), share of sends (loss), times slower (busy).
+      for_us: it ends after this; None: when healed, or never.
+    """
+
+    kind: FaultKind
+    first: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    one_way: bool = False
+    by_us: int = 0
+    for_us: int | None = None
+    at_us: int = 0
+    jitter_us: int = 0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        """As ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
+        text = str(self.kind)
+        if self.first:
+            text += f" {','.join(self.first)}"
+        if self.second and (self.second != (ALL,) or self.one_way):
+            text += f" {'→' if self.one_way else '↔'} {','.join(self.second)}"
+        if self.by_us:
+            text += f" by {show_duration(self.by_us)}"
+        if self.amount:
+            text += f" {_AMOUNTS[self.kind]} {self.amount:g}"
+        return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
+
+    def to_data(self) -> dict[str, Any]:
+        """As in a fault file."""
+        data: dict[str, Any] = {"at": show_duration(self.at_us), "kind": str(self.kind)}
+        if self.second:
+            data |= {"from": list(self.first), "to": list(self.second)}
+        elif self.first:
+            data["target"] = list(self.first)
+        if self.one_way:
+            data["one_way"] = True
+        if self.by_us:
+            data["by"] = show_duration(self.by_us)
+        if self.jitter_us:
+            data["jitter"] = show_duration(self.jitter_us)
+        if self.amount:
+            data[_AMOUNTS[self.kind]] = self.amount
+        if self.for_us is not None:
+            data["for"] = show_duration(self.for_us)
+        return data
+
+
+_LINK: Final = ("target", "from", "to", "one_way")
+#: What goes with each kind, besides ``at`` and ``kind``.
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "kill": ("target", "for"),
+    "power": ("target", "for"),
+    "restart": ("target",),
+    "freeze": ("target", "for"),
+    "busy": ("target", "times", "for"),
+    "lag": ("target", "by", "for"),
+    "stall": ("target", "for"),
+    "full": ("target", "for"),
+    "flip": ("target",),
+    "skew": ("target", "by", "for"),
+    "cut": (*_LINK, "for"),
+    "delay": (*_LINK, "by", "jitter", "for"),
+    "slow": (*_LINK, "bytes_per_second", "for"),
+    "loss": (*_LINK, "share", "for"),
+    "refuse": (*_LINK, "for"),
+    "reset": ("target", "from", "to"),
+    "half-open": ("target", "from", "to"),
+    "heal": ("target", "from", "to"),
+}
+#: The field that holds a kind's amount, and what it must be.
+_AMOUNTS: Final[Mapping[str, str]] = {"slow": "bytes_per_second", "loss": "share", "busy": "times"}
+#: What happens to links rather than to processes, or to both.
+LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "half-open", "heal")
+#: What only some processes can suffer.
+_ONLY: Final[Mapping[str, tuple[str, str]]] = {
+    "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
+    "lag": ("client:", "only a client can lag, and {} is none; busy?"),
+}
+#: What real processes can be made to suffer, by who makes links fail (``spe run --links``); the rest is for simulation.
+_REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
+REAL: Final[Mapping[str, frozenset[str]]] = {
+    "inside": _REAL,
+    "proxy": _REAL | {"slow", "refuse", "reset", "half-open"},
+    "namespaces": _REAL - {"delay"},
+}
+
+
+Kind = Literal[
+    "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "half-open",
+    "stall", "full", "flip", "skew", "heal",
+]  # fmt: skip
+
+
+class FaultModel(Model):
+    """A fault as it is written."""
+
+    at: Length | None = None
+    kind: Kind
+    target: Names | None = None
+    from_: Names | None = Field(default=None, alias="from")
+    to: Names | None = None
+    one_way: bool | None = None
+    by: PositiveDuration | None = None
+    jitter: PositiveDuration | None = None
+    bytes_per_second: Annotated[float, Field(gt=0)] | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    times: Annotated[float, Field(gt=1)] | None = None
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+
+    @model_validator(mode="after")
+    def _fits(self) -> FaultModel:
+        given = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
+        stray = sorted(given - {"at", "kind", *_FIELDS[self.kind]})
+        if stray:
+            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(_FIELDS[self.kind])}")
+        if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in given:
+            raise ValueError(f"{self.kind} needs {needed}")
+        if self.target is not None and given & {"from", "to"}:
+            raise ValueError("expected target, or from and to, not both")
+        if ("from" in given) != ("to" in given):
+            raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
+        if self.target is None and self.from_ is None and self.kind != "heal":
+            raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
+        if self.kind in ("delay", "lag", "skew") and self.by is None:
+            raise ValueError(f"{self.kind} needs by, such as by: 200ms")
+        if self.one_way and self.from_ is None:
+            raise ValueError("one_way needs from and to")
+        return self
+
+    def fault(self) -> Fault:
+        second = self.to or ()
+        if self.target is not None and self.kind in LINKS and self.kind != "heal":
+            second = (ALL,)
+        return Fault(
+            FaultKind(self.kind),
+            self.target or self.from_ or (),
+            second,
+            bool(self.one_way),
+            self.by or 0,
+            self.for_,
+            self.at or 0,
+            self.jitter or 0,
+            self.bytes_per_second or self.share or self.times or 0.0,
+        )
+
+
+def processes_of(plan: Plan) -> list[str]:
+    """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``, ``coordinator``."""
+    named = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+    return [*named, COORDINATOR] if plan.standbys else named
+
+
+def load_faults(path: FilePath, plan: Plan) -> list[Fault]:
+    """The faults of a file, in order of time.
+
+    Raises:
+      ConfigError: with every mistake and its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    return load_faults_text(text, str(path), plan)
+
+
+def load_faults_text(text: str, name: str, plan: Plan) -> list[Fault]:
+    """As :func:`load_faults`, for a text; ``name`` stands in messages for the file."""
+    problems = Problems()
+    document = parse(text, name, problems)
+    faults: list[Fault] = []
+    if not problems or document.data is not None:
+        data: Any = document.data
+        path: Path = ()
+        if isinstance(data, Mapping):
+            for key in data:
+                if key != "faults":
+                    problems.add((key,), "unknown key; expected faults: [...], or a list of faults and nothing else")
+            data, path = data.get("faults"), ("faults",)
+        faults = read_faults(data, path, plan, problems)
+    if problems:
+        raise ConfigError(document.in_order(problems))
+    return faults
+
+
+def configured_faults(config: FilePath, plan: Plan) -> list[Fault]:
+    """The ``faults`` section of a configuration that :func:`spe.config.load_plan` has accepted.
+
+    Raises:
+      ConfigError: as :func:`load_faults`.
+    """
+    problems = Problems()
+    document = parse(config.read_text(encoding="utf-8"), str(config), problems)
+    section = document.data.get("faults") if isinstance(document.data, Mapping) else None
+    faults = [] if section is None else read_faults(section, ("faults",), plan, problems)
+    if problems:
+        raise ConfigError(document.in_order(problems))
+    return faults
+
+
+def one_fault(data: Mapping[str, Any], plan: Plan) -> Fault:
+    """A fault that happens now.  Raises ConfigError."""
+    problems = Problems()
+    fault = _read_fault(dict(data), (), processes_of(plan), problems)
+    if fault is None or problems:
+        raise ConfigError([p.message for p in problems.found])
+    return fault
+
+
+def read_faults(data: Any, path: Path, plan: Plan, problems: Problems) -> list[Fault]:
+    """Faults of plain data, in order of time; what is wrong goes to ``problems``."""
+    if not isinstance(data, list | tuple):
+        problems.add(path, "expected a list of faults, such as - {at: 5s, kind: kill, target: n1}")
+        return []
+    known = processes_of(plan)
+    faults = []
+    for i, entry in enumerate(data):
+        if isinstance(entry, Mapping) and "at" not in entry:
+            problems.add((*path, i), "at is missing; expected when it happens, such as at: 5s")
+        fault = _read_fault(entry, (*path, i), known, problems)
+        if fault is not None:
+            faults.append(fault)
+    return sorted(faults, key=lambda f: f.at_us)
+
+
+def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems) -> Fault | None:
+    model = validated(FaultModel, entry, path, problems)
+    if model is None:
+        return None
+    before = len(problems.found)
+    names = {}
+    for field, given in (("target", model.target), ("from", model.from_), ("to", model.to)):
+        if given is not None:
+            field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in given)
+            names["from_" if field == "from" else field] = field_names
+            if model.kind in _ONLY:
+                prefix, why = _ONLY[model.kind]
+                for name in field_names:
+                    if not name.startswith(prefix) and len(problems.found) == before:
+                        problems.add((*path, field), why.format(name))
+    return None if len(problems.found) > before else model.model_copy(update=names).fault()
+
+
+def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
+    """The full name of a process; ``a`` does for ``source:a`` where nothing else is called so."""
+    if name in known or (name == ALL and kind in LINKS):
+        return name
+    if name.startswith(READS) and f"client:{name.removeprefix(READS)}" in known:
+        return name
+    if name.startswith(STATE) and name.removeprefix(STATE) in NodeState.__members__:
+        return name
+    alike = [k for k in known if k.partition(":")[2] == name]
+    if len(alike) == 1:
+        return alike[0]
+    problems.add(path, f"no process {name!r}{did_you_mean(name, known)}; expected {one_of(list(known))}")
+    return name
+
+
+def refuse_unreal(faults: Iterable[Fault], links: str) -> None:
+    """Raises ConfigError where real processes cannot be made to suffer something."""
+    possible = REAL[links]
+    found = dict.fromkeys(str(f.kind) for f in faults if f.kind not in possible)
+    if found:
+        wrong = [
+            f"{kind} is for simulation only (spe simulate)"
+            if kind not in REAL["proxy"] | REAL["inside"]
+            else f"{kind} needs other links than {links}: --links proxy"
+            for kind in found
+        ]
+        raise ConfigError(wrong)
+
+
+def others(names: Iterable[str], than: str, known: Iterable[str]) -> list[str]:
+    """Processes that a name list means for ``than``: ``all`` is everybody else."""
+    wanted = set(names)
+    return [k for k in known if k != than and (ALL in wanted or k in wanted)]

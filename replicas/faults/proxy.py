@@ -1,0 +1,274 @@
+"""A TCP proxy that makes links fail, outside the processes that they connect.
+
+Every link of a cluster gets a listener of its own: whoever dials ``listener`` through it dials the proxy's address
+instead.  Bytes of each direction wait here for as long as the link's :class:`Way` says, so the processes under test run
+their production code, TLS included, and need no root.  What a proxy cannot do is a connect that times out: a
+connection opens, and then nothing answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from spe.runtime.network import parse_address
+
+#: Bytes of one direction that wait in the proxy before it stops reading; kernel buffers on both sides come on top.
+WINDOW_BYTES: Final = 256 << 10
+_READ_BYTES: Final = 64 << 10
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one direction of a link does to bytes.
+
+    Attributes:
+      held: nothing passes; what is under way waits, in order.
+      delay_us, jitter_us: every piece passes later by the delay and by up to the jitter, never out of order.
+      bytes_per_s: bandwidth; None: as fast as may be.
+    """
+
+    held: bool = False
+    delay_us: int = 0
+    jitter_us: int = 0
+    bytes_per_s: float | None = None
+
+
+OPEN: Final = Way()
+_WayOf = Callable[[], Way]
+_Abort = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One link: ``dialler`` connects to ``listen`` instead of ``target``, the address of ``listener``."""
+
+    dialler: str
+    listener: str
+    listen: str
+    target: str
+
+
+class FaultProxy:
+    """Relays the connections of all routes.
+
+    Args:
+      routes: the links.
+      random: draws jitter.
+    """
+
+    def __init__(self, routes: list[Route], random: Random) -> None:
+        self._routes = routes
+        self._random = random
+        self._ways: dict[tuple[str, str], Way] = {}
+        self._refused: set[tuple[str, str]] = set()
+        self._connections: dict[_Connection, Route] = {}
+        self._listeners: dict[Route, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled.  Raises OSError where a route's address is taken."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for route in self._routes:
+                await nursery.start(self._serve, route)
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- faults ---
+
+    def set_ways(self, ways: Mapping[tuple[str, str], Way]) -> None:
+        """From now on exactly these hold, by (sender, receiver); every other direction is open."""
+        self._ways = dict(ways)
+        for connection in self._connections:
+            connection.changed()
+
+    def reset(self, a: str, b: str) -> None:
+        """Every connection of two processes breaks: both sides get an RST."""
+        for connection, route in list(self._connections.items()):
+            if {route.dialler, route.listener} == {a, b}:
+                connection.abort()
+
+    def half_open(self, a: str, b: str) -> bool:
+        """One connection of two processes is forgotten: what is sent on it vanishes, its end as well.  False: none."""
+        alive = [c for c, r in self._connections.items() if {r.dialler, r.listener} == {a, b} and not c.forgotten]
+        if alive:
+            self._random.choice(alive).forget()
+        return bool(alive)
+
+    async def refuse(self, pairs: set[tuple[str, str]]) -> None:
+        """From now on connections of exactly these (dialler, listener) pairs are refused; open ones stay."""
+        assert self._nursery is not None, "the proxy does not run"
+        self._refused = set(pairs)
+        for route in self._routes:
+            refused = (route.dialler, route.listener) in self._refused
+            scope = self._listeners.get(route)
+            if refused and scope is not None:
+                scope.cancel()
+                del self._listeners[route]
+            elif not refused and scope is None:
+                await self._nursery.start(self._serve, route)
+
+    # --- relaying ---
+
+    async def _serve(self, route: Route, *, task_status: trio.TaskStatus[None]) -> None:
+        host, port = parse_address(route.listen)
+        assert self._nursery is not None
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        with trio.CancelScope() as scope:
+            self._listeners[route] = scope
+            task_status.started()
+
+            async def accept(stream: trio.SocketStream) -> None:
+                await self._relay(route, stream)
+
+            await trio.serve_listeners(accept, listeners, handler_nursery=self._nursery)
+
+    async def _relay(self, route: Route, near: trio.SocketStream) -> None:
+        """One connection, until both directions have ended or either broke.  Nothing that happens to it raises."""
+        host, port = parse_address(route.target)
+        try:
+            far = await trio.open_tcp_stream(host, port)
+        except OSError:
+            _linger_not(near)
+            await trio.aclose_forcefully(near)
+            return
+        connection = _Connection(near, far)
+        self._connections[connection] = route
+        try:
+            with connection.scope:
+                async with trio.open_nursery() as nursery:
+                    for lane in (
+                        self._lane(near, far, route.dialler, route.listener),
+                        self._lane(far, near, route.listener, route.dialler),
+                    ):
+                        connection.lanes.append(lane)
+                        nursery.start_soon(lane.read, connection.abort)
+                        nursery.start_soon(lane.write, connection.abort)
+        finally:
+            del self._connections[connection]
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(near)
+                await trio.aclose_forcefully(far)
+
+    def _lane(self, source: trio.SocketStream, target: trio.SocketStream, sender: str, receiver: str) -> _Lane:
+        return _Lane(source, target, lambda: self._ways.get((sender, receiver), OPEN), self._random)
+
+
+class _Connection:
+    """The two ends of a relayed connection."""
+
+    def __init__(self, near: trio.SocketStream, far: trio.SocketStream) -> None:
+        self._ends = (near, far)
+        self.lanes: list[_Lane] = []
+        self.scope = trio.CancelScope()
+
+    def abort(self) -> None:
+        """Both ends get an RST, and what is under way is lost."""
+        for end in self._ends:
+            _linger_not(end)
+        self.scope.cancel()
+
+    @property
+    def forgotten(self) -> bool:
+        return any(lane.forgotten for lane in self.lanes)
+
+    def forget(self) -> None:
+        """Neither end hears from the other again, not even that it has gone."""
+        for lane in self.lanes:
+            lane.forget()
+
+    def changed(self) -> None:
+        for lane in self.lanes:
+            lane.changed()
+
+
+class _Lane:
+    """One direction of one connection: bytes, and when each piece may pass."""
+
+    def __init__(self, source: trio.SocketStream, target: trio.SocketStream, way: _WayOf, random: Random) -> None:
+        self._source, self._target = source, target
+        self._way = way
+        self._random = random
+        #: (when it may pass, bytes), oldest first; b"" is the end.
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._bytes = 0
+        self._free_at = 0.0
+        self._event = trio.Event()
+        self.forgotten = False
+
+    def changed(self) -> None:
+        self._event.set()
+        self._event = trio.Event()
+
+    def forget(self) -> None:
+        self.forgotten = True
+        self._waiting.clear()
+        self._bytes = 0
+        self.changed()
+
+    async def read(self, abort: _Abort) -> None:
+        while True:
+            while self._bytes >= WINDOW_BYTES:
+                await self._event.wait()
+            try:
+                data = bytes(await self._source.receive_some(_READ_BYTES))
+            except trio.BrokenResourceError:
+                return None if self.forgotten else abort()
+            if self.forgotten:
+                if not data:
+                    return None
+                continue
+            self._waiting.append((self._due(len(data)), data))
+            self._bytes += len(data)
+            self.changed()
+            if not data:
+                return None
+
+    def _due(self, size: int) -> float:
+        """When a piece that came now may pass: after the one before it, and no faster than the bandwidth."""
+        way = self._way()
+        last = self._waiting[-1][0] if self._waiting else 0.0
+        late = (way.delay_us + self._random.random() * way.jitter_us) / 1e6
+        start = max(trio.current_time(), self._free_at)
+        self._free_at = start + (size / way.bytes_per_s if way.bytes_per_s else 0.0)
+        return max(last, self._free_at + late)
+
+    async def write(self, abort: _Abort) -> None:
+        while not self.forgotten:
+            changed = self._event
+            if not self._waiting or self._way().held:
+                await changed.wait()
+                continue
+            due, data = self._waiting[0]
+            if due > trio.current_time():
+                with trio.move_on_at(due):
+                    await changed.wait()
+                continue
+            try:
+                if not data:
+                    return await self._target.send_eof()
+                await self._target.send_all(data)
+            except trio.BrokenResourceError:
+                return None if self.forgotten else abort()
+            if self.forgotten:
+                return None
+            self._waiting.popleft()
+            self._bytes -= len(data)
+            self.changed()
+        return None
+
+
+def _linger_not(stream: trio.SocketStream) -> None:
+    """Closing it will send an RST instead of a FIN."""
+    with contextlib.suppress(OSError):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

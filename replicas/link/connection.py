@@ -1,0 +1,176 @@
+"""A connection between two processes: frames over a byte stream, and the hello that opens it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.tls import holder_of
+from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
+from spe.wire.messages import (
+    HELLO_VALUES_MAX,
+    PROTOCOL_VERSION,
+    VALUES_MAX,
+    Hello,
+    Message,
+    Role,
+    Welcome,
+    check_welcome,
+    decode_message,
+)
+
+#: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
+#: come in pieces.
+RECEIVE_BYTES = 1 << 20
+#: Longest time for a whole first frame: a peer that dribbles is no peer.
+HELLO_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Identity:
+    """Who we are to others; a process that keeps its incarnation on disk sets it before it first connects.
+
+    Attributes:
+      role: node, source, client or control.
+      incarnation: grows with each start of this process.
+      token: shared secret of the cluster; "" where none is configured.
+    """
+
+    role: Role
+    name: str
+    incarnation: int
+    token: str = ""
+
+
+class Connection:
+    """Frames over one stream.  Sending is serialised; one task receives."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._frames = FrameReader()
+        self._waiting: deque[Frame] = deque()
+        self._receive_bytes = UNAUTHENTICATED_BYTES
+        self._values_max = HELLO_VALUES_MAX
+        self._send_lock = trio.Lock()
+
+    def allow(self, frame_bytes: int) -> None:
+        """The peer is known: larger frames are accepted from now on."""
+        self._frames.limit = frame_bytes
+        self._receive_bytes = RECEIVE_BYTES
+        self._values_max = VALUES_MAX
+
+    def named(self, peer: str) -> None:
+        """Tells the network layer who is at the other end, for fault injection by name."""
+        if hasattr(self._stream, "peer_name"):
+            self._stream.peer_name = peer
+
+    def certified(self) -> str | None:
+        """The name in the peer's certificate; None where there is no TLS."""
+        return getattr(self._stream, "certified", None)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Raises LinkBroken when the peer is gone."""
+        lock = self._send_lock
+        try:
+            try:
+                lock.acquire_nowait()  # not ``async with``: a turn of the scheduler for each message
+            except trio.WouldBlock:
+                await lock.acquire()
+            try:
+                await self._stream.send_all(data)
+            finally:
+                lock.release()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+            raise LinkBroken(f"while sending: {error or type(error).__name__}") from error
+
+    async def send(self, message: Message) -> None:
+        await self.send_bytes(message.encode())
+
+    async def send_within(self, message: Message, seconds: float, why: str) -> None:
+        """Raises LinkBroken, which says ``why``, also when it takes longer."""
+        with trio.move_on_after(seconds) as scope:
+            await self.send(message)
+        if scope.cancelled_caught:
+            raise LinkBroken(why)
+
+    async def receive(self) -> list[Frame]:
+        """At least one frame.
+
+        Raises:
+          LinkBroken: the peer vanished.  LinkClosed: it hung up between two frames.
+          RemoteProtocolError: what it sent is no frame, or too large.
+        """
+        if not self._waiting:
+            await self._fill()
+        frames = list(self._waiting)
+        self._waiting.clear()
+        return frames
+
+    async def _fill(self) -> None:
+        """Reads until a frame is waiting."""
+        while not self._waiting:
+            try:
+                data = await self._stream.receive_some(self._receive_bytes)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+                raise LinkBroken(f"while receiving: {error or type(error).__name__}") from error
+            if not data:
+                try:
+                    self._frames.finish()
+                except RemoteProtocolError as error:  # as when it is killed while it sends: no breach of a rule
+                    raise LinkBroken(str(error)) from None
+                raise LinkClosed("the peer hung up")
+            self._waiting += self._frames.feed(data)
+
+    async def receive_message(self) -> Message:
+        """The next frame, which must be a control message; later frames wait for the next call."""
+        if self._waiting:
+            await trio.lowlevel.checkpoint()  # thousands of messages in one read: others get their turn between them
+        else:
+            await self._fill()
+        found = self._waiting.popleft()
+        if found.type is not FrameType.CONTROL:
+            raise RemoteProtocolError(f"expected a control message, got a {found.type.name} frame")
+        return decode_message(found.body, self._values_max)
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> tuple[Connection, Welcome]:
+    """Opens a connection to a process of the cluster and says hello.
+
+    Raises:
+      LinkBroken: not reachable.  PeerRefused: it does not want us; says why.
+    """
+    stream = await env.network.connect(address, plan.timing.connect_us / 1e6)
+    connection = Connection(stream)
+    try:
+        if (shown := connection.certified()) is not None and shown != holder_of(peer):
+            raise PeerRefused(f"expected {peer!r} at {address}, found the certificate of {shown!r}")
+        connection.named(peer)
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            cluster=plan.cluster,
+            role=me.role,
+            name=me.name,
+            incarnation=me.incarnation,
+            fingerprint=plan.fingerprint,
+            token=me.token,
+        )
+        with trio.fail_after(HELLO_SECONDS):
+            await connection.send(hello)
+            welcome = check_welcome(await connection.receive_message(), peer)
+        connection.allow(plan.limits.frame_bytes)
+    except trio.TooSlowError:
+        await connection.aclose()
+        raise LinkBroken(f"{peer} at {address} did not answer the hello") from None
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await connection.aclose()
+        raise
+    return connection, welcome

@@ -1,0 +1,26 @@
+"""The number that grows with each start of a process, also when its clock steps back in between."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from spe.runtime.env import Env
+
+
+async def claim(env: Env, path: PurePosixPath) -> int:
+    """An incarnation larger than all that were claimed at ``path`` before, and at least the wall clock.
+
+    Peers take a process with a smaller number for an older one and ignore what it acknowledges (docs/rules.md A2).
+    """
+    before = 0
+    if env.storage.exists(path):
+        try:
+            before = int(env.storage.read(path))
+        except ValueError:
+            env.trace.event("incarnation_damaged", path=str(path))
+    mine = max(before + 1, env.clock.wall_us())
+    try:
+        await env.storage.write_atomic(path, str(mine).encode())
+    except OSError as error:
+        env.trace.event("incarnation_not_kept", path=str(path), why=str(error))
+    return mine

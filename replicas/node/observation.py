@@ -1,0 +1,23 @@
+"""What a replica holds, for the checkers of a run (consistency.checking)."""
+
+from __future__ import annotations
+
+from replicas.node.replica import Replica
+from spe.stream.history import Buffers
+
+
+def buffers(replica: Replica, at_us: int) -> Buffers:
+    """Memory and digests of a replica now; no digests while it recovers."""
+    taken = replica.core.snapshot()
+    states = taken[0].outputs if taken is not None else []
+    return Buffers(
+        at_us,
+        str(replica.id),
+        held_bytes=replica.sunion.stable_bytes,
+        tentative=any(i.tentative for i in replica.sunion.inputs) or any(not o.suffix.untouched for o in replica.logs),
+        log_entries=max(log.stable.end - log.stable.start for log in replica.logs),
+        digests=tuple(
+            (log.channel, int(state["last_id"]), int(state["digest"]))
+            for log, state in zip(replica.logs, states, strict=bool(states))
+        ),
+    )

@@ -1,0 +1,201 @@
+"""Which standbys run beside the replicas that they back, and how one plan becomes another (docs/rules.md H7).  Pure.
+
+A budget says how many partitions may have an active replica; the planner chooses them under the rates that are known,
+and again when measured rates say that others would do more for the results of a correlated failure (PPA, section V;
+changing the plan while it runs is what the paper leaves open).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replicas.planning.configured import costs_of, partitions_of, topology_of
+from replicas.planning.planners import Algorithm, make_plan
+from replicas.planning.search import Problem
+from spe.plan.plan import Plan
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, NodeState
+from spe.stream.times import SECOND
+from spe.wire.messages import OutputStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Partitions whose first standby is to run.
+
+    Attributes:
+      value: OF while everything has failed that runs alone.
+      before: the same of what runs now, under the same rates.
+    """
+
+    active: frozenset[PartitionId]
+    value: float
+    before: float
+
+
+def _no_clock() -> float:
+    raise AssertionError("only the exact planner looks at a clock")
+
+
+@dataclass(slots=True)
+class _Count:
+    """Ids of one channel.
+
+    Attributes:
+      first: at the beginning of the period.
+      high: the largest heard in it; 0: nothing.
+      skip: periods that are no measure: it began in the middle of this one, or failed and then catches up.
+    """
+
+    first: int
+    high: int
+    skip: int = 1
+
+    def take(self) -> int | None:
+        """Tuples of the period that ends; None: nobody can say."""
+        before, high, self.high = self.first, self.high, 0
+        if not high:
+            self.skip = max(self.skip, 1)  # what was not heard of comes in one go later
+            return None
+        self.first = high
+        if high < before:  # ids that begin anew, as those of a source whose log was put aside
+            return None
+        if self.skip:
+            self.skip -= 1
+            return None
+        return high - before
+
+
+class RateMeter:
+    """Tuples per second of each source and unit partition, from the ids that heartbeats tell."""
+
+    def __init__(self, plan: Plan, now: int) -> None:
+        self._plan = plan
+        self._since = now
+        self._counts: dict[Channel, _Count] = {}
+        self._rates: dict[str, list[float]] = {}
+
+    def heard(self, outputs: Iterable[OutputStatus]) -> None:
+        """A heartbeat answer of whoever makes a channel; replicas tell the same ids, so the largest counts."""
+        for told in outputs:
+            channel = Channel(told.stream, told.partition)  # type: ignore[arg-type]
+            count = self._counts.setdefault(channel, _Count(told.last_id, told.last_id))
+            count.high = max(count.high, told.last_id)
+            if told.state is not NodeState.STABLE:
+                count.skip = 2
+
+    def take(self, now: int) -> dict[str, list[float]]:
+        """As last measured, between two calls; a silence counts for nothing, for a failure is no lower rate."""
+        seconds = max(now - self._since, 1) / SECOND
+        self._since = now
+        moved = {channel: count.take() or 0 for channel, count in self._counts.items()}
+        for name in self._plan.sources:
+            if tuples := moved.get(Channel(name, 0)):
+                self._rates[str(name)] = [tuples / seconds]
+        for unit in self._plan.units:
+            made = [sum(moved.get(Channel(s, p), 0) for s in unit.outputs) for p in range(unit.partitions)]
+            if all(made):
+                self._rates[str(unit.id)] = [count / seconds for count in made]
+        return dict(self._rates)
+
+
+class Activation:
+    """See the module.
+
+    Args:
+      plan: the cluster.
+      budget: partitions that may have their first standby run.
+      algorithm: of the planner.
+      margin: by how much, relative to what runs, a plan must be better to take its place.
+      active: what was wanted when the coordinator ended.
+    """
+
+    def __init__(
+        self, plan: Plan, budget: int, *, algorithm: str, margin: float, active: Iterable[PartitionId] = ()
+    ) -> None:
+        self._plan = plan
+        self._algorithm = Algorithm(algorithm)
+        self._margin = margin
+        self.budget = budget
+        self.active = {id for id in active if id in plan.standbys}
+        self.target = frozenset(self.active)
+        self.choice: Choice | None = None
+
+    def choose(self, rates: Mapping[str, Sequence[float]], unable: Collection[PartitionId] = ()) -> Choice:
+        """The best plan under these rates.  Takes up to a second for a thousand partitions.
+
+        Args:
+          unable: partitions whose standby cannot run now.
+
+        Raises:
+          ConfigError: the planner cannot do it; it says why.
+        """
+        topology = topology_of(self._plan, rates)
+        costs = costs_of(self._plan, topology, unable)
+        most = Problem(topology, 0, costs).most
+        problem = Problem(topology, min(self.budget, most) if unable else self.budget, costs)
+        found = make_plan(problem, self._algorithm, now=_no_clock)
+        ids = partitions_of(self._plan, topology)
+        mask = np.array([[id in self.active and id not in unable for id in ids]])
+        before = float(problem.values(mask)[0])
+        chosen = frozenset(id for task in found.tasks if (id := ids[task]) is not None)
+        return Choice(chosen, float(found.value), before)
+
+    def adopt(self, choice: Choice) -> bool:
+        """Makes a choice the target: better by the margin, or at all where there is room; or more runs than may."""
+        room = len(self.active) < self.budget
+        better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
+        if len(self.active) <= self.budget and not better:
+            return False
+        self.choice, self.target = choice, choice.active
+        return True
+
+    @property
+    def settled(self) -> bool:
+        """Is what is wanted what was chosen?"""
+        return self.active == self.target
+
+    def step(self, state: Callable[[PartitionId], NodeState | None]) -> PartitionId | None:
+        """Comes a little nearer to the target: first a new one runs, then an old one goes.
+
+        Args:
+          state: of a partition's first standby: RECOVERING also before it runs; None: it does not come, and nobody
+            waits for it.
+
+        Returns:
+          The partition that joined or left ``active``; None: nothing can be done now.
+        """
+        states = {id: state(id) for id in self.active}
+        if NodeState.RECOVERING in states.values():
+            return None  # one is on its way
+        leaving = sorted(self.active - self.target)
+        coming = sorted(self.target - self.active)
+        if leaving and (len(self.active) > self.budget or not coming):
+            if any(states[id] not in (NodeState.STABLE, None) for id in self.active & self.target):
+                return None  # what takes its place does not do it yet
+            serving = sum(one is NodeState.STABLE for one in states.values())
+            first = min(leaving, key=lambda id: (states[id] is NodeState.STABLE, id))
+            if states[first] is NodeState.STABLE and serving <= min(self.budget, len(self.target)):
+                return None  # it would be missed
+            self.active.remove(first)
+            return first
+        if coming:
+            self.active.add(coming[0])
+            return coming[0]
+        return None
+
+    def wanted(self) -> dict[PartitionId, frozenset[NodeId]]:
+        return {id: frozenset(self._plan.standbys[id].nodes[:1]) for id in self.active}
+
+    def status(self) -> dict[str, Any]:
+        """For ``spe status``."""
+        return {
+            "budget": self.budget,
+            "active": sorted(map(str, self.active)),
+            "target": sorted(map(str, self.target)),
+            "of": None if self.choice is None else self.choice.value,
+        }

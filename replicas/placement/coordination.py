@@ -1,0 +1,250 @@
+"""What the coordinator decides: which standbys run (docs/rules.md H).  Pure: heartbeats come in, orders come out.
+
+A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
+``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that
+only helped out stand by again, one after the other.  Where nothing is left that a partition could go on from, what lies
+before it begins anew from the sources' logs.  The data path knows nothing of all this.  What is decided wrongly costs
+work, never a tuple: two replicas too many are two replicas (ids tell duplicates), and one that is missing is
+asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spe.plan.plan import Plan
+from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, StreamId
+from spe.wire.fields import Verb
+from spe.wire.messages import OutputStatus
+
+#: An order that was not answered, or had no effect yet, is given again after this.
+REPEAT_US: Final = 1_000_000
+#: How much longer a disk that may hold a state is waited for before all is made again.
+_FOR_A_STATE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An order to a node."""
+
+    verb: Verb
+    replica: ReplicaId
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of one.
+
+    Attributes:
+      running: state of each replica that answers, by node.
+      unserved_since: since when nobody serves it; None: somebody does.
+      wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
+      frontier: stable frontier of each, microseconds of tuple time.
+      mark: how far those that helped out were when all seemed well; None: not all is.
+      lacking_since: of those that run and can go on from nothing that is left: since when.
+      asked_at: when each order was given last.
+      refused_at: when a node said last that it does not follow one.
+      wanted_at: since when ``wanted`` is as it is.
+    """
+
+    unserved_since: int | None
+    running: dict[NodeId, NodeState] = field(default_factory=dict)
+    wanted: set[NodeId] = field(default_factory=set)
+    frontier: dict[NodeId, int] = field(default_factory=dict)
+    mark: int | None = None
+    lacking_since: dict[NodeId, int] = field(default_factory=dict)
+    asked_at: dict[Decision, int] = field(default_factory=dict)
+    refused_at: dict[NodeId, int] = field(default_factory=dict)
+    wanted_at: int = 0
+
+
+class Coordination:
+    """See the module.
+
+    Args:
+      plan: the cluster.
+      now: monotonic microseconds.
+      patience_us: how long a partition may be unserved before a standby runs it, where no node of it answers.
+      recovery_us: the same where one of them is recovering, or was never heard: it may need nobody's help.
+    """
+
+    def __init__(self, plan: Plan, now: int, *, patience_us: int, recovery_us: int) -> None:
+        self._plan = plan
+        self._patience_us = patience_us
+        self._recovery_us = recovery_us
+        self._alive: set[NodeId] = set()
+        self._heard: set[NodeId] = set()
+        self._partitions = {id: _Partition(now) for id in plan.standbys}
+        self._before = {id: _before(plan, id) for id in plan.standbys}
+        #: Smallest id that each replica of a partition still has in all its outputs.
+        self._first: dict[PartitionId, dict[NodeId, int]] = {}
+        self._replays_at: dict[Decision, int] = {}
+
+    # --- news ---
+
+    def heard(self, node: NodeId, outputs: Iterable[OutputStatus], now: int) -> None:
+        """A heartbeat answer: whatever the node runs is in it."""
+        self._alive.add(node)
+        self._heard.add(node)
+        told = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
+        self._forget(node)
+        for channel, output in told.items():
+            firsts = self._first.setdefault(self._plan.maker_of(channel), {})
+            firsts[node] = max(firsts.get(node, 0), output.first)
+        for id, one in self._partitions.items():
+            if node in self._plan.hosts(id):
+                self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
+
+    def lost(self, node: NodeId, now: int) -> None:
+        """It does not answer any more."""
+        self._alive.discard(node)
+        if not self._alive:
+            self._heard.clear()  # it may be we who were cut off: who is heard first then is not the only one
+        self._forget(node)
+        for one in self._partitions.values():
+            self._runs(one, node, None, now)
+
+    def _forget(self, node: NodeId) -> None:
+        for firsts in self._first.values():
+            firsts.pop(node, None)
+
+    def _runs(self, one: _Partition, node: NodeId, output: OutputStatus | None, now: int) -> None:
+        """What a node tells of a partition; None: it does not run it."""
+        if output is None:
+            one.running.pop(node, None)
+        else:
+            one.running[node] = NodeState(output.state)
+            one.frontier[node] = output.frontier
+        if output is not None and output.lacking:
+            one.lacking_since.setdefault(node, now)
+        else:
+            one.lacking_since.pop(node, None)
+        self._judge(one, now)
+
+    def _judge(self, one: _Partition, now: int) -> None:
+        if any(state is not NodeState.RECOVERING for state in one.running.values()):
+            one.unserved_since = None
+        elif one.unserved_since is None:
+            one.unserved_since = now
+
+    def refused(self, replica: ReplicaId, now: int) -> None:
+        """A node does not follow an order: another one is asked for a while."""
+        if (one := self._partitions.get(replica.of)) is not None:
+            one.refused_at[replica.node] = now
+
+    def want(self, partition: PartitionId, standbys: Iterable[NodeId], now: int) -> None:
+        """From now on these standbys of a partition are to run, whatever happens."""
+        one = self._partitions[partition]
+        one.wanted, one.wanted_at = set(standbys), now
+
+    def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
+
+    def helper(self, partition: PartitionId, now: int) -> NodeState | None:
+        """State of the first standby: RECOVERING also before it runs; None: it does not come, as it seems."""
+        first, one = self._plan.standbys[partition].nodes[0], self._partitions[partition]
+        state = one.running.get(first, NodeState.RECOVERING)
+        gone = first in self._heard and first not in self._alive
+        if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
+            return None
+        return state
+
+    def unable(self) -> frozenset[PartitionId]:
+        """Partitions whose first standby was heard, and is dead."""
+        dead = self._heard - self._alive
+        return frozenset(id for id, standbys in self._plan.standbys.items() if standbys.nodes[0] in dead)
+
+    # --- orders ---
+
+    def decide(self, now: int) -> list[Decision]:
+        """What to tell whom now; call it at every heartbeat."""
+        found = []
+        for id, one in self._partitions.items():
+            for decision in self._of(id, one, now):
+                # What lies before several partitions begins anew once for all of them.
+                asked_at = self._replays_at if decision.verb == "replay" else one.asked_at
+                if now - asked_at.get(decision, now - REPEAT_US) >= REPEAT_US:
+                    asked_at[decision] = now
+                    found.append(decision)
+        return found
+
+    def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
+        standbys = self._plan.standbys[id].nodes
+        missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
+        if missing and one.unserved_since is None:  # else it would begin from less, or beside one that begins as well
+            return [Decision("install", ReplicaId(*id, n)) for n in missing]
+        if one.unserved_since is not None:
+            return self._restore(id, one, one.unserved_since, now)
+        meant = {*self._plan.placement[id], *one.wanted}
+        helping = [n for n in standbys if n in one.running and n not in meant]
+        steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
+        if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
+            one.mark = None
+            return []
+        # Who was frozen wakes as what he was: he must be as far as those that helped out meanwhile.
+        if one.mark is None:
+            one.mark = max(one.frontier[n] for n in helping)
+        if any(one.frontier[n] < one.mark for n in meant):
+            return []
+        return [Decision("retire", ReplicaId(*id, helping[-1]))]
+
+    def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
+        """Nobody serves it."""
+        standbys = self._plan.standbys[id].nodes
+        coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
+        if now - since < (self._recovery_us if coming else self._patience_us):
+            return []
+        installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
+        asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in one.running), default=None)
+        if asked is not None and now - asked < self._recovery_us:
+            return []  # it is on its way: a second one would be no faster
+        able = [n for n in standbys if n in self._alive and n not in one.running]
+        able.sort(key=lambda n: now - one.refused_at.get(n, now - self._recovery_us) < self._recovery_us)
+        if able:
+            return [installs[able[0]]]
+        # Somebody who is away may hold a state, and come back with it.
+        away = any(n not in self._alive and self._plan.disk_us(ReplicaId(*id, n)) for n in self._plan.hosts(id))
+        patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
+        lacking = [now - one.lacking_since.get(n, now) >= patience_us for n in one.running]
+        return self._replays(id) if lacking and all(lacking) else []
+
+    def _replays(self, id: PartitionId) -> list[Decision]:
+        """The last resort: one replica of everything before it begins anew, unless one still has its beginning."""
+        found = []
+        for before in self._before[id]:
+            firsts = self._first.get(before, {})
+            if firsts and min(firsts.values()) > 1:
+                found.append(Decision("replay", ReplicaId(*before, max(firsts))))
+        return found
+
+    # --- for people ---
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each partition that has standbys: who runs it, and who is meant to."""
+        return [
+            {
+                "partition": str(id),
+                "running": {n: state.name for n, state in sorted(one.running.items())},
+                "placed": list(self._plan.placement[id]),
+                "standbys": list(self._plan.standbys[id].nodes),
+                "wanted": sorted(one.wanted),
+                "served": one.unserved_since is None,
+            }
+            for id, one in self._partitions.items()
+        ]
+
+
+def _before(plan: Plan, id: PartitionId) -> tuple[PartitionId, ...]:
+    """The partitions that one reads, directly or through others."""
+    found: dict[PartitionId, None] = {}
+    waiting = [id]
+    while waiting:
+        of = waiting.pop()
+        for channel in plan.unit[of.unit].channels_in(of.partition):
+            if channel.stream not in plan.sources and (maker := plan.maker_of(channel)) not in found:
+                found[maker] = None
+                waiting.append(maker)
+    return tuple(found)

@@ -1,0 +1,245 @@
+"""The coordinator's process: heartbeats to everybody, and orders to those that stand by.  A thin shell.
+
+Nothing of the data path goes through it.  While it is away nobody takes over; everything else goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from replicas.consumer.upstream import Upstream
+from replicas.link.connection import Identity
+from replicas.placement.activation import Activation, RateMeter
+from replicas.placement.coordination import Coordination, Decision
+from replicas.placement.store import CoordinatorStore
+from replicas.producer.server import Bystander, Injector, Server
+from spe.errors import ConfigError, RemoteProtocolError, SpeError
+from spe.plan.deploy import processes
+from spe.plan.plan import COORDINATOR, Plan
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+from spe.stream.strings import StringPool
+from spe.wire.messages import HeartbeatAnswer, Message, Order, OrderAnswer
+
+#: Orders under way at once; an answer that does not come is not waited for.
+UNANSWERED: Final = 256
+
+
+class Superseded(SpeError):
+    """A later coordinator has begun; this one must end."""
+
+
+class Coordinator(Bystander):
+    """Runs until cancelled, or superseded; answers ``spe status``.
+
+    Args:
+      env: clock, network, storage, trace.
+      plan: the cluster.
+      token: shared secret of the cluster.
+      injector: makes faults happen in this process, for experiments.
+    """
+
+    who = COORDINATOR
+
+    def __init__(self, env: Env, plan: Plan, *, token: str = "", injector: Injector | None = None) -> None:
+        self._injector = injector
+        self._env = env
+        self._plan = plan
+        self._me = Identity("control", COORDINATOR, env.clock.wall_us(), token)
+        self._store = CoordinatorStore(env)
+        now = env.clock.monotonic_us()
+        timing = plan.timing
+        self.coordination = Coordination(
+            plan, now, patience_us=timing.heartbeat_us, recovery_us=4 * max(timing.request_us, timing.connect_us)
+        )
+        settings = plan.coordinator
+        self.activation = Activation(
+            plan,
+            settings.budget,
+            algorithm=settings.algorithm,
+            margin=settings.margin,
+            active=self._store.wanted(),
+        )
+        for id, nodes in self.activation.wanted().items():
+            self.coordination.want(id, nodes, now)
+        self._meter = RateMeter(plan, now)
+        self._upstream = Upstream(
+            env,
+            plan,
+            self._me,
+            pool=StringPool(),
+            heard=self._heard,
+            gone=self._gone,
+            other_message=self._answered,
+        )
+        self._epoch = 0
+        self._number = self._store.last_number()
+        self._open: dict[int, Decision] = {}
+        self._superseded: str | None = None
+        #: Latest epoch that we were told of.
+        self._later = 0
+        self._unwritten = False
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled; ``task_status`` gets the bound address.
+
+        Raises:
+          Superseded: a node follows a later coordinator.
+          OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
+        """
+        self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
+        server = Server(self._env, self._plan, self._me, self)
+        self._env.trace.event("coordinator_began", epoch=self._epoch)
+        try:
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(self._env.network.serve, self._plan.coordinator.address, server.handle)
+                everybody = processes(self._plan)
+                await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
+                task_status.started(address)
+                nursery.start_soon(self._plan_actives)
+                nursery.start_soon(self._keep_notes)
+                await self._decide()
+                await self._remember_later()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._store.close()
+        raise Superseded(self._superseded or "")
+
+    async def _decide(self) -> None:
+        """Until it is superseded."""
+        while self._superseded is None:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            for decision in self.coordination.decide(self._env.clock.monotonic_us()):
+                await self._order(decision)
+
+    async def _remember_later(self) -> None:
+        """Whatever the clock says: who is started here again begins later than the one that is followed now."""
+        try:
+            await self._store.heard_of(self._later)
+        except OSError as error:
+            self._env.trace.event("epoch_not_kept", why=str(error))
+
+    async def _keep_notes(self) -> None:
+        """Writes what was answered to orders, a moment later."""
+        while True:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            if not self._unwritten:
+                continue
+            self._unwritten = False
+            try:
+                await self._store.write()
+            except OSError as error:  # notes for people: what counts is what runs, and heartbeats tell that
+                self._env.trace.event("orders_not_noted", why=str(error))
+
+    async def _plan_actives(self) -> None:
+        """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
+        every_us, activation = self._plan.coordinator.adapt_us, self.activation
+        if len(activation.active) != activation.budget:
+            await self._choose({})
+        next_at = self._env.clock.monotonic_us() + (every_us or 0)
+        while True:
+            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            now = self._env.clock.monotonic_us()
+            if every_us is not None and now >= next_at:
+                next_at = now + every_us
+                if (rates := self._meter.take(now)) and activation.settled:
+                    await self._choose(rates)
+            if (changed := activation.step(partial(self.coordination.helper, now=now))) is not None:
+                await self._want(changed)
+
+    async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
+        try:
+            unable = self.coordination.unable()
+            choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
+        except ConfigError as error:  # what runs goes on
+            self._env.trace.event("no_choice", why=str(error))
+            say(f"{COORDINATOR}: no plan for the budget: {error}")
+            return
+        if self.activation.adopt(choice):
+            self._env.trace.event(
+                "actives_chosen", active=sorted(map(str, choice.active)), of=choice.value, before=choice.before
+            )
+
+    async def _want(self, changed: PartitionId) -> None:
+        wanted = self.activation.wanted()
+        self.coordination.want(changed, wanted.get(changed, ()), self._env.clock.monotonic_us())
+        try:
+            await self._store.want(wanted)
+        except OSError as error:  # the next coordinator would choose once more
+            self._env.trace.event("wanted_not_kept", why=str(error))
+
+    async def _order(self, decision: Decision) -> None:
+        self._number += 1
+        self._open[self._number] = decision
+        while len(self._open) > UNANSWERED:
+            del self._open[next(iter(self._open))]
+        replica = decision.replica
+        self._env.trace.event("ordered", verb=decision.verb, replica=str(replica), number=self._number)
+        await self._upstream.tell(
+            replica.node, Order(self._epoch, self._number, decision.verb, replica.unit, replica.partition)
+        )
+
+    def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        self._meter.heard(answer.outputs)
+        if peer in self._plan.nodes:
+            self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
+
+    def _gone(self, peer: str) -> None:
+        if peer in self._plan.nodes:
+            self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
+
+    async def _answered(self, peer: str, message: Message) -> None:
+        if not isinstance(message, OrderAnswer):
+            raise RemoteProtocolError(f"unexpected {type(message).__name__} for a coordinator")
+        decision = self._open.pop(message.number, None)
+        if message.epoch > self._epoch:
+            self._later = max(self._later, message.epoch)
+            self._superseded = (
+                f"{peer} follows a coordinator that began later (epoch {message.epoch}, ours {self._epoch})"
+            )
+        if decision is None:
+            return
+        if message.error:
+            self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
+            self.coordination.refused(decision.replica, self._env.clock.monotonic_us())
+        self._store.ordered(
+            message.number,
+            self._epoch,
+            self._env.clock.wall_us(),
+            decision.verb,
+            str(decision.replica),
+            message.error,
+        )
+        self._unwritten = True  # not here: the peer's heartbeats wait for us
+
+    # --- answering for ourselves (replicas.serving.Service) ---
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "kind": "coordinator",
+            "name": COORDINATOR,
+            "incarnation": self._epoch,
+            "partitions": self.coordination.status(),
+            "activation": self.activation.status(),
+        }
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+async def run_coordinator(
+    env: Env,
+    plan: Plan,
+    *,
+    token: str = "",
+    injector: Injector | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a coordinator until cancelled.  Raises Superseded."""
+    await Coordinator(env, plan, token=token, injector=injector).run(task_status=task_status)

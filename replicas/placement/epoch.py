@@ -1,0 +1,53 @@
+"""Of which coordinator a node follows the orders: the latest that it has heard of, also after a restart (H6)."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import PurePosixPath
+
+import trio
+
+from spe.runtime.env import Env
+from spe.stream.names import NodeId
+
+
+class FollowedEpoch:
+    """Known from the start, kept on disk; a disk that is full or damaged is worked without.
+
+    Attributes:
+      latest: 0 before any order.
+    """
+
+    def __init__(self, env: Env, node: NodeId) -> None:
+        self._env = env
+        self._path = PurePosixPath("nodes", node, "epoch")
+        self._keeping = trio.Lock()
+        self.latest = self._known()
+
+    async def keep(self) -> None:
+        """Writes the latest; of two calls at once the later one is what stays."""
+        async with self._keeping:
+            try:
+                await self._env.storage.write_atomic(self._path, _with_checksum(str(self.latest)))
+            except OSError as error:
+                self._env.trace.event("epoch_not_kept", why=str(error))
+
+    def _known(self) -> int:
+        storage, path = self._env.storage, self._path
+        try:
+            return int(_without_checksum(storage.read(path))) if storage.exists(path) else 0
+        except (OSError, ValueError) as error:
+            self._env.trace.event("epoch_damaged", path=str(path), why=str(error))
+            return 0
+
+
+def _with_checksum(text: str) -> bytes:
+    return f"{text} {zlib.crc32(text.encode()):08x}".encode()
+
+
+def _without_checksum(data: bytes) -> str:
+    """Raises ValueError."""
+    text = data.decode().partition(" ")[0]
+    if _with_checksum(text) != data:
+        raise ValueError("the checksum does not fit")
+    return text

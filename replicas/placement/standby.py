@@ -1,0 +1,155 @@
+"""A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
+
+What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become; but
+no more than the older of the two checkpoints on its disk holds, for the newer one may turn out damaged.  So whoever
+stands by can always go on from a checkpoint, and from nothing while it has none (docs/rules.md H).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from replicas.consumer.feed import Action
+from replicas.consumer.input import Input
+from spe.plan.plan import Plan, Reconcile
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeId, NodeState
+from spe.wire.messages import OutputStatus
+
+#: An input's producer that is so full asks for a checkpoint before its time, where it is for our sake: where what we
+#: acknowledge lies within this share of what it keeps from its beginning.
+FULL = 0.5
+_AT_THE_LINE = 0.25
+
+
+class Standby:
+    """An owner of acknowledgements (replicas.upstream) that reads nothing.
+
+    Args:
+      plan: the cluster.
+      id: of the replica that it would be.
+      now: monotonic microseconds.
+    """
+
+    def __init__(self, plan: Plan, id: ReplicaId, now: int) -> None:
+        self.id = id
+        self.name = str(id)
+        self.inputs: Sequence[Input] = ()
+        self._plan = plan
+        self._channels = plan.unit[id.unit].channels_in(id.partition)
+        self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
+        self._every_us = plan.standbys[id.of].every_us
+        #: Of the newest checkpoint and of the one before it, which is what we acknowledge.
+        self._held = self._positions = [0 for _ in self._channels]
+        self._told: dict[str, OutputStatus] = {}
+        #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
+        self._made_from: tuple[int, int] | None = None
+        self._looked_at = now
+        #: How far the maker was when we asked: what it sends is no older.
+        self._asked_at: tuple[int, int] | None = None
+        self._crowded: set[str] = set()
+        #: Those that did not come, since one did.
+        self._failures = 0
+        self.checkpoints = 0
+        #: Why no checkpoint could be taken last time; "" where one could.
+        self.trouble = ""
+
+    # --- an owner ---
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return []
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return list(zip(self._channels, self._positions, strict=True))
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    def delivered(self) -> None:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    async def room(self, index: int) -> None:
+        raise AssertionError(f"{self.name} reads nothing")
+
+    def partners(self) -> dict[str, NodeState]:
+        """Who runs the partition, as far as we have heard."""
+        return {peer: NodeState(told.state) for peer, told in self._told.items()}
+
+    # --- news ---
+
+    def heard(self, peer: str, outputs: Mapping[Channel, OutputStatus]) -> None:
+        """A heartbeat answer of a node or a source."""
+        told = outputs.get(self._output)
+        if told is None:
+            self._told.pop(peer, None)
+        else:
+            self._told[peer] = told
+        acks = zip(self._channels, self._positions, strict=True)
+        crowded = any(_holds_up(outputs[channel], ack) for channel, ack in acks if channel in outputs)
+        (self._crowded.add if crowded else self._crowded.discard)(peer)
+
+    def lost(self, peer: str) -> None:
+        self._told.pop(peer, None)
+        self._crowded.discard(peer)
+
+    def wish(self, now: int) -> str | None:
+        """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
+        if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failures else self._every_us):
+            return None
+        able = {p: o for p, o in self._told.items() if o.state in self._giving(p)}
+        best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
+        if best is None:
+            return None
+        nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
+        if nothing_new and self._positions == self._held:
+            return None
+        self._looked_at = now
+        self._asked_at = (able[best].last_id, able[best].frontier)
+        return best
+
+    def _giving(self, maker: str) -> Collection[NodeState]:
+        """States in which a maker gives a checkpoint.
+
+        With undo/redo it has no consistent state at hand while tainted, and would make it again for us: only where a
+        producer is full for our sake.
+        """
+        if self._plan.share(self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO and not self._crowded:
+            return (NodeState.STABLE,)
+        return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
+
+    def failed(self) -> int:
+        """What we asked for did not come; how often now, one after the other."""
+        self._failures += 1
+        return self._failures
+
+    def came(self) -> None:
+        """What we asked for is here, whether it is of use or not."""
+        self._failures = 0
+
+    def useful(self, snapshot: Mapping[str, Any]) -> bool:
+        """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
+        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._held, strict=True))
+
+    def holds(self, snapshot: Mapping[str, Any]) -> None:
+        """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
+        self._positions, self._held = self._held, [int(p) for p in snapshot["positions"]]
+        self._made_from = self._asked_at
+        self.checkpoints += 1
+
+    def status(self) -> dict[str, Any]:
+        """What ``spe status`` shows of it."""
+        return {
+            "unit": self.id.unit,
+            "partition": self.id.partition,
+            "checkpoints": self.checkpoints,
+            "trouble": self.trouble,
+            "positions": {str(c): p for c, p in zip(self._channels, self._held, strict=True)},
+            "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
+        }
+
+
+def _holds_up(output: OutputStatus, ack: int) -> bool:
+    """Is a producer's log filling up because we acknowledge no more?"""
+    before = output.first - 1
+    return output.fill >= FULL and ack - before <= _AT_THE_LINE * (output.last_id - before)

@@ -1,0 +1,98 @@
+"""What a coordinator must not forget: its epoch, and which standbys it wants to run.  A SQLite file.
+
+The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
+through the same storage as everything else, and a crash leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from spe.errors import LogCorrupt
+from spe.runtime.env import Env
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+
+PATH: Final = PurePosixPath("coordinator", "state.sqlite")
+#: Orders kept for people, the newest.
+ORDERS: Final = 1_000
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
+CREATE TABLE IF NOT EXISTS orders (
+    number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
+);
+"""
+
+
+class CoordinatorStore:
+    """See the module.
+
+    Args:
+      env: storage.
+
+    Raises:
+      LogCorrupt: the file is there, and is no such database.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._storage = env.storage
+        self._database = sqlite3.connect(":memory:", isolation_level=None)
+        try:
+            if self._storage.exists(PATH):
+                self._database.deserialize(self._storage.read(PATH))
+                (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+            self._database.executescript(_SCHEMA)
+            for table in ("epoch", "wanted", "orders"):
+                self._database.execute(f"SELECT * FROM {table}").fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise LogCorrupt(f"{PATH}: {error}; without it, put it aside: a coordinator can begin anew") from error
+
+    def close(self) -> None:
+        self._database.close()
+
+    async def begin(self, at_least: int) -> int:
+        """A new epoch, larger than all before it and at least as large as asked for.  Raises OSError."""
+        (before,) = self._database.execute("SELECT coalesce(max(number), 0) FROM epoch").fetchone()
+        epoch = max(int(before) + 1, at_least)
+        await self.heard_of(epoch)
+        return epoch
+
+    async def heard_of(self, epoch: int) -> None:
+        """The next one begins later than this.  Raises OSError."""
+        self._database.execute("DELETE FROM epoch")
+        self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
+        await self.write()
+
+    def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        found: dict[PartitionId, set[NodeId]] = {}
+        for unit, partition, node in self._database.execute("SELECT unit, partition, node FROM wanted"):
+            found.setdefault(PartitionId(UnitId(unit), partition), set()).add(NodeId(node))
+        return {id: frozenset(nodes) for id, nodes in found.items()}
+
+    async def want(self, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
+        """Replaces all of it.  Raises OSError."""
+        self._database.execute("DELETE FROM wanted")
+        rows = [(id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
+        self._database.executemany("INSERT INTO wanted VALUES (?, ?, ?)", rows)
+        await self.write()
+
+    def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:
+        """Notes an order and what was answered, for people; :meth:`write` keeps it."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?, ?)", (number, epoch, at_us, verb, replica, answer)
+        )
+        self._database.execute("DELETE FROM orders WHERE number <= ?", (number - ORDERS,))
+
+    def last_number(self) -> int:
+        (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM orders").fetchone()
+        return int(last)
+
+    async def write(self) -> None:
+        """Raises OSError."""
+        await self._storage.write_atomic(PATH, self._database.serialize())

@@ -1,0 +1,83 @@
+"""Connections after the hello: every configured peer has places of its own, all others share a few.
+
+One connection too many, and the oldest of the same peer goes: what a peer left half open makes room for what it opens
+anew, and whoever opens without end only ever drives away itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from replicas.link.connection import Identity
+from spe.plan.plan import COORDINATOR, Plan
+from spe.stream.names import NodeId
+
+#: Connections of a configured peer beside its subscriptions: heartbeats, snapshots, and what is closing.
+PLACES: Final = 8
+#: Places for each subscription that a peer may have: two feeds, and two that are closing.
+PLACES_PER_SUBSCRIPTION: Final = 4
+#: Connections of everybody who is not in the plan: the command line, and clients that no log waits for.
+GUESTS_MAX: Final = 64
+GUESTS: Final = "(not in the plan)"
+
+
+def subscriptions(plan: Plan, producer: str, consumer: str) -> int:
+    """Channels of one process that another one reads, counted once per replica that reads it."""
+    if consumer in plan.nodes:
+        hosted = plan.replicas_on(NodeId(consumer)) + plan.standbys_on(NodeId(consumer))
+        channels = [c for replica in hosted for c in plan.unit[replica.unit].channels_in(replica.partition)]
+        return sum(producer in plan.producer_addresses(channel) for channel in channels)
+    reads = next((c.reads for c in plan.clients.values() if f"client:{c.name}" == consumer), ())
+    return sum(plan.partitions_of(stream) for stream in reads)
+
+
+def checkpoints(plan: Plan, maker: str, consumer: str) -> int:
+    """Partitions whose checkpoints one node may ask another for, all at the same moment."""
+    return sum(maker in plan.hosts(id.of) for id in plan.standbys_on(NodeId(consumer)))
+
+
+class Reception:
+    """See the module.
+
+    Attributes:
+      sent_away: connections that had to make room, so far.
+    """
+
+    def __init__(self, plan: Plan, me: Identity) -> None:
+        peers = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
+        if plan.standbys:
+            peers.append(COORDINATOR)
+        self._places = {GUESTS: GUESTS_MAX} | {
+            peer: PLACES
+            + PLACES_PER_SUBSCRIPTION * subscriptions(plan, me.name, peer)
+            + checkpoints(plan, me.name, peer)
+            for peer in peers
+        }
+        #: By peer, in order of arrival.
+        self._inside: dict[str, dict[trio.CancelScope, None]] = {peer: {} for peer in self._places}
+        self.sent_away = 0
+
+    @contextmanager
+    def visit(self, peer: str) -> Iterator[trio.CancelScope]:
+        """A connection's stay; ends when it must make room."""
+        who = peer if peer in self._places else GUESTS
+        inside = self._inside[who]
+        with trio.CancelScope() as scope:
+            inside[scope] = None
+            if len(inside) > self._places[who]:
+                oldest = next(iter(inside))
+                del inside[oldest]
+                oldest.cancel()
+                self.sent_away += 1
+            try:
+                yield scope
+            finally:
+                inside.pop(scope, None)
+
+    def status(self) -> dict[str, int]:
+        """Connections by peer, where there are any, and how many had to make room."""
+        return {peer: len(inside) for peer, inside in self._inside.items() if inside} | {"sent away": self.sent_away}

@@ -1,0 +1,234 @@
+"""Batches and the boundaries between them, in order: what both the stable log and a tentative suffix consist of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from replicas.producer.entry import Entry
+from replicas.producer.spilled import SpilledEntries
+from spe.runtime.spill import Spill
+from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
+from spe.stream.times import BEFORE_TIME
+
+#: Rows after which small batches are not joined any more when a backlog is read; from 1,000 on more gains little.
+COALESCE_ROWS: Final = 4_096
+
+
+class ElementLog:
+    """Entries in order, appended at the end and dropped from the front.  Numbered since the beginning.
+
+    The oldest may lie in spill files; who reads does not see the difference.
+
+    Args:
+      last_id: id before the first batch.
+      frontier: boundary before the first batch.
+      spill: where the oldest entries of a stable log may go; None: all stay in memory.
+    """
+
+    __slots__ = ("_entries", "_memory_base_id", "_memory_start", "_spilled", "frontier", "last_id", "memory_bytes")
+
+    def __init__(self, last_id: int = 0, frontier: int = BEFORE_TIME, spill: Spill | None = None) -> None:
+        self._entries: list[Entry] = []
+        self._spilled = None if spill is None else SpilledEntries(spill)
+        #: Number of, and id before, the first entry in memory.
+        self._memory_start = 0
+        self._memory_base_id = last_id
+        #: Id of the last tuple appended.
+        self.last_id = last_id
+        #: Last boundary appended, microseconds of tuple time; never decreases.
+        self.frontier = frontier
+        #: Bytes of the entries in memory.
+        self.memory_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What this takes of memory."""
+        return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry that is still here."""
+        return self._spilled.start if self._spilled else self._memory_start
+
+    @property
+    def end(self) -> int:
+        """Number that the next entry will have."""
+        return self._memory_start + len(self._entries)
+
+    @property
+    def _base_id(self) -> int:
+        return self._spilled.base_id if self._spilled else self._memory_base_id
+
+    @property
+    def first(self) -> int:
+        """Smallest id that is still here, or that the next tuple will have."""
+        return self._base_id + 1
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing was ever appended."""
+        return self.end == 0 and self.frontier == BEFORE_TIME
+
+    def __getitem__(self, number: int) -> Entry:
+        """Raises SpillDamaged when it is lost: everything up to there is forgotten then."""
+        if number < self._memory_start:
+            assert self._spilled is not None
+            return self._spilled[number]
+        return self._entries[number - self._memory_start]
+
+    def append(self, batch: Batch) -> None:
+        entry = Entry(batch)
+        self._entries.append(entry)
+        self.last_id = batch.upto_id
+        self.memory_bytes += entry.nbytes
+
+    def advance(self, boundary: int) -> None:
+        """A boundary after everything so far."""
+        self.frontier = boundary
+        if self._entries:
+            self._entries[-1].boundary = boundary
+
+    def drop_first(self) -> Batch:
+        """Forgets the first entry, of a log that spills nothing, and returns its batch."""
+        assert not self._spilled
+        batch = self._entries[0].batch
+        self._leave_memory(1)
+        return batch
+
+    def drop_through(self, last_id: int) -> None:
+        """Forgets every entry that lies wholly at or below an id; of what is spilled, whole pieces."""
+        if self._spilled:
+            self._spilled.forget_through(last_id)
+        if not self._spilled:
+            self._leave_memory(self._after(last_id))
+
+    def spill(self, above_bytes: int, piece_bytes: int) -> None:
+        """Moves the oldest entries to spill files while more than ``above_bytes`` are in memory, and room is there."""
+        while self._spilled is not None and self.memory_bytes > above_bytes:
+            count = size = 0
+            while size < piece_bytes and count < len(self._entries) - 1:  # the last one's boundary may still advance
+                size += self._entries[count].nbytes
+                count += 1
+            if not count or not self._spilled.add(self._memory_start, self._entries[:count]):
+                return
+            self._leave_memory(count)
+
+    def number_after(self, last_id: int) -> int:
+        """Number of the first entry that reaches beyond an id."""
+        if self._spilled and last_id < self._memory_base_id:
+            return self._spilled.number_after(last_id)
+        return self._memory_start + self._after(last_id)
+
+    def spilled_after(self, last_id: int) -> list[Entry]:
+        """Entries of the first spilled piece that reaches beyond an id; none: memory has the rest.
+
+        Raises SpillDamaged as above."""
+        return self._spilled.piece_after(last_id) if self._spilled else []
+
+    def entries_after(self, last_id: int) -> list[Entry]:
+        """Raises SpillDamaged as above."""
+        spilled = list(self._spilled.entries_after(last_id)) if self._spilled else []
+        return spilled + self._entries[self._after(last_id) :]
+
+    def _after(self, last_id: int) -> int:
+        return bisect_right(self._entries, last_id, key=lambda e: e.batch.upto_id)
+
+    def _leave_memory(self, count: int) -> None:
+        """The first ``count`` entries in memory are forgotten, or in a file."""
+        if count:
+            self.memory_bytes -= sum(e.nbytes for e in self._entries[:count])
+            self._memory_base_id = self._entries[count - 1].batch.upto_id
+            self._memory_start += count
+            del self._entries[:count]
+
+    def boundary_before(self, number: int) -> tuple[int, int]:
+        """(time, last id) of the promise that stands between two entries; BEFORE_TIME when there is none."""
+        if number == self.end:
+            return self.frontier, self.last_id
+        if number == self.start:
+            return BEFORE_TIME, self._base_id
+        if number <= self._memory_start and self._spilled:
+            return self._spilled.end_of(number - 1)
+        entry = self[number - 1]
+        return entry.boundary, entry.batch.upto_id
+
+
+class Cursor:
+    """A place in an ElementLog.
+
+    Attributes:
+      number: the entry that comes next.
+      done: everything up to this id has been taken (or is of no use).
+    """
+
+    __slots__ = ("done", "number")
+
+    def __init__(self, number: int, done: int) -> None:
+        self.number = number
+        self.done = done
+
+    def take(
+        self, log: ElementLog, max_bytes: int, mask_of: Callable[[Entry], BoolArray | None]
+    ) -> tuple[Batch | None, int]:
+        """Moves on by about ``max_bytes``; returns what lay there: (the rows in one batch, boundary after them).
+
+        Small batches are joined, and only the boundary after the last is returned: a later boundary promises all that
+        an earlier one did, and rows sorted by time are promises themselves.  On the live path there is one batch and
+        one boundary, and nothing is copied.  Progress is made even when one row exceeds ``max_bytes``.
+
+        Args:
+          mask_of: which rows of an entry are wanted; None: all.
+
+        Returns:
+          None when no wanted row was passed; BEFORE_TIME when no boundary stands where the cursor is now.  The batch's
+          ``from_id`` is that of its first part.
+        """
+        parts: list[Batch] = []
+        size = count = 0
+        while self.number < log.end and count < COALESCE_ROWS:
+            entry = log[self.number]
+            batch = entry.batch
+            if batch.upto_id > self.done:
+                mask = mask_of(entry)
+                if mask is not None:
+                    batch = batch.select(mask)
+                batch = batch.after(self.done)
+                nbytes = batch.rows.nbytes
+                if size + nbytes > max_bytes:
+                    if parts:
+                        break
+                    fit = max(1, len(batch) * max_bytes // nbytes)
+                    if fit < len(batch):
+                        head = _head(batch, fit)
+                        self.done = head.upto_id
+                        return head, BEFORE_TIME
+                if len(batch):
+                    parts.append(batch)
+                    size += nbytes
+                    count += len(batch)
+                self.done = batch.upto_id
+            self.number += 1
+        boundary, upto = log.boundary_before(self.number)
+        # A consumer that is ahead of this log has tuples which the boundary says nothing about yet.
+        return _join(parts), boundary if upto >= self.done else BEFORE_TIME
+
+
+def _head(batch: Batch, count: int) -> Batch:
+    last = batch.from_id + count if batch.ids is None else int(batch.ids[count - 1])
+    ids = None if batch.ids is None else batch.ids[:count]
+    return Batch(batch.kind, batch.from_id, last, ids, batch.rows.slice(0, count))
+
+
+def _join(parts: list[Batch]) -> Batch | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    rows = concat_rows([p.rows for p in parts])
+    first, last = parts[0].from_id, parts[-1].upto_id
+    ids: Int64Array | None = None
+    if len(rows) != last - first or any(p.ids is not None for p in parts):
+        ids = np.concatenate([p.row_ids() for p in parts])
+    return Batch(parts[0].kind, first, last, ids, rows)

@@ -1,0 +1,48 @@
+"""One entry of an output's log: a batch and the boundary behind it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from spe.stream.batch import Batch, BoolArray
+from spe.stream.hashing import partition_of
+from spe.stream.times import BEFORE_TIME
+
+#: What an entry takes beside its arrays' contents: the objects, and per column an array's header.
+ENTRY_BYTES: Final = 512
+COLUMN_BYTES: Final = 192
+
+#: (index, count, columns of the key): one consumer partition's share of a stream.
+Substream = tuple[int, int, tuple[int, ...]]
+
+
+class Entry:
+    """A batch, with the last boundary before the next one.
+
+    Attributes:
+      boundary: microseconds of tuple time; BEFORE_TIME when none followed.  Consecutive boundaries with nothing in
+        between are one: the last says everything.
+      nbytes: what this is counted as.
+    """
+
+    __slots__ = ("_partitions", "batch", "boundary", "nbytes")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.boundary = BEFORE_TIME
+        self.nbytes = batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
+        self._partitions: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.int32]] = {}
+
+    def share(self, substream: Substream) -> BoolArray:
+        """Mask of the rows of a substream.  Rows are hashed once, however many consumers read."""
+        index, count, key = substream
+        partitions = self._partitions.get((count, key))
+        if partitions is None:
+            columns = self.batch.rows.columns
+            partitions = partition_of([columns[k] for k in key], count).astype(np.int32)
+            self._partitions[count, key] = partitions
+        mask: BoolArray = partitions == index
+        return mask

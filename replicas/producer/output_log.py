@@ -1,0 +1,344 @@
+"""An output channel of a replica: what consumers may still ask for, and what they have acknowledged.  Pure.
+
+One *stable log*, append-only, truncated from the front by acknowledgements (docs/rules.md A2); and one *tentative
+suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicas.producer.element_log import ElementLog
+from replicas.producer.entry import Entry, Substream
+from replicas.producer.subscription import OutputSubscription
+from spe.errors import LocalProtocolError
+from spe.plan.plan import Limits
+from spe.runtime.spill import Spill, SpillDamaged, piece_bytes
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState
+from spe.stream.schema import Schema
+from spe.stream.times import format_timestamp
+from spe.wire.messages import Mode
+
+#: An incarnation that no process has: nothing was heard yet.
+_NEVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """What the consumer needs next is gone; it must install a snapshot.  ``first``: smallest id that is left."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The replica is recovering."""
+
+
+@dataclass(slots=True)
+class _Ack:
+    """What a configured consumer has processed into its stable state, as far as we heard.
+
+    Attributes:
+      granted: what a standby was given back, which it does not hold yet.
+    """
+
+    incarnation: int = _NEVER
+    id: int = 0
+    evicted: bool = False
+    granted: int = 0
+
+
+class OutputLog:
+    """One output channel of one replica.
+
+    Args:
+      channel: stream and partition.
+      schema: of its tuples.
+      consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Plan.consumers_of).
+      limits: caps on both logs.
+      standbys: consumers that hold checkpoints only (H2).
+      spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        schema: Schema,
+        consumers: Iterable[str],
+        limits: Limits,
+        spill: Spill | None = None,
+        standbys: Collection[str] = (),
+    ) -> None:
+        self._standbys = frozenset(standbys)
+        self.channel = channel
+        self.schema = schema
+        self._limits = limits
+        self._acks = {name: _Ack() for name in consumers}
+        self.state = NodeState.RECOVERING
+        #: Live results go on while reconciling (R5).
+        self.fresh = False
+        self._spill = spill
+        self.stable = ElementLog(spill=spill)
+        self.suffix = ElementLog()
+        #: Number of the tentative run that the suffix belongs to.
+        self.run = 0
+        #: How often STABILIZATION was entered: a subscription that sees it change owes a rec_done.
+        self.stabilizations = 0
+        #: How often the log was replaced by a snapshot.
+        self.installs = 0
+        #: Tentative tuples that went because the suffix outgrew its cap (V6).
+        self.suffix_dropped = 0
+        #: Acknowledgements of consumers that are not configured.
+        self.unknown_acks = 0
+
+    # --- what the unit makes ---
+
+    def append_stable(self, elements: Sequence[Element]) -> None:
+        """Takes what SOutput made of stable slices.
+
+        Raises:
+          LocalProtocolError: an element does not follow the last one, or it would follow a live tentative one.
+        """
+        if elements and self.state is NodeState.UP_FAILURE and not self.suffix.untouched:
+            raise LocalProtocolError(f"{self.channel}: a stable element while the tentative suffix grows")
+        self._append(self.stable, Kind.STABLE, elements)
+        self._truncate()
+        self._spill_oldest()
+
+    def append_tentative(self, elements: Sequence[Element]) -> None:
+        """Takes what SOutput made of tentative slices.  Raises LocalProtocolError when that cannot be now."""
+        if elements and self.state not in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
+            raise LocalProtocolError(f"{self.channel}: a tentative element in state {self.state.name}")
+        self._append(self.suffix, Kind.TENTATIVE, elements)
+        suffix = self.suffix
+        while suffix.nbytes > self._limits.suffix_bytes and suffix.end - suffix.start > 1:
+            self.suffix_dropped += len(suffix.drop_first())
+
+    def _append(self, log: ElementLog, kind: Kind, elements: Sequence[Element]) -> None:
+        for element in elements:
+            if not isinstance(element, Batch | Boundary) or element.kind is not kind:
+                raise LocalProtocolError(f"{self.channel}: {element!r} in the {kind.name.lower()} log")
+            if isinstance(element, Batch):
+                follows = log is self.suffix or element.from_id == log.last_id
+                if element.ids is not None or element.upto_id != element.from_id + len(element) or not follows:
+                    raise LocalProtocolError(f"{self.channel}: {element!r} after id {log.last_id}")
+                if len(element):
+                    log.append(element)
+            else:
+                follows = log is self.suffix or element.upto_id == log.last_id
+                if element.time < log.frontier or not follows:
+                    last = format_timestamp(log.frontier)
+                    raise LocalProtocolError(f"{self.channel}: {element!r} after id {log.last_id} and boundary {last}")
+                log.advance(element.time)
+
+    def clear_suffix(self) -> None:
+        """Nothing tentative is true any more (rec_done); the next tentative element begins a new run."""
+        self.suffix = ElementLog(self.stable.last_id)
+        self.run += 1
+
+    def set_state(self, state: NodeState, fresh: bool = False) -> None:
+        """State of the unit replica from here on.
+
+        Raises:
+          LocalProtocolError: STABLE with a tentative suffix (invariant 3).
+        """
+        if state is NodeState.STABLE and not self.suffix.untouched:
+            raise LocalProtocolError(f"{self.channel}: STABLE with a tentative suffix")
+        if state is NodeState.STABILIZATION and self.state is not NodeState.STABILIZATION:
+            self.stabilizations += 1
+        self.state, self.fresh = state, fresh
+
+    # --- what there is ---
+
+    @property
+    def last_id(self) -> int:
+        """Last stable id made (q)."""
+        return self.stable.last_id
+
+    @property
+    def first(self) -> int:
+        """Smallest stable id that can still be had, or that will be made next."""
+        return self.stable.first
+
+    def frontiers(self) -> tuple[int, int]:
+        """(stable, tentative): the largest boundary of each kind, microseconds of tuple time; BEFORE_TIME if none."""
+        return self.stable.frontier, self.suffix.frontier
+
+    @property
+    def fill(self) -> float:
+        """Share of the cap on memory that is used; 1.0 and more: full, and what may be spilled is spilled."""
+        return self.stable.nbytes / self._limits.output_bytes
+
+    @property
+    def full(self) -> bool:
+        """The cap is reached: evict a dead consumer, or make nothing stable until somebody acknowledges (A2)."""
+        return self.stable.nbytes >= self._limits.output_bytes
+
+    def statistics(self) -> Mapping[str, int]:
+        return {
+            "stable_bytes": self.stable.nbytes,
+            "suffix_bytes": self.suffix.nbytes,
+            "suffix_dropped": self.suffix_dropped,
+            "unknown_acks": self.unknown_acks,
+            "evicted": sum(a.evicted for a in self._acks.values()),
+            "truncation_line": self.truncation_line,
+        }
+
+    # --- who reads ---
+
+    def close(self) -> None:
+        """Another log takes this one's place: whoever is subscribed is cut off."""
+        self.installs += 1
+
+    def subscribe(
+        self,
+        mode: Mode,
+        position: int,
+        frontier: int,
+        held: bool,
+        t_star: int,
+        substream: Substream | None = None,
+    ) -> OutputSubscription | Truncated | NotReady:
+        """A cursor for a consumer that holds what the arguments say; see :class:`OutputSubscription`."""
+        if self.state is NodeState.RECOVERING:
+            return NotReady()
+        if position < self.first - 1:
+            return Truncated(self.first)
+        return OutputSubscription(self, mode, position, frontier, held, t_star, substream)
+
+    # --- acknowledgements ---
+
+    @property
+    def truncation_line(self) -> int:
+        """Stable ids up to here nobody will ask for again.  A consumer that was never heard of counts as 0."""
+        return min((a.id for a in self._acks.values() if not a.evicted), default=self.last_id)
+
+    def acknowledge(self, consumer: str, incarnation: int, id: int) -> None:
+        """A consumer has processed everything up to ``id`` into its stable state.
+
+        Within an incarnation this only grows.  A new incarnation may begin lower; until it is heard, the old value
+        stands.  An evicted consumer counts again once it has what we still hold.  A standby would never have that, for
+        it acknowledges checkpoints, which lie behind: it gets its place back where we begin, and catches up with those
+        that it takes from then on (H2).
+        """
+        ack = self._acks.get(consumer)
+        if ack is None:
+            self.unknown_acks += 1
+            return
+        granted = ack.evicted and id < self.first - 1 and consumer in self._standbys
+        if granted:
+            id = ack.granted = self.first - 1
+        if incarnation < ack.incarnation or (ack.evicted and id < self.first - 1):
+            return
+        ack.id = id if incarnation > ack.incarnation or ack.evicted else max(ack.id, id)
+        ack.incarnation, ack.evicted = incarnation, False
+        self._truncate()
+
+    def evictable(self, dead: Collection[str]) -> list[str]:
+        """Consumers whose place in the log can be given up: a live replica of the same partition is further on, or a
+        standby, which acknowledges what its disk holds.
+
+        So can the place of a standby for which alone the log is kept, also of a live one: what it cannot store must not
+        hold up those that run (H2).
+
+        Args:
+          dead: consumers that do not answer.
+
+        Returns:
+          Those that hold most first.
+        """
+        best: dict[str, int] = {}
+        for name, ack in self._acks.items():
+            if name not in dead and not ack.evicted and ack.id > ack.granted:
+                group = _partition_of(name)
+                best[group] = max(best.get(group, 0), ack.id)
+        found = [
+            name
+            for name, ack in self._acks.items()
+            if (name in dead or (name in self._standbys and ack.id == self.truncation_line))
+            and not ack.evicted
+            and best.get(_partition_of(name), 0) > ack.id
+        ]
+        return sorted(found, key=lambda name: (self._acks[name].id, name))
+
+    def evict(self, consumer: str) -> None:
+        """Gives up a consumer's place: it must install a snapshot before it counts again."""
+        self._acks[consumer].evicted = True
+        self._truncate()
+
+    def set_consumers(self, consumers: Iterable[str]) -> None:
+        """A changed set of configured consumers (A6): new ones were never heard, those that left do not count."""
+        self._acks = {name: self._acks.get(name) or _Ack() for name in consumers}
+        self._truncate()
+
+    def _truncate(self) -> None:
+        if self._acks:
+            self.stable.drop_through(self.truncation_line)
+            return
+        # Nobody is configured, so nobody holds us up; whoever reads all the same finds the newest half.
+        while 2 * self.stable.nbytes > self._limits.output_bytes:
+            self.stable.drop_first()
+
+    def _spill_oldest(self) -> None:
+        """Of what consumers have not acknowledged, the newest half of the cap stays in memory."""
+        if self._acks:
+            cap = self._limits.output_bytes
+            self.stable.spill(cap // 2, piece_bytes(cap))
+
+    # --- snapshots (A3) ---
+
+    def spilled_after(self, last_id: int) -> list[Entry]:
+        """The next piece of what is spilled beyond an id; nothing where the rest is in memory."""
+        return self._undamaged(lambda: self.stable.spilled_after(max(last_id, self.first - 1)))
+
+    def export(self, ahead: Sequence[Entry] = ()) -> dict[str, Any]:
+        """The stable log as a tree that can be stored and sent.
+
+        Args:
+          ahead: its first entries, where they were read before (:meth:`spilled_after`).
+        """
+        rest = self._entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
+        # Only now: what is found damaged while it is read moves the beginning.
+        entries = [e for e in ahead if e.batch.upto_id >= self.first] + rest
+        return {
+            "base_id": entries[0].batch.from_id if entries else self.last_id,
+            "frontier": self.stable.frontier,
+            "batches": [{"upto_id": e.batch.upto_id, "boundary": e.boundary, "rows": e.batch.rows} for e in entries],
+        }
+
+    def _entries_after(self, last_id: int) -> list[Entry]:
+        return self._undamaged(lambda: self.stable.entries_after(max(last_id, self.first - 1)))
+
+    def _undamaged(self, read: Callable[[], list[Entry]]) -> list[Entry]:
+        while True:
+            try:
+                return read()
+            except SpillDamaged:
+                pass  # counted where it was found; the log begins behind what is lost
+
+    def install(self, state: Mapping[str, Any]) -> None:
+        """Takes over a partner's stable log.  Whoever is subscribed is cut off."""
+        last_id = int(state["base_id"])
+        self.stable.drop_through(self.last_id)
+        log = ElementLog(last_id, spill=self._spill)
+        for item in state["batches"]:
+            upto_id = int(item["upto_id"])
+            log.append(Batch(Kind.STABLE, last_id, upto_id, None, item["rows"]))
+            log.advance(int(item["boundary"]))
+            last_id = upto_id
+        log.advance(int(state["frontier"]))
+        self.stable = log
+        self.installs += 1
+        self.clear_suffix()
+        self._truncate()
+        self._spill_oldest()
+
+
+def _partition_of(consumer: str) -> str:
+    """Replicas of one partition share what stands before the node; a client is its own."""
+    return consumer.rsplit("@", 1)[0]

@@ -1,0 +1,289 @@
+"""The producing side of connections: hello, then either one subscription or a conversation of control messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import trio
+
+from replicas.link.connection import HELLO_SECONDS, Connection, Identity
+from replicas.link.signal import Signal
+from replicas.producer.admission import Reception
+from replicas.producer.subscription import Subscription
+from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.rate_limited_trace import SparingTrace
+from spe.runtime.tls import holder_of
+from spe.stream.schema import Schema
+from spe.wire.codec import ElementEncoder
+from spe.wire.framing import CONTROL_BYTES, Buffer
+from spe.wire.messages import (
+    SNAPSHOT_PART_BYTES,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Inject,
+    InjectAnswer,
+    Message,
+    NotReady,
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
+    PartnerRequest,
+    Refused,
+    SetMode,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
+    StateChange,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    check_hello,
+)
+
+#: Makes a fault happen in this process, for experiments; returns "" or why not.
+Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
+
+#: Most that one pull may bring: what is encoded and sent in one piece.
+PULL_BYTES = 512 << 10
+#: Longest wait for the next part of a snapshot; the first one takes as long as encoding all of it.
+SNAPSHOT_SECONDS = 10.0
+#: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
+#: it still takes anything is known to the kernel only (spe.network).
+ANSWER_SECONDS = 10.0
+_UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A subscription that was accepted."""
+
+    greeting: Subscribed
+    subscription: Subscription
+    schema: Schema
+    signal: Signal
+
+
+class Service(Protocol):
+    """What a process does for those who connect."""
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady: ...
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
+
+    def partner_request(self, message: PartnerRequest) -> Message: ...
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused: ...
+
+    def order(self, peer: str, message: Order) -> OrderAnswer: ...
+
+    def status(self) -> Mapping[str, Any]: ...
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        """Makes a fault happen; "" or why not."""
+        ...
+
+
+class Bystander:
+    """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
+
+    Attributes:
+      who: as refusals call us.
+      incarnation: in answers to heartbeats.
+    """
+
+    who = "this process"
+    incarnation = 0
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+        return NotReady(f"{self.who} serves no streams")
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        return HeartbeatAnswer(message.number, self.incarnation, [])
+
+    def partner_request(self, message: PartnerRequest) -> Message:
+        return PartnerAnswer(message.unit, message.partition, message.number, False)
+
+    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+        return SnapshotRefused(f"{self.who} runs no partition")
+
+    def order(self, peer: str, message: Order) -> OrderAnswer:
+        return OrderAnswer(message.number, 0, f"{self.who} runs no partition")
+
+
+class Server:
+    """Accepts connections for a :class:`Service`.
+
+    Args:
+      me: our name and incarnation; the token that every peer must bring.
+    """
+
+    def __init__(self, env: Env, plan: Plan, me: Identity, service: Service) -> None:
+        self._env = env
+        self._plan = plan
+        self._me = me
+        self._service = service
+        self._reception = Reception(plan, me)
+        #: For what peers do wrong: as often as they like, but not in our trace.
+        self._complaints = SparingTrace(env.trace)
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """Serves one connection to its end.  Nothing that a peer does raises out of here."""
+        connection = Connection(stream)
+        peer: str | None = None
+        try:
+            with trio.move_on_after(HELLO_SECONDS):
+                peer = await self._welcome(connection)
+            if peer is not None:
+                await self._receive_peer(connection, peer)
+        except (LinkBroken, LinkClosed):
+            pass
+        except RemoteProtocolError as error:
+            self._complaints.event("bad_peer", peer=peer, why=str(error))
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.aclose()
+
+    async def _welcome(self, connection: Connection) -> str | None:
+        hello = await connection.receive_message()
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError(f"expected Hello, got {type(hello).__name__}")
+        answer = check_hello(
+            hello,
+            cluster=self._plan.cluster,
+            fingerprint=self._plan.fingerprint,
+            token=self._me.token,
+            name=self._me.name,
+            incarnation=self._me.incarnation,
+        )
+        if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
+            answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
+        if not isinstance(answer, Refused):
+            connection.allow(CONTROL_BYTES)  # data only ever goes out here
+            connection.named(hello.name)
+        await connection.send(answer)
+        if isinstance(answer, Refused):
+            self._complaints.event("refused", peer=hello.name, why=answer.reason)
+            return None
+        return hello.name
+
+    async def _receive_peer(self, connection: Connection, peer: str) -> None:
+        with self._reception.visit(peer) as scope:
+            await self._converse(connection, peer)
+        if scope.cancelled_caught:
+            self._complaints.event("sent_away", peer=peer, why="too many connections of this peer")
+
+    async def _converse(self, connection: Connection, peer: str) -> None:
+        service = self._service
+        while True:
+            message = await connection.receive_message()
+            if isinstance(message, Subscribe):
+                await self._subscription(connection, peer, message)
+                return
+            if isinstance(message, Heartbeat):
+                await _answer(connection, service.heartbeat(peer, message))
+            elif isinstance(message, PartnerRequest):
+                await _answer(connection, service.partner_request(message))
+            elif isinstance(message, SnapshotRequest):
+                await self._snapshot(connection, message)
+            elif isinstance(message, Order):
+                await _answer(connection, service.order(peer, message))
+            elif isinstance(message, StatusRequest):
+                await _answer(connection, Status({**service.status(), "connections": self._reception.status()}))
+            elif isinstance(message, Inject):
+                error = await service.inject(message.fault)
+                await _answer(connection, InjectAnswer(not error, error))
+            else:
+                raise RemoteProtocolError(f"unexpected {type(message).__name__}")
+
+    async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
+        data = await self._service.snapshot(message)
+        if isinstance(data, SnapshotRefused):
+            await _answer(connection, data)
+            return
+        last = (len(data) - 1) // SNAPSHOT_PART_BYTES if data else 0
+        for index in range(last + 1):
+            part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
+            await _answer(connection, SnapshotPart(index, index == last, part))
+
+    async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
+        opened = self._service.subscribe(peer, message)
+        if not isinstance(opened, Opened):
+            await _answer(connection, opened)
+            return
+        await connection.send(opened.greeting)
+        trace = self._env.trace.event
+        trace(
+            "subscribed", consumer=message.consumer, channel=f"{message.stream}/{message.partition}", mode=message.mode
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, connection, opened, nursery.cancel_scope)
+                try:
+                    await self._feed(connection, opened)
+                except (LinkBroken, LinkClosed, LogError) as error:
+                    trace("subscription_ended", consumer=message.consumer, why=str(error))
+                nursery.cancel_scope.cancel()
+        finally:
+            opened.subscription.close()
+
+    async def _listen(self, connection: Connection, opened: Opened, scope: trio.CancelScope) -> None:
+        """The consumer only ever says that this feed is its MAIN now; closing is the unsubscribe (F1)."""
+        try:
+            while True:
+                message = await connection.receive_message()
+                if not isinstance(message, SetMode):
+                    raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+                opened.subscription.set_mode(message.mode)
+                opened.signal.wake()
+        except (LinkBroken, LinkClosed, RemoteProtocolError):
+            scope.cancel()
+
+    async def _feed(self, connection: Connection, opened: Opened) -> None:
+        encoder = ElementEncoder(opened.schema, self._plan.limits.frame_bytes)
+        subscription, signal = opened.subscription, opened.signal
+        while True:
+            token = signal.token()
+            elements = subscription.pull(PULL_BYTES)
+            if not elements:
+                await token.wait()
+                continue
+            parts: list[Buffer] = []
+            for element in elements:
+                parts += [element.encode()] if isinstance(element, StateChange) else encoder.encode(element)
+            await connection.send_bytes(b"".join(parts))
+
+
+async def _answer(connection: Connection, message: Message) -> None:
+    """Raises LinkBroken also where the peer asks and asks, and reads no answer."""
+    await connection.send_within(message, ANSWER_SECONDS, _UNREAD)
+
+
+async def request(connection: Connection, message: Message) -> Message:
+    """One question, one answer, on a connection of one's own."""
+    await connection.send(message)
+    return await connection.receive_message()
+
+
+async def fetch_snapshot(connection: Connection, message: SnapshotRequest) -> bytes | str:
+    """A partner's snapshot as it was encoded, or why there is none.  Raises LinkBroken when it stops coming."""
+    await connection.send(message)
+    data = bytearray()
+    while True:
+        with trio.move_on_after(SNAPSHOT_SECONDS) as waiting:
+            part = await connection.receive_message()
+        if waiting.cancelled_caught:
+            raise LinkBroken(f"nothing more of the snapshot within {SNAPSHOT_SECONDS:g} s")
+        if isinstance(part, SnapshotRefused):
+            return part.reason
+        if not isinstance(part, SnapshotPart):
+            raise RemoteProtocolError(f"expected SnapshotPart, got {type(part).__name__}")
+        data += part.data
+        if part.last:
+            return bytes(data)

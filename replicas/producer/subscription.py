@@ -1,0 +1,245 @@
+"""What may be sent now to one consumer of an output: rules V1 to V5 of docs/rules.md.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from replicas.producer.element_log import Cursor, ElementLog
+from replicas.producer.entry import Entry, Substream
+from spe.errors import LinkClosed
+from spe.stream.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, saturating_add
+from spe.wire.messages import Mode, StateChange
+
+#: What an element without rows is counted as.
+MARK_BYTES: Final = 32
+
+
+class Overtaken(LinkClosed):
+    """The log was truncated, or replaced, past what this subscription still needs: it ends, the consumer asks anew."""
+
+
+class Subscription(Protocol):
+    """A cursor over what a producer has for one consumer; a replica's output or a source's durable log."""
+
+    def pull(self, max_bytes: int) -> Sequence[Element | StateChange]:
+        """What may be sent now, about ``max_bytes`` of it; empty when nothing may.
+
+        Raises:
+          Overtaken: what comes next is gone.
+        """
+        ...
+
+    def set_mode(self, mode: Mode) -> None:
+        """The consumer made this feed its main one, or its correcting one (F5)."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is pulled any more."""
+        ...
+
+
+class Output(Protocol):
+    """What a subscription reads of its output (see replicas.output_log)."""
+
+    state: NodeState
+    fresh: bool
+    stable: ElementLog
+    suffix: ElementLog
+    run: int
+    stabilizations: int
+    installs: int
+
+
+class OutputSubscription:
+    """A subscription to a replica's output: cursors into the stable log and the tentative suffix, no queue of its own.
+
+    Undo and rec_done are stored nowhere: they are made here, from what this consumer holds.
+
+    Args:
+      output: what is read.
+      mode: "main" gets what is newest, "corrections" only what is stable.
+      position: last stable id that the consumer has (p).
+      frontier: largest stable boundary that it has (sb).
+      held: it has tentative tuples after ``position``.
+      t_star: everything tentative up to this time it has seen, or has no more use for.
+      substream: its share of the rows; None: all.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        mode: Mode,
+        position: int,
+        frontier: int,
+        held: bool,
+        t_star: int,
+        substream: Substream | None,
+    ) -> None:
+        self._output = output
+        self._substream = substream
+        self._installs = output.installs
+        self.mode = mode
+        #: Last stable id sent, or covered by what was sent: where every undo goes to (V5).
+        self.position = position
+        self._frontier = frontier
+        self._stable = Cursor(output.stable.number_after(position), position)
+        #: The consumer holds something tentative that only an undo takes away.  Behind the end of the stream nothing
+        #: stable comes that would need one, and a rec_done waits for none.
+        self._tentative = held and frontier < END_OF_TIME
+        #: Everything tentative up to this time is there.  BEFORE_TIME after an undo, until stable elements follow.
+        self._t_max = t_star
+        #: A rec_done is due once the stable log is exhausted (V2).
+        self._owes = False
+        #: Corrections have gone out since the last rec_done, so nothing tentative may follow without one.
+        self._correcting = False
+        self._seen = output.stabilizations - (output.state is NodeState.STABILIZATION)
+        self._told = (output.state, output.fresh)
+        #: Place in the suffix; None: to be entered again, above what has been sent.
+        self._suffix: Cursor | None = None
+        self._run = -1
+        #: Of the suffix only tuples with a larger t_max are new to the consumer; fixed when the suffix is entered,
+        #: because within a run every tuple is new, also one with the t_max of its predecessor.
+        self._floor = BEFORE_TIME
+        self._tentative_frontier = BEFORE_TIME
+
+    def set_mode(self, mode: Mode) -> None:
+        self.mode = mode
+
+    def close(self) -> None:
+        self._suffix = None
+
+    def pull(self, max_bytes: int) -> list[Element | StateChange]:
+        """See :class:`Subscription`."""
+        output = self._output
+        if self._installs != output.installs:
+            raise Overtaken("the output was replaced by a snapshot")
+        if self._seen != output.stabilizations:
+            self._seen = output.stabilizations
+            self._owes = True
+        out: list[Element | StateChange] = []
+        self._tell_state(out)
+        main = self.mode == "main"
+        if main and output.state is NodeState.STABILIZATION and output.fresh:
+            # Corrections are held back until caught up (V4).  Meanwhile they may go from the log, once the consumer has
+            # acknowledged what its correcting feed brought: fresh results must not end for that.
+            self._pull_tentative(out, max_bytes)
+            return out
+        if output.stable.first > self._stable.done + 1:
+            raise Overtaken(f"ids up to {output.stable.first - 1} are gone, {self._stable.done + 1} comes next")
+        budget = self._pull_stable(out, max_bytes)
+        if budget > 0:
+            self._rec_done(out)
+            if main and output.state is NodeState.UP_FAILURE:
+                self._pull_tentative(out, budget)
+        return out
+
+    def _tell_state(self, out: list[Element | StateChange]) -> None:
+        now = (self._output.state, self._output.fresh)
+        if self._told != now:
+            self._told = now
+            out.append(StateChange(*now))
+
+    # --- V1: the stable log ---
+
+    def _pull_stable(self, out: list[Element | StateChange], budget: int) -> int:
+        """Stable elements beyond (position, frontier); returns the bytes that are left, 0 if there is more to send."""
+        log, cursor = self._output.stable, self._stable
+        least = budget // 2  # to cut an entry only to fill a pull up costs a frame more than it brings
+        cursor.number = max(cursor.number, log.start)  # what a consumer ahead of us has may go as soon as it is made
+        while cursor.number < log.end or (log.frontier > self._frontier and log.last_id >= cursor.done):
+            if budget <= least:
+                return 0
+            batch, boundary = cursor.take(log, budget, self._share)
+            if batch is not None:
+                self._begin_correction(out)
+                # From our own position: a range that held none of this substream's rows goes with what follows it.
+                out.append(Batch(Kind.STABLE, self.position, cursor.done, batch.ids, batch.rows))
+                self.position = cursor.done
+                self._t_max = max(self._t_max, _newest(batch))
+                budget -= batch.rows.nbytes
+            if boundary > self._frontier:
+                self._begin_correction(out)
+                out.append(Boundary(Kind.STABLE, boundary, cursor.done))
+                self.position = cursor.done
+                self._frontier = boundary
+                self._t_max = max(self._t_max, saturating_add(boundary, -1))
+                budget -= MARK_BYTES
+        return max(budget, 1)
+
+    def _share(self, entry: Entry) -> BoolArray | None:
+        return None if self._substream is None else entry.share(self._substream)
+
+    def _begin_correction(self, out: list[Element | StateChange]) -> None:
+        """Before a stable element: whatever tentative the consumer holds must go first."""
+        self._suffix = None
+        if self._tentative:
+            out.append(Undo(self.position))
+            self._tentative = False
+            self._owes = self._correcting = True
+            self._t_max = BEFORE_TIME
+        elif self._output.state is NodeState.STABILIZATION:
+            self._correcting = True
+
+    # --- V2: rec_done ---
+
+    def _rec_done(self, out: list[Element | StateChange]) -> None:
+        state = self._output.state
+        if self._owes and not self._tentative and state in (NodeState.STABLE, NodeState.UP_FAILURE):
+            self._send_rec_done(out, state)
+
+    def _send_rec_done(self, out: list[Element | StateChange], state: NodeState) -> None:
+        out.append(RecDone(state))
+        self._owes = self._correcting = False
+        # The consumer takes the state from it, so that it must hear when this is not the whole truth.
+        self._told = (state, False)
+        self._tell_state(out)
+
+    # --- V3: the tentative suffix ---
+
+    def _pull_tentative(self, out: list[Element | StateChange], budget: int) -> None:
+        output = self._output
+        cursor, log = self._enter_suffix(), output.suffix
+        least = budget // 2
+        while budget > least and (cursor.number < log.end or log.frontier > self._tentative_frontier):
+            batch, boundary = cursor.take(log, budget, self._news)
+            advances = boundary > self._tentative_frontier
+            if (batch is not None or advances) and self._correcting:
+                self._send_rec_done(out, NodeState.UP_FAILURE)  # live goes on in the middle of corrections (R5)
+            if batch is not None:
+                out.append(batch)
+                self._tentative = True
+                self._t_max = max(self._t_max, _newest(batch))
+                budget -= batch.rows.nbytes
+            if advances:
+                out.append(Boundary(Kind.TENTATIVE, boundary, cursor.done))
+                self._tentative = True
+                self._tentative_frontier = boundary
+                self._t_max = max(self._t_max, saturating_add(boundary, -1))
+                budget -= MARK_BYTES
+
+    def _enter_suffix(self) -> Cursor:
+        output = self._output
+        cursor = self._suffix
+        if cursor is None or self._run != output.run:
+            cursor = self._suffix = Cursor(output.suffix.start, output.suffix.first - 1)
+            self._run = output.run
+            self._floor = self._t_max
+            self._tentative_frontier = saturating_add(self._t_max, 1)
+        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have gone (V6)
+        return cursor
+
+    def _news(self, entry: Entry) -> BoolArray | None:
+        t_max = entry.batch.rows.t_max
+        share = self._share(entry)
+        if int(t_max.min()) > self._floor:
+            return share
+        fresh: BoolArray = t_max > self._floor
+        return fresh if share is None else fresh & share
+
+
+def _newest(batch: Batch) -> int:
+    rows = batch.rows
+    return int(rows.time[-1]) if rows.t_max is rows.time else int(rows.t_max.max())

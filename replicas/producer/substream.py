@@ -1,0 +1,20 @@
+"""Which part of a stream a subscription asks for."""
+
+from __future__ import annotations
+
+from spe.plan.plan import Plan
+from spe.wire.messages import Subscribe
+
+
+def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:
+    """(index, count, key columns) of what is asked for; None: the whole stream.
+
+    The consumer's unit says by which attributes its partitions divide the stream.  Raises KeyError where it does not.
+    """
+    if message.substream_count == 1:
+        return None
+    unit = message.consumer.rsplit("@", 1)[0].rsplit("/", 1)[0]
+    columns = plan.key_columns(unit, message.stream)
+    if columns is None:
+        raise KeyError(f"{unit} does not divide {message.stream}")
+    return message.substream_index, message.substream_count, columns

@@ -1,0 +1,125 @@
+"""What a source has published, by id: the newest part in memory, everything in the log."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from replicas.producer.entry import COLUMN_BYTES, ENTRY_BYTES
+from spe.log import Position, SegmentedLog
+from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
+
+#: Bytes of recent tuples kept in memory: consumers that keep up are served without touching the log.
+TAIL_BYTES: Final = 32 << 20
+#: Distance between two entries of the index: what is read in vain when a consumer starts in the middle.
+_INDEX_BYTES: Final = 64 << 10
+_READ_BYTES: Final = 256 << 10
+
+
+class SourceHistory:
+    """Published batches and the boundaries between them.
+
+    Attributes:
+      last_id: id of the last published tuple.
+      frontier_us: last published boundary.
+    """
+
+    def __init__(self, schema: Schema, tail_bytes: int) -> None:
+        self._schema = schema
+        self._pool = StringPool()
+        self._tail_limit = tail_bytes
+        # The index: where to read for ids beyond each of these.
+        self._ids: list[int] = []
+        self._positions: list[Position] = []
+        # The tail, three lists side by side: batches, their last ids, and the boundary implied after each.
+        self._batches: list[Batch] = []
+        self._uptos: list[int] = []
+        self._bounds: list[int] = []
+        self._tail_bytes = 0
+        self.last_id = 0
+        self.frontier_us = BEFORE_TIME
+
+    def add(self, state: SourceState, position: Position, batch: Batch | None) -> None:
+        """The next record of the log has been acknowledged.  ``batch`` None: not at hand, or a lease."""
+        last = self._positions[-1] if self._positions else None
+        if last is None or position.segment != last.segment or position.offset - last.offset >= _INDEX_BYTES:
+            self._ids.append(self.last_id)
+            self._positions.append(position)
+        self.last_id = state.last_id
+        if batch is not None:
+            self._batches.append(batch)
+            self._uptos.append(batch.upto_id)
+            self._bounds.append(state.bound_us)
+            self._tail_bytes += _size(batch)
+            if self._tail_bytes > self._tail_limit:
+                self._forget_half()
+
+    def _forget_half(self) -> None:
+        """Half at a time, so that forgetting costs nothing per batch."""
+        half = (len(self._batches) + 1) // 2
+        self._tail_bytes -= sum(map(_size, self._batches[:half]))
+        del self._batches[:half], self._uptos[:half], self._bounds[:half]
+
+    def read_from(self, log: SegmentedLog, after_id: int, after_us: int, limit_bytes: int) -> list[Element]:
+        """What follows for a consumer that has all tuples up to ``after_id`` and the boundary ``after_us``.
+
+        Batches in order, about ``limit_bytes`` of them, then the boundary that holds behind them if it is a new one;
+        empty when there is nothing yet.  A boundary beyond ``frontier_us`` is never in it.
+
+        Raises:
+          LogCorrupt: the log has been damaged since it was written.
+        """
+        elements: list[Element] = []
+        bound = self.frontier_us
+        if after_id < self.last_id:
+            batches, implied = self._batches_after(log, after_id, limit_bytes)
+            elements += batches
+            after_id = batches[-1].upto_id
+            if after_id < self.last_id:
+                bound = min(bound, implied)
+        if bound > after_us:
+            elements.append(Boundary(Kind.STABLE, bound, after_id))
+        return elements
+
+    def _batches_after(self, log: SegmentedLog, after_id: int, limit_bytes: int) -> tuple[list[Batch], int]:
+        """At least one batch, and the boundary implied after the last of them."""
+        if not self._batches or after_id < self._batches[0].from_id:
+            return self._batches_in_log(log, after_id, limit_bytes)
+        first = bisect_right(self._uptos, after_id)
+        stop, size = first, 0
+        while stop < len(self._batches) and size < limit_bytes:
+            size += self._batches[stop].rows.nbytes
+            stop += 1
+        batches = self._batches[first:stop]
+        batches[0] = batches[0].after(after_id)
+        return batches, self._bounds[stop - 1]
+
+    def _batches_in_log(self, log: SegmentedLog, after_id: int, limit_bytes: int) -> tuple[list[Batch], int]:
+        # With equal ids (leases) the last entry at or before the wanted id is the nearest.
+        position = self._positions[bisect_left(self._ids, after_id + 1) - 1]
+        batches: list[Batch] = []
+        size, bound = 0, BEFORE_TIME
+        while size < limit_bytes and (not batches or batches[-1].upto_id < self.last_id):
+            records, position = log.read(position, _READ_BYTES)
+            for record in records:
+                state = decode_source_state(record.body)
+                if state.last_id <= after_id:
+                    continue
+                batch = decode_source_batch(record.body, self._schema, self._pool)
+                bound = state.bound_us
+                if batch is not None:
+                    batches.append(batch.after(after_id))
+                    size += len(record.body)
+                if size >= limit_bytes or state.last_id == self.last_id:
+                    break
+        return batches, bound
+
+
+def _size(batch: Batch) -> int:
+    """What a batch takes: at moderate rates it holds a row or two, and the objects around them are nearly all of it."""
+    return batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)

@@ -1,0 +1,204 @@
+"""The source process: a source proxy, served to everybody who subscribes.
+
+A replayed source is only a slow stable producer (docs/rules.md S4): its state is always STABLE, it holds everything
+from id 1 on, and it never sends anything tentative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import trio
+
+from replicas.link.connection import Identity
+from replicas.link.signal import Signal
+from replicas.producer.entry import Substream
+from replicas.producer.server import Bystander, Injector, Opened, Server
+from replicas.producer.substream import substream
+from replicas.source.proxy import SourceProxy
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.hashing import partition_of
+from spe.stream.history import Sent
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState, StreamId
+from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Mode,
+    NotReady,
+    OutputStatus,
+    StateChange,
+    Subscribe,
+    Subscribed,
+    Truncated,
+)
+
+
+class SourceSubscription:
+    """A cursor over a source's durable log (replicas.producer_subscription.Subscription)."""
+
+    def __init__(self, proxy: SourceProxy, position: int, frontier: int, share: Substream | None) -> None:
+        self._proxy = proxy
+        self._position = position
+        self._frontier = frontier
+        self._share = share
+
+    def pull(self, max_bytes: int) -> list[Element | StateChange]:
+        out: list[Element | StateChange] = []
+        for element in self._proxy.read_from(self._position, self._frontier, max_bytes):
+            if isinstance(element, Batch):
+                self._position = element.upto_id
+                out.append(self._shared(element))
+            elif isinstance(element, Boundary):
+                self._frontier = element.time
+                out.append(element)
+        return out
+
+    def _shared(self, batch: Batch) -> Batch:
+        """The consumer's share of the rows; the ids covered stay those of the full stream."""
+        if self._share is None:
+            return batch
+        index, count, key = self._share
+        columns = batch.rows.columns
+        return batch.select(partition_of([columns[k] for k in key], count) == index)
+
+    def set_mode(self, mode: Mode) -> None:
+        """A source has one mode: everything it sends is stable."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SourceProcess(Bystander):
+    """Serves one source.
+
+    Args:
+      folder: of the source's log, below the environment's storage.
+      begun_us: wall time at which the replay of all sources of this run began; None: now.
+      injector: makes faults happen in this process, for experiments.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        stream: StreamId,
+        *,
+        token: str = "",
+        folder: PurePosixPath | None = None,
+        begun_us: int | None = None,
+        injector: Injector | None = None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._source = plan.sources[stream]
+        self._folder = folder
+        self._begun_us = begun_us
+        self._injector = injector
+        self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
+        self.who = self._me.name
+        self._signal = Signal()
+        self._proxy: SourceProxy | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled, also after the input has ended: consumers may still need the log.
+
+        Raises:
+          SpeError: the log or the input cannot be used; says which and why.
+        """
+        proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
+        self._proxy = proxy
+        server = Server(self._env, self._plan, self._me, self)
+        try:
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
+                task_status.started(address)
+                await proxy.run(self._publish, say)
+                self._signal.wake()
+                if proxy.fault is not None:
+                    say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
+        finally:
+            proxy.close()
+
+    def _publish(self, elements: list[Element]) -> None:
+        """Something has become durable: subscriptions may take it."""
+        proxy, history = self._proxy, self._env.history
+        if history is not None and proxy is not None:
+            high = max((e.rows.span()[2] for e in elements if isinstance(e, Batch) and len(e)), default=BEFORE_TIME)
+            channel = Channel(self._source.stream, 0)
+            history(Sent(self._env.clock.monotonic_us(), channel, proxy.last_id, high, proxy.frontier))
+        self._signal.wake()
+
+    def _fault(self, proxy: SourceProxy) -> str | None:
+        """Why taking in has stopped; our name stands before it anyhow."""
+        return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
+
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+        proxy = self._proxy
+        if proxy is None or message.stream != self._source.stream or message.partition:
+            return NotReady(f"{self._me.name} serves {self._source.stream}/0")
+        try:
+            share = substream(self._plan, message)
+        except KeyError as error:
+            return NotReady(f"no such substream: {error}")
+        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1)
+        cursor = SourceSubscription(proxy, message.position, message.frontier, share)
+        return Opened(greeting, cursor, self._source.schema, self._signal)
+
+    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        proxy = self._proxy
+        outputs = []
+        if proxy is not None:
+            outputs.append(
+                OutputStatus(
+                    self._source.stream,
+                    0,
+                    NodeState.STABLE,
+                    False,
+                    proxy.last_id,
+                    proxy.frontier,
+                    BEFORE_TIME,
+                    1,
+                    0.0,
+                )
+            )
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+
+    def status(self) -> Mapping[str, Any]:
+        proxy = self._proxy
+        facts: dict[str, Any] = {"kind": "source", "name": self._me.name, "incarnation": self._me.incarnation}
+        if proxy is not None:
+            facts |= {
+                "last_id": proxy.last_id,
+                "frontier": proxy.frontier,
+                "ended": proxy.ended,
+                "note": proxy.note,
+                "fault": self._fault(proxy),
+                **proxy.counters(),
+            }
+        return facts
+
+    async def inject(self, fault: Mapping[str, Any]) -> str:
+        return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+async def run_source_process(
+    env: Env,
+    plan: Plan,
+    stream: StreamId,
+    *,
+    token: str = "",
+    folder: PurePosixPath | None = None,
+    begun_us: int | None = None,
+    injector: Injector | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a source until cancelled; see :class:`SourceProcess`."""
+    process = SourceProcess(env, plan, stream, token=token, folder=folder, begun_us=begun_us, injector=injector)
+    await process.run(task_status=task_status)

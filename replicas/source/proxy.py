@@ -1,0 +1,415 @@
+"""A source proxy: takes in at the pace of its input, keeps everything, serves anybody from any id.
+
+Consumers that are behind are served from the log, so nothing is kept for them and nobody slows a source down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import trio
+
+from replicas.connectors import LIVE_KINDS, Chunk, Live, Replay, open_reader
+from replicas.source.admission import Admission, malformed_error
+from replicas.source.history import TAIL_BYTES, SourceHistory
+from replicas.source.pacing import AtSpeed, pace_of
+from replicas.source.stamping import Stamper, admitted
+from replicas.source.writer import Publish, SourceWriter
+from spe.errors import SpeError, leaves
+from spe.log import Record, SegmentedLog
+from spe.log.source_log import SourceState, decode_source_state, source_folder
+from spe.plan.describe import show_duration
+from spe.plan.plan import Source
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.names import Kind
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timestamp, saturating_add
+
+#: Shortest sleep between two releases: a few milliseconds of tuples go out together.
+_RELEASE_US: Final = 5_000
+#: Where a generator without a `start` begins in a reference: 2024-01-01, so that two of them are the same.
+REFERENCE_START_US: Final = 1_704_067_200_000_000
+#: A replay whose first tuple is due later than this says so: it looks as if nothing happened.
+_LONG_WAIT_US: Final = 10_000_000
+
+
+class SourceProxy:
+    """One source stream: its reader, its durable log, and what has been published of it.
+
+    Made by :meth:`open`; :meth:`run` does the work.  Reading (:meth:`read_from`) is possible at any time.
+
+    Attributes:
+      note: what somebody who waits for the first tuple has to know; "" where there is nothing.
+      fault: why taking in has stopped; None while all is well.  What is logged can still be read.
+    """
+
+    def __init__(self, env: Env, source: Source, log: SegmentedLog, writer: SourceWriter) -> None:
+        self._env = env
+        self._source = source
+        self._log = log
+        self._writer = writer
+        self._admission = Admission(env, source)
+        self._pool = StringPool()
+        self._intake = trio.CancelScope()
+        self.note = ""
+        self._told: Callable[[str], None] = lambda note: None
+        self.fault: SpeError | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        env: Env,
+        source: Source,
+        folder: PurePosixPath | None = None,
+        *,
+        begun_us: int | None = None,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> SourceProxy:
+        """Opens the log, cutting a torn tail, and stands where its last acknowledged record stands.
+
+        Args:
+          folder: of the log, below the storage root.
+          begun_us: wall clock at which the replay begins; equal for all sources of a run keeps them in step.
+            None: now.  After a restart the log says it.
+          tail_bytes: recent tuples kept in memory; consumers that are further behind are served from the log.
+
+        Raises:
+          LogError, LogCorrupt: the log is in use or damaged.
+          SpeError: it holds a stream with another schema.
+        """
+        folder = folder if folder is not None else source_folder(source.stream)
+        history = SourceHistory(source.schema, tail_bytes)
+        state = SourceState()
+
+        def visit(record: Record) -> None:
+            nonlocal state
+            state = decode_source_state(record.body)
+            history.add(state, record.position, None)
+
+        log = await SegmentedLog.open(env.storage, folder, visit)
+        await _check_schema(env, source, folder)
+        writer = SourceWriter(env, source, log, state, history)
+        if state.begun_us == BEFORE_TIME and begun_us is not None:
+            writer.begun_us = begun_us
+        if source.reader.get("kind") in LIVE_KINDS or state.bound_us >= END_OF_TIME:
+            history.frontier_us = state.bound_us
+        else:  # a replay may have leased a whole gap; where in it we are, the pace will say
+            implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
+            history.frontier_us = min(implied_us, state.bound_us)
+        env.trace.event("source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch)
+        return cls(env, source, log, writer)
+
+    @property
+    def last_id(self) -> int:
+        """Id of the last published tuple."""
+        return self._writer.history.last_id
+
+    @property
+    def frontier(self) -> int:
+        """Last published boundary, microseconds; END_OF_TIME when the stream is complete."""
+        return self._writer.history.frontier_us
+
+    @property
+    def ended(self) -> bool:
+        return self.frontier >= END_OF_TIME
+
+    def counters(self) -> Mapping[str, int]:
+        """What was dropped or changed since this process began."""
+        return {
+            "malformed": self._admission.malformed_count,
+            "refused_ahead": self._admission.refused_count,
+            "late": self._writer.late_count,
+            "late_by_us": self._writer.late_by_us,
+        }
+
+    def read_from(self, after_id: int, after_us: int = BEFORE_TIME, limit_bytes: int = 256 << 10) -> list[Element]:
+        """What follows tuple ``after_id`` and boundary ``after_us``: batches, then one boundary if there is a new one.
+
+        Empty when there is nothing yet; ``publish`` tells when to ask again.
+
+        Raises:
+          LogCorrupt: the log has been damaged since it was written.
+        """
+        return self._writer.history.read_from(self._log, after_id, after_us, limit_bytes)
+
+    def elements_from(self, after_id: int) -> Iterator[Element]:
+        """Everything published so far after a tuple."""
+        after_us = BEFORE_TIME
+        while elements := self.read_from(after_id, after_us):
+            yield from elements
+            for element in elements:
+                if isinstance(element, Batch):
+                    after_id = element.upto_id
+                elif isinstance(element, Boundary):
+                    after_us = element.time
+
+    def close(self) -> None:
+        self._log.close()
+
+    async def run(self, publish: Publish | None = None, told: Callable[[str], None] = lambda note: None) -> None:
+        """Takes in until the input ends, or until ``fault`` says why it cannot go on.
+
+        Args:
+          publish: called, in order, with elements that have just become durable; must not block.
+          told: called with ``note`` when there is one.
+        """
+        self._told = told
+        if publish is not None:
+            self._writer.publish = publish
+        if self.ended:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take_in)
+            try:
+                await self._writer.commit()
+            except SpeError as error:
+                self._fail(error)
+            nursery.cancel_scope.cancel()
+        self._env.trace.event("source_stopped", stream=self._source.stream, last_id=self.last_id, fault=self.fault)
+
+    async def _take_in(self) -> None:
+        writer = self._writer
+        with self._intake:
+            try:
+                if writer.begun_us == BEFORE_TIME:
+                    writer.begun_us = writer.now_us()
+                start_us = writer.begun_us if writer.origin_us == BEFORE_TIME else writer.origin_us
+                reader = open_reader(self._source, start_us)
+                if isinstance(reader, Replay):
+                    await self._replay(reader)
+                else:
+                    await self._listen(reader)
+                writer.end()
+            except* (SpeError, OSError) as group:  # of a live reader's tasks, too
+                self._fail(self._said(next(leaves(group))))
+        writer.close()
+
+    def _said(self, error: BaseException) -> SpeError:
+        return error if isinstance(error, SpeError) else SpeError(f"source {self._source.stream}: {error}")
+
+    def _fail(self, error: SpeError) -> None:
+        """Stops taking in.  What has been appended is still synced and published where the disk allows."""
+        if self.fault is None:
+            self.fault = error
+            self._env.trace.event("source_failed", stream=self._source.stream, error=str(error))
+        self._intake.cancel()
+
+    # -- replayed input ---------------------------------------------------------------------------------------
+
+    async def _replay(self, reader: Replay) -> None:
+        """Plays chunk by chunk, always knowing the next one: its first event time is what may be leased."""
+        chunks = reader.chunks(self._writer.consumed)
+        chunk = await self._next_chunk(chunks)
+        if chunk is not None:
+            self._set_pace(reader, chunk)
+        while chunk is not None:
+            following = await self._next_chunk(chunks)
+            await self._play(chunk, following)
+            chunk = following
+        if self._admission.stopped is not None:  # only now: the good rows before it are to go out
+            raise self._admission.stopped
+
+    async def _next_chunk(self, chunks: Iterator[Chunk]) -> Chunk | None:
+        """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it."""
+        while self._admission.stopped is None:
+            chunk = await self._env.compute.run(lambda: next(chunks, None))
+            if chunk is None:
+                return None
+            chunk = self._checked(chunk, None)  # a generator may well be ahead of the clock
+            if len(chunk):
+                return chunk
+        return None
+
+    def _set_pace(self, reader: Replay, chunk: Chunk) -> None:
+        """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
+        writer, replay = self._writer, self._source.replay
+        if writer.origin_us == BEFORE_TIME:
+            given: int | None = replay.get("origin_us")
+            first = writer.begun_us if chunk.events is None else int(chunk.events[0])
+            known = first if reader.origin_us is None else reader.origin_us
+            writer.origin_us = known if given is None else given
+        writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
+        if chunk.events is None and isinstance(writer.pace, AtSpeed):
+            raise SpeError(
+                f"source {self._source.stream}: replay.speed needs event times, but `time` names no attribute; "
+                "give replay.rate or replay.max"
+            )
+        if not writer.last_id and isinstance(writer.pace, AtSpeed) and chunk.events is not None:
+            self._note_wait(int(chunk.events[0]))
+        if writer.last_id:
+            # A wall clock that was set back must not make us wait for what we have already logged.
+            ahead_us = writer.pace.next_us(writer.max_event_us, writer.last_id - 1) - writer.now_us()
+            if ahead_us > 0:
+                writer.begun_us -= ahead_us
+                writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
+
+    def _note_wait(self, first_us: int) -> None:
+        writer = self._writer
+        wait_us = writer.pace.next_us(first_us, 0) - writer.now_us()
+        if wait_us > _LONG_WAIT_US:
+            speed = float(self._source.replay.get("speed") or 1.0)
+            unit = SECOND if wait_us < 120 * SECOND else 60 * SECOND
+            self.note = (
+                f"{self._source.stream}: first tuple {format_timestamp(first_us)} is due in "
+                f"{show_duration(floor_to(wait_us + unit // 2, unit))} "
+                f"(origin {format_timestamp(writer.origin_us)}, speed {speed:g})"
+            )
+            self._told(self.note)
+
+    async def _play(self, chunk: Chunk, following: Chunk | None) -> None:
+        """Releases the rows of a chunk as they become due, and boundaries in between."""
+        writer, n, events = self._writer, len(chunk), chunk.events
+        peaks = np.zeros(n, np.int64) if events is None else np.maximum.accumulate(events)
+        after = None if following is None or following.events is None else int(following.events[0])
+        at = 0
+        while at < n:
+            now = writer.now_us()
+            due = writer.pace.due(peaks[at:], writer.last_id, now)
+            stop = at + due
+            # Arrival times only grow, so now is what may be leased where there are no event times.
+            next_event = now if events is None else int(events[stop]) if stop < n else after
+            if due:
+                taken = np.full(due, now, np.int64) if events is None else events[at:stop]
+                writer.take(taken, chunk.slice(at, stop), chunk.consumed(stop), next_event)
+                at = stop
+                await writer.room()
+            else:
+                if next_event is not None:
+                    writer.lease(next_event)
+                writer.advance()
+            if at < n:
+                wake_us = self._wake_us(int(peaks[at]), now)
+                if events is None:  # time passes by the clock, so there is always a next boundary
+                    wake_us = min(wake_us, now + self._source.boundary_us)
+                await trio.sleep(max(wake_us - now, _RELEASE_US) / 1e6)
+
+    def _wake_us(self, peak_us: int, now_us: int) -> int:
+        """When the next tuple is due, or the next boundary that the log already implies."""
+        pace = self._writer.pace
+        wake_us = pace.next_us(peak_us, self._writer.last_id)
+        boundary_us = self._writer.next_boundary_us()
+        if boundary_us is None:
+            return wake_us
+        return min(wake_us, now_us if boundary_us <= BEFORE_TIME else pace.reached_us(boundary_us))
+
+    # -- live input -------------------------------------------------------------------------------------------
+
+    async def _listen(self, reader: Live) -> None:
+        async with trio.open_nursery() as nursery:
+            if self._source.reader.get("lease", True):
+                nursery.start_soon(self._lease_by_the_clock)
+            await reader.read(self._env, self._accept)
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, chunk: Chunk) -> None:
+        """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
+        try:
+            chunk = self._checked(chunk, self._source.ahead_us)
+            if n := len(chunk):
+                events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
+                self._writer.take(events, chunk.columns, chunk.consumed(n))
+            if self._admission.stopped is not None:
+                raise self._admission.stopped
+        except SpeError as error:
+            self._fail(error)
+        await self._writer.room()
+
+    async def _lease_by_the_clock(self) -> None:
+        """A silent live input still lets time pass: its event time is the wall clock's."""
+        step_us = max(self._source.boundary_us, _RELEASE_US)
+        while True:
+            try:
+                self._writer.lease(self._writer.now_us())
+            except SpeError as error:
+                self._fail(error)
+            await trio.sleep(step_us / 1e6)
+
+    def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
+        """The rows that may be taken, in our dictionary."""
+        return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
+
+
+async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None:
+    """A log is read with the schema that it was written with."""
+    path = folder / "schema.json"
+    wanted = source.schema.to_wire()
+    if not env.storage.exists(path):
+        await env.storage.write_atomic(path, json.dumps(wanted).encode())
+    elif (found := json.loads(env.storage.read(path))) != wanted:
+        raise SpeError(f"{folder}: the log holds {found}; the configuration says {wanted}")
+
+
+@dataclass
+class Intake:
+    """What became of the rows of an input.
+
+    Attributes:
+      rows: read, malformed and refused ones included.
+      first_malformed: ``line N: reason``; "" where there is none.
+      late_by_us: as :class:`Stamper` has it.
+    """
+
+    rows: int = 0
+    malformed: int = 0
+    first_malformed: str = ""
+    refused: int = 0
+    late: int = 0
+    late_by_us: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """There were rows, and none was taken."""
+        return 0 < self.rows == self.malformed + self.refused
+
+    def took(self, chunk: Chunk, refused: int, stamper: Stamper) -> None:
+        """Counts a chunk as it came from the reader."""
+        self.rows += len(chunk) + len(chunk.malformed)
+        self.malformed += len(chunk.malformed)
+        if chunk.malformed and not self.first_malformed:
+            self.first_malformed = f"line {chunk.malformed[0].line}: {chunk.malformed[0].reason}"
+        self.refused += refused
+        self.late, self.late_by_us = stamper.late_count, stamper.late_by_us
+
+
+def reference_elements(source: Source, intake: Intake | None = None) -> Iterator[Element]:
+    """The stream of a replayed source at full speed, without log, network or clock: the same stamps as a live run.
+
+    A generator without a `start` begins at REFERENCE_START_US; in a run it begins when it is started.
+
+    Args:
+      intake: where to count.
+
+    Raises:
+      SpeError: the source is live, or its stamps depend on the clock: then only its log can tell (read_source_log).
+        A row is malformed and the configuration says ``on_malformed: stop``; what came before it has been yielded.
+    """
+    reader = open_reader(source, REFERENCE_START_US)
+    if not isinstance(reader, Replay):
+        raise SpeError(f"source {source.stream} is live: its stream is in its log only")
+    stamper = Stamper(disorder_us=source.disorder_us, boundary_us=source.boundary_us)
+    pool = StringPool()
+    bound = BEFORE_TIME
+    for chunk in reader.chunks(0):
+        stops = bool(chunk.malformed) and source.on_malformed == "stop"
+        if stops:
+            chunk = chunk.before_malformed()
+        if chunk.events is None:
+            raise SpeError(f"source {source.stream} is stamped by arrival: its stream is in its log only")
+        mask = admitted(chunk.events, 0, None)
+        taken = (chunk if mask is None else chunk.select(mask)).in_dictionary(pool.current())
+        if len(taken) and taken.events is not None:
+            yield stamper.stamp(taken.events, taken.columns)
+            if stamper.bound_us > bound:
+                bound = stamper.bound_us
+                yield Boundary(Kind.STABLE, bound, stamper.last_id)
+        if intake is not None:
+            intake.took(chunk, len(chunk) - len(taken), stamper)
+        if stops:
+            raise malformed_error(source, chunk.malformed[0])
+    yield Boundary(Kind.STABLE, END_OF_TIME, stamper.last_id)

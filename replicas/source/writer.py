@@ -1,0 +1,198 @@
+"""The durable half of a source: stamp, append, sync, and only then publish (docs/rules.md S1-S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from replicas.source.history import SourceHistory
+from replicas.source.pacing import AtOnce, Pace
+from replicas.source.stamping import Stamper
+from spe.log import Position, SegmentedLog
+from spe.log.source_log import SourceState, encode_source_record
+from spe.plan.plan import Source
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array
+from spe.stream.names import Kind
+from spe.stream.times import END_OF_TIME, floor_to, saturating_add
+
+Publish = Callable[[list[Element]], None]
+
+#: Bytes appended but not yet synced; beyond it the reader waits.
+_PENDING_BYTES_MAX: Final = 8 << 20
+
+
+class SourceWriter:
+    """Stamps and appends for one task, syncs and publishes in another.
+
+    While one sync is under way the next group gathers, so a slow disk makes larger groups, not a longer queue.
+
+    Attributes:
+      history: what has been published.
+      publish: called, in order, with elements that have just become durable.
+      pace: of the replay; boundaries do not go ahead of it.
+      consumed: rows taken from the reader, malformed ones included.
+      origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not.
+    """
+
+    def __init__(self, env: Env, source: Source, log: SegmentedLog, state: SourceState, history: SourceHistory) -> None:
+        self._source = source
+        self._log = log
+        self._stamper = Stamper(
+            disorder_us=source.disorder_us,
+            boundary_us=source.boundary_us,
+            last_id=state.last_id,
+            max_event_us=state.max_event_us,
+            lease_us=state.bound_us,  # also with another disorder than before the restart, what was promised holds
+        )
+        #: Boundary implied by what is synced.
+        self._synced_bound_us = state.bound_us
+        #: Deadlines are on the monotonic clock; it is read as the wall clock stood at start, so it never steps.
+        self._clock = env.clock
+        self._clock_offset_us = env.clock.wall_us() - env.clock.monotonic_us()
+        self._pending: list[tuple[SourceState, Position, Batch | None]] = []
+        self._pending_bytes = 0
+        self._appended = trio.Event()
+        self._committed = trio.Event()
+        self._closed = False
+        self.history = history
+        self.publish: Publish = _nobody
+        self.pace: Pace = AtOnce()
+        self.consumed = state.consumed
+        self.origin_us = state.origin_us
+        self.begun_us = state.begun_us
+
+    def now_us(self) -> int:
+        """The clock that the pace, leases and times of arrival go by."""
+        return self._clock.monotonic_us() + self._clock_offset_us
+
+    @property
+    def last_id(self) -> int:
+        """Id of the last tuple stamped, published or not."""
+        return self._stamper.last_id
+
+    @property
+    def max_event_us(self) -> int:
+        """Largest raw event time so far."""
+        return self._stamper.max_event_us
+
+    @property
+    def late_count(self) -> int:
+        """Tuples that were stamped later than their event time, since this process began."""
+        return self._stamper.late_count
+
+    @property
+    def late_by_us(self) -> int:
+        """The disorder that would have been enough for all of them; 0 where none was late."""
+        return self._stamper.late_by_us
+
+    def next_boundary_us(self) -> int | None:
+        """Event time that the replay must reach for the next boundary that is implied already; None: there is none."""
+        frontier_us = self.history.frontier_us
+        if frontier_us >= self._stamper.bound_us:
+            return None
+        return saturating_add(frontier_us, self._source.boundary_us + self._source.disorder_us)
+
+    def take(
+        self, events: Int64Array, columns: tuple[Column, ...], consumed: int, next_event_us: int | None = None
+    ) -> None:
+        """Stamps and appends rows.
+
+        Args:
+          events: raw event times, at least one.
+          consumed: rows of the reader that are done with after these.
+          next_event_us: event time of the row after these, where it is known: the lease up to it goes into the same
+            record.
+
+        Raises:
+          LogError: the log refused.
+        """
+        batch = self._stamper.stamp(events, columns)
+        if next_event_us is not None:
+            self._stamper.lease(next_event_us)
+        self.consumed = consumed
+        self._append(batch)
+
+    def lease(self, event_us: int) -> None:
+        """Logs that nothing on time before ``event_us`` will come, where that is new.  Raises LogError."""
+        if self._stamper.lease(event_us):
+            self._append(None)
+
+    def end(self) -> None:
+        """Logs that nothing follows.  Raises LogError."""
+        if self._stamper.end():
+            self._append(None)
+
+    def close(self) -> None:
+        """Nothing more will be appended; :meth:`commit` returns when the rest is published."""
+        self._closed = True
+        self._appended.set()
+
+    def _append(self, batch: Batch | None) -> None:
+        """Appends a batch, or the lease alone.  Raises LogError."""
+        stamper = self._stamper
+        state = SourceState(
+            stamper.last_id,
+            stamper.max_event_us,
+            stamper.lease_us,
+            stamper.bound_us,
+            self.consumed,
+            self.origin_us,
+            self.begun_us,
+        )
+        body = encode_source_record(state, batch, self._source.schema)
+        self._pending.append((state, self._log.append(body), batch))
+        self._pending_bytes += len(body)
+        self._appended.set()
+
+    async def commit(self) -> None:
+        """Group commit until closed.
+
+        Raises:
+          LogError: a sync failed; nothing more is published.
+        """
+        while self._pending or not self._closed:
+            if not self._pending:
+                await self._appended.wait()
+                self._appended = trio.Event()
+                continue
+            group, self._pending, self._pending_bytes = self._pending, [], 0
+            await self._log.sync()
+            self._settle(group)
+
+    def _settle(self, group: list[tuple[SourceState, Position, Batch | None]]) -> None:
+        """What was synced is published."""
+        for state, position, batch in group:
+            self.history.add(state, position, batch)
+        self._synced_bound_us = group[-1][0].bound_us
+        elements: list[Element] = [batch for _, _, batch in group if batch is not None]
+        self.publish(elements + self._new_boundary())
+        self._committed.set()
+        self._committed = trio.Event()
+
+    async def room(self) -> None:
+        """Waits while too much is appended and not yet synced."""
+        while self._pending_bytes > _PENDING_BYTES_MAX:
+            await self._committed.wait()
+
+    def advance(self) -> None:
+        """Publishes the next boundary where the pace has reached it."""
+        if boundary := self._new_boundary():
+            self.publish(boundary)
+
+    def _new_boundary(self) -> list[Element]:
+        """The next boundary: implied by the synced log, and not ahead of the replay."""
+        bound = self._synced_bound_us
+        if bound < END_OF_TIME:
+            reached = saturating_add(self.pace.event_now_us(self.now_us()), -self._source.disorder_us)
+            bound = min(bound, floor_to(reached, self._source.boundary_us))
+        if bound <= self.history.frontier_us:
+            return []
+        self.history.frontier_us = bound
+        return [Boundary(Kind.STABLE, bound, self.history.last_id)]
+
+
+def _nobody(_elements: list[Element]) -> None:
+    pass

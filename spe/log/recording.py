@@ -1,0 +1,95 @@
+"""What a client's recording holds: per channel a folder of segments, a record per element, with its time of arrival.
+
+Segments are those of ``spe.log``, without its marks: nothing is synced, since a recording proves nothing to anybody but
+the reader.  A crash leaves a torn record at the end of a session, which readers pass over; the next session begins a
+segment of its own.  ``replicas.client.recorder`` writes it; the proof reads it, so this is on the lowest floor.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from spe.errors import LogCorrupt, RemoteProtocolError
+from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.log.recovery import live_segments
+from spe.runtime.env import Storage
+from spe.stream.batch import Element
+from spe.stream.ids import Channel
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.wire.codec import decode_standalone, encode_standalone
+
+_ARRIVED: Final = struct.Struct("<q")
+
+
+class Recorded(NamedTuple):
+    """One element as it was received.
+
+    Attributes:
+      sequence: number of its record, from 1.
+      arrived_us: wall time of arrival, microseconds since the epoch.
+    """
+
+    sequence: int
+    arrived_us: int
+    element: Element
+
+
+def client_folder(name: str) -> PurePosixPath:
+    """Where a client's recording lies below the run's folder."""
+    return PurePosixPath("clients", name)
+
+
+def channel_folder(folder: PurePosixPath, channel: Channel) -> PurePosixPath:
+    """Where one channel lies below a client's folder."""
+    return folder / f"{channel.stream}.{channel.partition}"
+
+
+def encode_recorded(arrived_us: int, element: Element, schema: Schema) -> bytes:
+    """The body of a record, with all the strings that the element uses."""
+    return _ARRIVED.pack(arrived_us) + encode_standalone(element, schema)
+
+
+def decode_recorded(record: Record, schema: Schema, pool: StringPool, folder: PurePosixPath) -> Recorded:
+    """What :func:`encode_recorded` made.  Raises LogCorrupt for what is no change of this schema."""
+    try:
+        (arrived_us,) = _ARRIVED.unpack_from(record.body)
+        element = decode_standalone(record.body[_ARRIVED.size :], schema, pool)
+    except (struct.error, RemoteProtocolError) as error:
+        raise LogCorrupt(f"{folder}: record {record.position.sequence} is no change of this schema: {error}") from error
+    return Recorded(record.position.sequence, arrived_us, element)
+
+
+def scan_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> RecordScan:
+    """The records of a segment; none when its header was never whole."""
+    data = storage.read(folder / segment.name)
+    records = memoryview(b"" if header_fault(data, segment) else data)[HEADER_BYTES:]
+    return RecordScan(records, Position(segment.first, segment.first, HEADER_BYTES))
+
+
+def read_recorded(
+    storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
+) -> Iterator[Recorded]:
+    """The elements of one channel, in order of arrival; also beside a live writer.
+
+    A session may end in a torn record; the next one begins with the number that it was to have.
+
+    Args:
+      folder: of the channel (:func:`channel_folder`).
+
+    Raises:
+      LogCorrupt: damage anywhere but at the end of a session.
+    """
+    pool = pool if pool is not None else StringPool()
+    expected, reason = 1, ""
+    for segment in live_segments(storage.list(folder)):
+        if segment.first != expected:
+            raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
+        scan = scan_segment(storage, folder, segment)
+        for record in scan:
+            yield decode_recorded(record, schema, pool, folder)
+        expected = scan.next.sequence
+        reason = f"; {segment.name} at offset {scan.next.offset}: {scan.fault or 'the segment ends'}"

@@ -1,0 +1,84 @@
+"""How tuple time runs against the wall clock in a run, and how late a result may be.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spe.plan.plan import Plan, Source
+from spe.plan.review import origins
+from spe.stream.ids import PartitionId
+from spe.stream.names import StreamId
+
+_LIVE: Final = ("tcp", "stdin")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEpoch:
+    """How tuple time runs against the wall clock.  The default is that of live sources: they are the same.
+
+    Attributes:
+      event_start_us: tuple time at which a replay began.
+      wall_start_us: wall time at which it did.
+      speed: microseconds of tuple time per microsecond of wall time; above 0.
+    """
+
+    event_start_us: int = 0
+    wall_start_us: int = 0
+    speed: float = 1.0
+
+    def created_us(self, time_us: int) -> int:
+        """Wall time at which tuple time reached ``time_us``."""
+        return self.wall_start_us + round((time_us - self.event_start_us) / self.speed)
+
+
+_CLOCK: Final = ReplayEpoch()
+
+
+def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
+    """Of one source; None where tuple time does not follow the wall clock (at a rate, or as fast as it goes).
+
+    Args:
+      begun_us: wall time at which the replay began; None: not known.
+    """
+    if source.reader.get("kind") in _LIVE:
+        return _CLOCK
+    replay = source.replay
+    if replay.get("max") or replay.get("rate") is not None or begun_us is None:
+        return None
+    speed = float(replay.get("speed") or 1.0)
+    origin = replay.get("origin_us", source.reader.get("start"))
+    if origin is None:
+        # A generator without a start begins when the replay does; a file without an origin, nobody knows.
+        if source.reader.get("kind") != "generator":
+            return None
+        origin = begun_us
+    if origin == begun_us and speed == 1.0:
+        return _CLOCK
+    return ReplayEpoch(int(origin), begun_us, speed)
+
+
+def epochs(plan: Plan, begun_us: int | None) -> dict[str, ReplayEpoch]:
+    """Of each output stream whose sources all run alike."""
+    found = {}
+    for stream in plan.query.outputs:
+        its = {source_epoch(s, begun_us) for s in origins(plan, stream)}
+        if len(its) == 1 and (one := its.pop()) is not None:
+            found[str(stream)] = one
+    return found
+
+
+def longest_path(plan: Plan, stream: StreamId) -> int:
+    """k: SUnions on the longest path from a source to a stream."""
+    if stream in plan.sources:
+        return 0
+    return 1 + max(longest_path(plan, i.stream) for i in plan.producer[stream].inputs)
+
+
+def delay_bound_us(plan: Plan, stream: StreamId) -> int:
+    """kX: the longest time that a new result of a stream may take, the sum of X along the slowest path."""
+    if stream in plan.sources:
+        return 0
+    unit = plan.producer[stream]
+    nodes = [n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]]
+    return max(plan.share(unit.id, n).x_us for n in nodes) + max(delay_bound_us(plan, i.stream) for i in unit.inputs)

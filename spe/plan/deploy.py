@@ -1,0 +1,272 @@
+"""A query and a deployment to a plan: fragments are cut into units (spe.units), their partitions get nodes.
+
+Pure: everything that is wrong is collected in a :class:`spe.problems.Problems`, with paths as in the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from typing import Final, NamedTuple
+
+from spe.errors import ConfigError
+from spe.plan.plan import (
+    COORDINATOR,
+    AccuracyChoice,
+    Client,
+    CoordinatorSettings,
+    Limits,
+    Node,
+    Plan,
+    Security,
+    Source,
+    Standbys,
+    Timing,
+)
+from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
+from spe.problems import Path, Problems, did_you_mean, one_of, show_path
+from spe.query.query import Query, inputs_of
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, StreamId
+
+#: The client of a run whose configuration has none.
+ONLY_CLIENT: Final = "client"
+#: The fragment that holds the whole query where none is configured.
+WHOLE_QUERY: Final = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where and how a query runs."""
+
+    cluster: str
+    bucket_us: int
+    nodes: Mapping[NodeId, Node]
+    sources: Mapping[StreamId, Source]
+    clients: Mapping[str, Client]
+    fragments: tuple[FragmentSpec, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
+    security: Security = field(default_factory=Security)
+    accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+
+
+def make_plan(query: Query, deployment: Deployment) -> Plan:
+    """The plan.  Raises ConfigError with everything that does not fit."""
+    problems = Problems()
+    plan = try_plan(query, deployment, problems)
+    if plan is None or problems:
+        raise ConfigError([f"{show_path(p.path)}: {p.message}" for p in problems.found])
+    return plan
+
+
+def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan | None:
+    """The plan, or None; what is wrong goes to ``problems``."""
+    before = len(problems.found)
+    fragments = deployment.fragments or (_whole(query, deployment),)
+    check_cover([o.name for o in query.operators], fragments, problems)
+    check_read(query, problems)
+    check_addresses(deployment, problems)
+    if len(problems.found) > before:
+        return None
+    units = cut_units(query, fragments, problems)
+    placed = place(fragments, list(deployment.nodes), problems)
+    if len(problems.found) > before:
+        return None
+    spec = {f.name: f for f in fragments}
+    of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
+    placement = {id: placed[name].replicas[p] for id, name, p in of}
+    standbys = {id: Standbys(row, spec[name].checkpoint_us) for id, name, p in of if (row := placed[name].standbys[p])}
+    if why := _beyond(deployment.coordinator.budget, placement, standbys):
+        problems.add(("coordinator", "budget"), why)
+        return None
+    return Plan(
+        cluster=deployment.cluster,
+        query=query,
+        bucket_us=deployment.bucket_us,
+        units=units,
+        nodes=deployment.nodes,
+        sources=deployment.sources,
+        clients=deployment.clients,
+        placement=placement,
+        timing=deployment.timing,
+        limits=deployment.limits,
+        security=deployment.security,
+        accuracy=deployment.accuracy,
+        standbys=standbys,
+        coordinator=deployment.coordinator,
+    )
+
+
+def _whole(query: Query, deployment: Deployment) -> FragmentSpec:
+    names = tuple(o.name for o in query.operators)
+    return FragmentSpec(WHOLE_QUERY, names, replicas=min(DEFAULT_REPLICAS, max(1, len(deployment.nodes))))
+
+
+def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], problems: Problems) -> None:
+    """Each operator belongs to exactly one fragment."""
+    home: dict[StreamId, str] = {}
+    for fragment in fragments:
+        for i, name in enumerate(fragment.operators):
+            path: Path = ("fragments", fragment.name, "operators", i)
+            if name not in names:
+                problems.add(path, f"no operator {name!r}{did_you_mean(name, names)}; expected {one_of(list(names))}")
+            elif name in home:
+                problems.add(path, f"{name!r} is in fragment {home[name]!r} already")
+            else:
+                home[name] = fragment.name
+    missing = [n for n in names if n not in home]
+    if missing:
+        problems.add(("fragments",), f"operator {', '.join(missing)} is in no fragment; expected each in exactly one")
+
+
+def check_read(query: Query, problems: Problems) -> None:
+    """An operator whose stream nobody reads is a mistake: it would cost work and show nothing."""
+    read = {s for o in query.operators for s in inputs_of(o.spec)} | set(query.outputs)
+    for operator in query.operators:
+        if operator.name not in read:
+            problems.add(("query", str(operator.name)), "is read by nobody; expected it in outputs or as an input")
+
+
+def check_addresses(deployment: Deployment, problems: Problems) -> None:
+    """No two processes listen at one address; port 0 is any free one."""
+    where: list[tuple[Path, str]] = [
+        (("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()
+    ]
+    where += [(("sources", str(s), "address"), source.address) for s, source in deployment.sources.items()]
+    where += [(("coordinator", "address"), deployment.coordinator.address)]
+    taken: dict[str, Path] = {}
+    for path, address in where:
+        if address in taken and not address.endswith(":0"):
+            problems.add(path, f"{address} is the address of {show_path(taken[address][:2])} already")
+        taken.setdefault(address, path)
+
+
+class Placed(NamedTuple):
+    """Nodes of each partition of a fragment."""
+
+    replicas: tuple[tuple[NodeId, ...], ...]
+    standbys: tuple[tuple[NodeId, ...], ...]
+
+
+def place(fragments: Sequence[FragmentSpec], nodes: Sequence[NodeId], problems: Problems) -> dict[str, Placed]:
+    """Nodes of each partition of each fragment; where only a number is given, in turn over all nodes."""
+    placed: dict[str, Placed] = {}
+    ring = cycle(nodes)
+    for fragment in fragments:
+        none = ((),) * fragment.partitions
+        replicas = _rows(fragment, "replicas", fragment.replicas, none, nodes, ring, problems)
+        if replicas is None:
+            continue
+        standbys = _rows(fragment, "standby", fragment.standbys, replicas, nodes, ring, problems)
+        if standbys is not None:
+            placed[fragment.name] = Placed(replicas, standbys)
+    return placed
+
+
+def _rows(
+    fragment: FragmentSpec,
+    section: str,
+    given: int | tuple[tuple[NodeId, ...], ...],
+    taken: Sequence[tuple[NodeId, ...]],
+    nodes: Sequence[NodeId],
+    ring: Iterator[NodeId],
+    problems: Problems,
+) -> tuple[tuple[NodeId, ...], ...] | None:
+    """Nodes of each partition for one kind of replica, none of which is among those ``taken``."""
+    path: Path = ("fragments", fragment.name, section)
+    if given == 0:
+        return ((),) * len(taken)
+    if isinstance(given, int):
+        needed = given + max(map(len, taken), default=0)
+        if needed > len(nodes):
+            what = "replicas of a partition" if section == "replicas" else "replicas and standbys of a partition"
+            problems.add(path, f"{needed} {what} need {needed} nodes; there are {len(nodes)}")
+            return None
+        return tuple(tuple(islice((n for n in ring if n not in row), given)) for row in taken)
+    if len(given) != fragment.partitions:
+        problems.add(path, f"lists {len(given)} partitions; expected nodes for each of {fragment.partitions}")
+    for p, row in enumerate(given):
+        if row or section == "replicas":
+            _check_row(row, (*path, p), nodes, problems)
+        for r, node in enumerate(row):
+            if p < len(taken) and node in taken[p]:
+                problems.add((*path, p, r), f"{node!r} runs this partition already; expected another node")
+    return given
+
+
+def _check_row(row: Sequence[NodeId], path: Path, nodes: Sequence[NodeId], problems: Problems) -> None:
+    if not row:
+        problems.add(path, f"names no node; expected at least one of: {', '.join(nodes)}")
+    for r, node in enumerate(row):
+        if node not in nodes:
+            hint = did_you_mean(node, nodes)
+            problems.add((*path, r), f"no node {node!r}{hint}; expected {one_of(list(nodes))}")
+        elif node in row[:r]:
+            problems.add((*path, r), f"{node!r} is listed twice; a node holds at most one replica of a partition")
+
+
+def with_addresses(plan: Plan, addresses: Mapping[str, str]) -> Plan:
+    """The same plan with other addresses.  The fingerprint stays: ids do not depend on where things run.
+
+    Args:
+      addresses: ``host:port`` by node id, or by ``source:NAME``; what is not in it stays.
+
+    Raises:
+      KeyError: a name that the plan does not have.
+    """
+    known = processes(plan)
+    for name in addresses:
+        if name not in known:
+            raise KeyError(f"no process {name!r}; there are: {', '.join(sorted(known))}")
+    nodes = {n: replace(node, address=addresses.get(n, node.address)) for n, node in plan.nodes.items()}
+    sources = {
+        s: replace(source, address=addresses.get(f"source:{s}", source.address)) for s, source in plan.sources.items()
+    }
+    coordinator = replace(plan.coordinator, address=addresses.get(COORDINATOR, plan.coordinator.address))
+    return replace(plan, nodes=nodes, sources=sources, coordinator=coordinator)
+
+
+def with_budget(plan: Plan, budget: int) -> Plan:
+    """The same plan with another number of partitions whose first standby runs from the start.
+
+    Raises:
+      ConfigError: fewer have standbys.
+    """
+    if why := _beyond(budget, plan.placement, plan.standbys):
+        raise ConfigError([f"--budget: {why}"])
+    return replace(plan, coordinator=replace(plan.coordinator, budget=budget))
+
+
+def _beyond(
+    budget: int, placement: Mapping[PartitionId, Sequence[NodeId]], standbys: Mapping[PartitionId, Standbys]
+) -> str:
+    most = sum(len(placement[id]) < 2 for id in standbys)
+    if 0 <= budget <= most:
+        return ""
+    return f"expected at most {most}, as many partitions have one replica and a standby, got {budget}"
+
+
+def processes(plan: Plan) -> dict[str, str]:
+    """Address of every process that listens, by the names of :func:`with_addresses`."""
+    nodes = {str(n): node.address for n, node in plan.nodes.items()}
+    sources = {f"source:{s}": source.address for s, source in plan.sources.items()}
+    return nodes | sources | ({COORDINATOR: plan.coordinator.address} if plan.standbys else {})
+
+
+def with_default_client(plan: Plan) -> Plan:
+    """A run has somebody who reads what it makes.  The fingerprint stays."""
+    if plan.clients:
+        return plan
+    return replace(plan, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
+
+
+def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
+    """The same plan, whose replayed sources begin at these event times."""
+    sources = dict(plan.sources)
+    for name, origin_us in origins.items():
+        source = sources[StreamId(name)]
+        sources[StreamId(name)] = replace(source, replay={**source.replay, "origin_us": origin_us})
+    return replace(plan, sources=sources)

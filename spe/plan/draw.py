@@ -1,0 +1,184 @@
+"""The plan as text: what ``spe check`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from spe.plan.describe import describe_operator, describe_pace, describe_reader, operator_kind, show_duration
+from spe.plan.plan import InputStream, Node, Partitioning, Plan, Unit
+from spe.plan.review import Finding, review
+from spe.problems import show_path
+from spe.stream.ids import PartitionId
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+
+NO_WARNINGS: Final = "No warnings."
+
+
+def check_text(plan: Plan) -> str:
+    """Sources, units with their operators and schemas, partitions, replicas, nodes, clients, warnings.
+
+    The same plan gives the same text, so it can be compared and kept.
+    """
+    parts = [
+        [f"{plan.cluster}   bucket {show_duration(plan.bucket_us)}   plan {plan.fingerprint}"],
+        ["SOURCES", *_sources(plan)],
+        *(_unit(plan, u) for u in plan.units),
+        ["NODES", *_nodes(plan)],
+        ["CLIENTS", *_clients(plan)],
+        _findings(review(plan)),
+    ]
+    return "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts) + "\n"
+
+
+def table(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Columns of equal width, two spaces apart; the last one is as long as it is."""
+    cells = [list(row) for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)] if cells else []
+    return [(indent + "  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[-1]])).rstrip() for row in cells]
+
+
+def _schema(schema: Schema) -> str:
+    """``ts timestamp!, user string``: as it is written in a configuration."""
+    return ", ".join(f"{a.name} {a.type}{'' if a.nullable else '!'}" for a in schema)
+
+
+def _sources(plan: Plan) -> list[str]:
+    rows = []
+    for name, source in plan.sources.items():
+        time = f"time {source.time or 'of arrival'}, disorder {show_duration(source.disorder_us)}"
+        rows.append(
+            [
+                name,
+                describe_reader(source.reader),
+                describe_pace(source),
+                f"{time}, boundary {show_duration(source.boundary_us)}",
+            ]
+        )
+    return [
+        line for text, s in zip(table(rows), plan.sources.values()) for line in (text, f"      {_schema(s.schema)}")
+    ]
+
+
+def _unit(plan: Plan, unit: Unit) -> list[str]:
+    kinds = [(str(o.name), operator_kind(o.spec)) for o in unit.operators]
+    operators = table(((n, k, describe_operator(o.spec)) for (n, k), o in zip(kinds, unit.operators)))
+    listing = [line for text, o in zip(operators, unit.operators) for line in (text, f"      {_schema(o.schema)}")]
+    return [
+        _unit_title(unit),
+        *_picture(plan, unit),
+        *listing,
+        "  replicas",
+        *table(_replica_rows(plan, unit), "    "),
+    ]
+
+
+def _unit_title(unit: Unit) -> str:
+    of = "" if unit.fragment == unit.id else f" of fragment {unit.fragment}"
+    partitions = "1 partition" if unit.partitions == 1 else f"{unit.partitions} partitions"
+    return f"UNIT {unit.id}{of}   {partitions}"
+
+
+def _picture(plan: Plan, unit: Unit) -> list[str]:
+    """Inputs, a box with the operators, outputs with who reads them."""
+    left = [_input_label(i, unit.partitions) for i in unit.inputs]
+    right = [f"{s} ──▶ {', '.join(_readers(plan, s)) or 'nobody'}" for s in unit.outputs]
+    inside = table(((str(o.name), operator_kind(o.spec)) for o in unit.operators), " ")
+    height = max(len(left), len(inside), len(right))
+    width = max(*(len(line) for line in inside), len(unit.id) + 2) + 1
+    tags = _joined(left, height)
+    out = [f"{' ' * len(tags[0])}┌ {unit.id} {'─' * (width - len(unit.id) - 2)}┐"]
+    for row in range(height):
+        body = inside[row] if row < len(inside) else ""
+        tail = f"──▶ {right[row]}" if row < len(right) else ""
+        out.append(f"{tags[row]}│{body.ljust(width)}│{tail}")
+    return [*(f"  {line}" for line in out), f"  {' ' * len(tags[0])}└{'─' * width}┘"]
+
+
+def _input_label(one: InputStream, partitions: int) -> str:
+    several = f" ×{one.producers}" if one.producers > 1 else ""
+    if one.producers > 1 and one.partitioning(partitions) is not Partitioning.FULL:
+        several += f", {one.partitioning(partitions)}"
+    return f"{one.stream}{several}" + (f" by {', '.join(one.key)}" if one.key else "")
+
+
+def _joined(labels: Sequence[str], height: int) -> list[str]:
+    """Labels with lines that meet in an arrow at the middle one."""
+    width = max(len(label) for label in labels)
+    middle = (len(labels) - 1) // 2
+    out = []
+    for row in range(height):
+        if row >= len(labels):
+            out.append(" " * (width + 6))
+            continue
+        if len(labels) == 1:
+            joint = "─"
+        elif row == middle:
+            joint = "┬" if row == 0 else "┼"
+        else:
+            joint = "┐" if row == 0 else "┘" if row == len(labels) - 1 else "┤"
+        arrow = "─▶" if row == middle else "  "
+        out.append(f"{labels[row].ljust(width)} ──{joint}{arrow}")
+    return out
+
+
+def _readers(plan: Plan, stream: StreamId) -> list[str]:
+    units = [str(u.id) for u in plan.units if any(i.stream == stream for i in u.inputs)]
+    return units + [f"client {c.name}" for c in plan.clients.values() if stream in c.reads]
+
+
+def _replica_rows(plan: Plan, unit: Unit) -> list[list[str]]:
+    rows = []
+    for p in range(unit.partitions):
+        id = PartitionId(unit.id, p)
+        where = ", ".join(f"{n} ({_x(plan.share(unit.id, n))})" for n in plan.placement[id])
+        if (standbys := plan.standbys.get(id)) is not None:
+            where += f"; standby {', '.join(standbys.nodes)}, a checkpoint every {show_duration(standbys.every_us)}"
+        rows.append([str(id), where])
+    return rows
+
+
+def _x(node: Node) -> str:
+    return f"X {show_duration(node.x_us)}, αX {show_duration(node.alpha_x_us)}"
+
+
+def _nodes(plan: Plan) -> list[str]:
+    rows = []
+    for node in plan.nodes.values():
+        policy = f"{node.during_failure} in failure, {node.during_stabilization} in stabilization"
+        hosts = ", ".join(f"{r.unit}/{r.partition}" for r in plan.replicas_on(node.id)) or "nothing"
+        if passive := plan.standbys_on(node.id):
+            hosts += f"; standby of {', '.join(f'{r.unit}/{r.partition}' for r in passive)}"
+        rows.append([str(node.id), _address(node.address), _x(node), policy, _reconcile(node), hosts])
+    return table(rows)
+
+
+def _reconcile(node: Node) -> str:
+    """``checkpoint``, ``undo every 200ms``, ``undo, disk every 5s``."""
+    checkpoints = node.checkpoints
+    if checkpoints.every_us is None:
+        return str(node.reconcile)
+    return f"{node.reconcile}{', disk' if checkpoints.disk else ''} every {show_duration(checkpoints.every_us)}"
+
+
+def _address(address: str) -> str:
+    return "any port" if address.endswith(":0") else address
+
+
+def _clients(plan: Plan) -> list[str]:
+    rows = []
+    for client in plan.clients.values():
+        sinks = ", ".join(f"{s['kind']} {s['path']} ({s['mode']})" for s in client.sinks)
+        rows.append([client.name, f"reads {', '.join(client.reads)}", sinks or "no sink"])
+    return table(rows) or ["  none: nothing holds the output buffers"]
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return [NO_WARNINGS]
+    return [f"{len(findings)} WARNING{'S' if len(findings) > 1 else ''}", *(_finding(f) for f in findings)]
+
+
+def _finding(finding: Finding) -> str:
+    return f"  {finding.severity}: {show_path(finding.path)}: {finding.message}"

@@ -1,0 +1,469 @@
+"""The physical plan: units, partitions, replicas, channels.  Plain data; ``spe.plan.deploy`` derives it.
+
+A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (docs/rules.md U1).  It has
+one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
+of a unit (or a source) makes of one stream; ids count per channel.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from spe.query.query import Operator, Query
+from spe.stream.hashing import HASH_VERSION
+from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.names import NodeId, StreamId, UnitId
+from spe.stream.schema import Schema
+
+#: Any free port of this machine.
+ANY_ADDRESS: Final = "127.0.0.1:0"
+#: The process that tells standbys to run, by the name that it has for others.
+COORDINATOR: Final = "coordinator"
+
+
+class Policy(enum.StrEnum):
+    """What to do with new tuples while inputs are not stable (docs/rules.md T4, R5)."""
+
+    SUSPEND = "suspend"
+    DELAY = "delay"
+    PROCESS = "process"
+
+
+class Partitioning(enum.StrEnum):
+    """How the partitions of an operator feed those of the next one (PPA section II)."""
+
+    ONE_TO_ONE = "one-to-one"
+    SPLIT = "split"
+    MERGE = "merge"
+    FULL = "full"
+
+
+class Reconcile(enum.StrEnum):
+    """How a replica gets back behind tentative data (docs/rules.md R9)."""
+
+    CHECKPOINT = "checkpoint"
+    UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """When a node's replicas remember where they could start again (docs/rules.md C1).
+
+    Attributes:
+      every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
+      disk: they are written to disk, for restarts; the one in memory is then taken on entering UP_FAILURE all the same.
+    """
+
+    every_us: int | None = None
+    disk: bool = False
+
+    @property
+    def memory_us(self) -> int | None:
+        """Interval of those in memory; None: on entering UP_FAILURE."""
+        return None if self.disk else self.every_us
+
+    @property
+    def disk_us(self) -> int | None:
+        """Interval of those on disk; None: there are none."""
+        return self.every_us if self.disk else None
+
+
+@dataclass(frozen=True, slots=True)
+class InputStream:
+    """A stream that a unit reads from outside.
+
+    Attributes:
+      producers: upstream partitions; each is an input of the unit's SUnion, in order.
+      key: attributes whose hash picks the substream of each of the unit's partitions; None: all get everything
+        (the unit has one partition).
+      aligned: the stream is divided by the same values already.
+    """
+
+    stream: StreamId
+    schema: Schema
+    producers: int
+    key: tuple[str, ...] | None
+    aligned: bool = False
+
+    def upstream(self, partition: int, partitions: int) -> range:
+        """Producers that can have something for one of the unit's partitions.
+
+        Where the stream is divided by the same values already, these are the ones with the same hashes.
+        """
+        if not self.aligned:
+            return range(self.producers)
+        first = partition * self.producers // partitions
+        return range(first, ((partition + 1) * self.producers - 1) // partitions + 1)
+
+    def partitioning(self, partitions: int) -> Partitioning:
+        """What that is for a unit of so many partitions; where neither count divides the other it is called full."""
+        if self.aligned and partitions == self.producers:
+            return Partitioning.ONE_TO_ONE
+        if self.aligned and self.producers % partitions == 0:
+            return Partitioning.MERGE
+        if self.aligned and partitions % self.producers == 0:
+            return Partitioning.SPLIT
+        return Partitioning.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that share one SUnion, one state and one checkpoint.
+
+    Attributes:
+      inputs: in configuration order; SUnion's input index counts (stream, producer) pairs in this order.
+      operators: in topological order.
+      outputs: streams that leave the unit, each through an SOutput.
+    """
+
+    id: UnitId
+    fragment: str
+    inputs: tuple[InputStream, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[StreamId, ...]
+    partitions: int
+
+    def channels_in(self, partition: int) -> tuple[Channel, ...]:
+        """Inputs of a partition's SUnion, in index order."""
+        return tuple(Channel(i.stream, p) for i in self.inputs for p in i.upstream(partition, self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process that hosts replicas.
+
+    Attributes:
+      address: ``host:port``.
+      x_us: availability threshold X, microseconds of wall time; units in sequence on the node share it (Plan.share).
+      alpha: the share of X that an SUnion may spend waiting.
+      during_failure, during_stabilization: policies for new tuples.
+      reconcile: how to get back behind tentative data.
+      checkpoints: when to remember where.
+    """
+
+    id: NodeId
+    address: str
+    x_us: int
+    alpha: float
+    during_failure: Policy
+    during_stabilization: Policy
+    reconcile: Reconcile = Reconcile.CHECKPOINT
+    checkpoints: Checkpoints = Checkpoints()
+
+    @property
+    def alpha_x_us(self) -> int:
+        return round(self.alpha * self.x_us)
+
+    @property
+    def hard_us(self) -> int:
+        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (docs/rules.md T3)."""
+        return round((1 + self.alpha) / 2 * self.x_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Standbys:
+    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (docs/rules.md H).
+
+    Attributes:
+      nodes: where; the first that can is taken first.
+      every_us: microseconds of wall time between the checkpoints that each of them gets.
+    """
+
+    nodes: tuple[NodeId, ...]
+    every_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """The process that tells standbys to run; there is one where there are standbys (docs/rules.md H).
+
+    Attributes:
+      address: ``host:port`` where it answers.
+      budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
+      algorithm: of the planner that chooses them.
+      adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
+      margin: by how much, relative to what runs, another choice must be better to take its place.
+    """
+
+    address: str = ANY_ADDRESS
+    budget: int = 0
+    algorithm: str = "structure-aware"
+    adapt_us: int | None = None
+    margin: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source proxy: one process, one durable log, one stream.
+
+    Attributes:
+      boundary_us: a boundary at least every this much tuple time.
+      disorder_us: how far event times may lie behind the largest before them.
+      ahead_us: refuse event times further ahead of the proxy's clock (None: never; replayed data is in the past).
+      time: attribute that holds the event time; None: time of arrival.
+      reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see replicas.readers.
+      replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
+      on_malformed: "skip" (counted, kept aside with its line number) or "stop".
+      disorder_given: somebody has said how far, rather than nobody having thought of it.
+    """
+
+    stream: StreamId
+    schema: Schema
+    address: str
+    boundary_us: int
+    disorder_us: int
+    ahead_us: int | None
+    time: str | None
+    reader: Mapping[str, Any]
+    replay: Mapping[str, Any]
+    on_malformed: str
+    disorder_given: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A named consumer whose acknowledgements hold the output buffers.
+
+    Attributes:
+      sinks: ``{"kind": "parquet" | "jsonl", "path": …, "mode": "stable" | "corrections"}`` each.
+    """
+
+    name: str
+    reads: tuple[StreamId, ...]
+    sinks: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyChoice:
+    """What a report measures of the tentative tuples of an output; None: what follows from its operator.
+
+    Attributes:
+      key: attributes that make a tentative tuple and a true one the same result.
+      measures: overlap, topk, precision, recall, exact.
+      errors: numeric attributes whose relative error is measured.
+      window_us: results are taken together by so much tuple time; 0: by equal times.
+    """
+
+    key: tuple[str, ...] | None = None
+    measures: tuple[str, ...] | None = None
+    errors: tuple[str, ...] | None = None
+    window_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds.  Everything that can grow has one.
+
+    Attributes:
+      output_bytes: stable elements kept per output channel for consumers that may still ask.
+      suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part goes, counted (V6).
+      input_bytes: stable tuples kept per SUnion for redo; at half of it a reconciliation is asked for (R2).
+      frame_bytes: largest frame accepted after authentication.
+      slice_rows: rows per input that a replica works on before it lets others go first: large enough to be efficient,
+        small enough to yield within 20 ms (R6).
+      spill_bytes: spill files per process, for what of the logs and of the redo data memory has no room for; 0: none.
+    """
+
+    output_bytes: int = 256 << 20
+    suffix_bytes: int = 64 << 20
+    input_bytes: int = 256 << 20
+    frame_bytes: int = 16 << 20
+    spill_bytes: int = 4 << 30
+    slice_rows: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods of the protocol, microseconds of wall time.
+
+    Attributes:
+      tick_us: how often deadlines are judged.
+      heartbeat_us: how often upstream replicas are asked for their states; more than 3 misses are a failure (F3).
+      request_us: how often a partner is asked for leave to reconcile.
+      connect_us: longest time to open a connection.
+    """
+
+    tick_us: int = 10_000
+    heartbeat_us: int = 100_000
+    request_us: int = 500_000
+    connect_us: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Who is let in.
+
+    Attributes:
+      certificates: folder of the cluster's certificates (spe.tls); None: no TLS.
+      insecure: processes may listen beyond their own machine without TLS.
+    """
+
+    certificates: str | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a node, a source or a client needs to know of the cluster.
+
+    Attributes:
+      cluster: name that every hello must carry.
+      bucket_us: width d of SUnion's buckets, tuple time.
+      units: in topological order.
+      placement: nodes that run each partition from the start, the first being replica 0.
+      standbys: further nodes of a partition, which take over where those are lost.
+      coordinator: of the process that tells them to.
+      accuracy: by output, where the configuration says it; only reports look at it.
+    """
+
+    cluster: str
+    query: Query
+    bucket_us: int
+    units: tuple[Unit, ...]
+    nodes: Mapping[NodeId, Node]
+    sources: Mapping[StreamId, Source]
+    clients: Mapping[str, Client]
+    placement: Mapping[PartitionId, tuple[NodeId, ...]]
+    timing: Timing = Timing()
+    limits: Limits = Limits()
+    security: Security = Security()
+    accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
+    standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+
+    @cached_property
+    def unit(self) -> Mapping[UnitId, Unit]:
+        return {u.id: u for u in self.units}
+
+    @cached_property
+    def producer(self) -> Mapping[StreamId, Unit]:
+        """The unit that makes a stream (sources are not in it)."""
+        return {s: u for u in self.units for s in u.outputs}
+
+    @cached_property
+    def _readers(self) -> Mapping[Channel, list[PartitionId]]:
+        """Partitions that read each channel."""
+        found: dict[Channel, list[PartitionId]] = {}
+        for unit in self.units:
+            for partition in range(unit.partitions):
+                for channel in unit.channels_in(partition):
+                    found.setdefault(channel, []).append(PartitionId(unit.id, partition))
+        return found
+
+    def maker_of(self, channel: Channel) -> PartitionId:
+        """The partition that makes a channel (sources' are not made by one)."""
+        return PartitionId(self.producer[channel.stream].id, channel.partition)
+
+    def standbys_of(self, channel: Channel) -> tuple[str, ...]:
+        """Names of those consumers of a channel that stand by (H2)."""
+        return tuple(
+            str(ReplicaId(id.unit, id.partition, n))
+            for id in self._readers.get(channel, ())
+            if (standbys := self.standbys.get(id)) is not None
+            for n in standbys.nodes
+        )
+
+    def partitions_of(self, stream: StreamId) -> int:
+        return 1 if stream in self.sources else self.producer[stream].partitions
+
+    def producer_addresses(self, channel: Channel) -> Mapping[str, str]:
+        """Name (node id, or ``source:NAME``) -> address of every process that serves a channel."""
+        if channel.stream in self.sources:
+            return {f"source:{channel.stream}": self.sources[channel.stream].address}
+        return {n: self.nodes[n].address for n in self.hosts(self.maker_of(channel))}
+
+    def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Every node that may run a partition: its replicas, then its standbys."""
+        standbys = self.standbys.get(partition)
+        return self.placement[partition] + (() if standbys is None else standbys.nodes)
+
+    def consumers_of(self, channel: Channel) -> tuple[str, ...]:
+        """Names of all configured consumers of a channel: replicas and standbys, then clients (A2)."""
+        names = [
+            str(ReplicaId(id.unit, id.partition, n)) for id in self._readers.get(channel, ()) for n in self.hosts(id)
+        ]
+        names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
+        return tuple(names)
+
+    def key_columns(self, unit: str, stream: str) -> tuple[int, ...] | None:
+        """Columns of ``stream`` whose hash divides it over the partitions of ``unit``; None: it is not divided.
+
+        Raises KeyError when the unit does not read the stream.
+        """
+        inputs = {i.stream: i for i in self.unit[UnitId(unit)].inputs}
+        one = inputs[StreamId(stream)]
+        return None if one.key is None else tuple(one.schema.index(name) for name in one.key)
+
+    def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
+
+    def standbys_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, s in self.standbys.items() if node in s.nodes)
+
+    def disk_us(self, replica: ReplicaId) -> int | None:
+        """Interval of a replica's checkpoints on disk; None: it writes none.
+
+        One that stood by goes on writing: what upstream may forget is still only what lies on a disk.
+        """
+        standbys = self.standbys.get(replica.of)
+        if standbys is not None and replica.node in standbys.nodes:
+            return standbys.every_us
+        return self.nodes[replica.node].checkpoints.disk_us
+
+    @cached_property
+    def _in_sequence(self) -> Mapping[tuple[UnitId, NodeId], int]:
+        """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
+        before: dict[tuple[PartitionId, NodeId], int] = {}
+        after: dict[tuple[PartitionId, NodeId], int] = {}
+        in_order = [PartitionId(u.id, p) for u in self.units for p in range(u.partitions)]  # topological
+        for of in in_order:
+            channels = self.unit[of.unit].channels_in(of.partition)
+            makers = [self.maker_of(c) for c in channels if c.stream in self.producer]
+            for node in self.hosts(of):
+                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
+        for of in reversed(in_order):
+            made = [Channel(stream, of.partition) for stream in self.unit[of.unit].outputs]
+            readers = [r for c in made for r in self._readers.get(c, ())]
+            for node in self.hosts(of):
+                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
+        found: dict[tuple[UnitId, NodeId], int] = {}
+        for (of, node), count in before.items():
+            found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)
+        return found
+
+    def share(self, unit: UnitId, node: NodeId) -> Node:
+        """The node with the share of X that one unit may use there.
+
+        SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
+        """
+        count = self._in_sequence.get((unit, node), 1)
+        one = self.nodes[node]
+        return one if count == 1 else replace(one, x_us=one.x_us // count)
+
+    def boundary_us(self, stream: StreamId) -> int:
+        """Largest boundary interval among the sources that a stream comes from, tuple time."""
+        if stream in self.sources:
+            return self.sources[stream].boundary_us
+        return max((self.boundary_us(i.stream) for i in self.producer[stream].inputs), default=0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What must be equal on both sides of a connection for ids to mean the same (docs/rules.md U11)."""
+        what = {
+            "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
+            "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in self.query.operators],
+            "units": [
+                [u.id, u.partitions, [[i.stream, i.producers, i.key, i.aligned] for i in u.inputs], list(u.outputs)]
+                for u in self.units
+            ],
+            "bucket_us": self.bucket_us,
+            "hash": HASH_VERSION,
+        }
+        text = json.dumps(what, sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

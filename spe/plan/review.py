@@ -1,0 +1,337 @@
+"""What is legal in a plan and yet likely not meant: timing that a healthy system cannot keep, results that depend on
+ties, partitions that cannot survive a failure.
+
+Errors are what makes a healthy system tentative for certain; everything else is a warning.  All durations of tuple
+time are divided by the replay speed of the sources first: X is wall time.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from spe.plan.describe import describe_pace, show_duration
+from spe.plan.lineage import key_names
+from spe.plan.plan import Plan, Source, Unit
+from spe.problems import Path
+from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, StreamId, UnitId
+
+#: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
+#: syncing the log, the network.
+NORMAL_DELAY_US: Final = 100_000
+
+
+class Severity(enum.StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Finding(NamedTuple):
+    """Something to know about a plan, and the place in the configuration that it is about."""
+
+    severity: Severity
+    path: Path
+    message: str
+
+
+def review(plan: Plan) -> list[Finding]:
+    """All findings, errors first, in the order of the plan."""
+    rooms = (_waiting, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
+    found = [finding for room in rooms for finding in room(plan)]
+    return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
+
+
+def speed_of(source: Source) -> float | None:
+    """Tuple time per wall time; ∞ as fast as it goes, None where it is paced by rows and nobody knows."""
+    replay = source.replay
+    if replay.get("max"):
+        return math.inf
+    if replay.get("rate") is not None:
+        return None
+    return float(replay.get("speed") or 1.0)
+
+
+def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
+    """The sources that a stream comes from, in configuration order."""
+    if stream in plan.sources:
+        return (plan.sources[stream],)
+    found = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
+    return tuple(s for s in plan.sources.values() if s.stream in found)
+
+
+def depth(plan: Plan, unit: Unit) -> int:
+    """Units on the longest way from a source, this one included."""
+    return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
+
+
+def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
+    """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
+
+    A bucket's clock starts with the first tuple in it.  It is complete when a boundary reaches its end: d of tuple
+    time later, plus what the boundary lags behind the tuples (disorder), plus what it is rounded to.
+    """
+    longest = 0.0
+    for i in unit.inputs:
+        for source in origins(plan, i.stream):
+            speed = speed_of(source)
+            if speed is not None:
+                longest = max(longest, (plan.bucket_us + source.boundary_us + source.disorder_us) / speed)
+    bare = math.ceil(longest)
+    return bare, bare + NORMAL_DELAY_US * depth(plan, unit)
+
+
+def stall_us(plan: Plan, channel: Channel) -> int:
+    """Silence after which a feed is suspect (T7): three boundary intervals of wall time, or two heartbeats."""
+    longest = 2.0 * plan.timing.heartbeat_us
+    for source in origins(plan, channel.stream):
+        speed = speed_of(source)
+        if speed is not None:
+            interval = source.boundary_us
+            if channel.stream not in plan.sources:
+                interval = max(interval, plan.bucket_us)
+            longest = max(longest, 3 * interval / speed)
+    return round(longest)
+
+
+class _Short(NamedTuple):
+    """An αX that is too short for a unit.  ``rule`` tells in which way; ``needed_us`` is what it must exceed."""
+
+    rule: int
+    severity: Severity
+    needed_us: int
+    why: str
+
+
+def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
+    bare, normal = needed_wait_us(plan, unit)
+    channels = (c for p in range(unit.partitions) for c in unit.channels_in(p))
+    reaction = 2 * (max(stall_us(plan, c) for c in channels) + plan.timing.connect_us)
+    if alpha_x_us <= bare:
+        yield _Short(
+            0,
+            Severity.ERROR,
+            bare,
+            f"is too short for unit {unit.id!r}: a healthy system would be tentative; expected more than "
+            f"bucket + boundary + disorder = {_show(bare)} of wall time",
+        )
+    elif alpha_x_us <= normal:
+        yield _Short(
+            1,
+            Severity.WARNING,
+            normal,
+            f"is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
+            f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
+        )
+    if alpha_x_us < reaction:
+        yield _Short(
+            2,
+            Severity.WARNING,
+            reaction,
+            f"is less than 2·(stall + connect) = {_show(reaction)} of unit {unit.id!r}: when a replica "
+            "upstream dies, results may be tentative before the other one is found",
+        )
+
+
+def _waiting(plan: Plan) -> Iterator[Finding]:
+    """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
+    alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
+    for unit in plan.units:
+        hosts = {n for p in range(unit.partitions) for n in plan.hosts(PartitionId(unit.id, p))}
+        for node in (n for n in plan.nodes.values() if n.id in hosts):
+            share = plan.share(unit.id, node.id)
+            for short in _shortfalls(plan, unit, share.alpha_x_us):
+                alike[short.rule, share.alpha_x_us, share is not node].append((short, unit.id, node.id))
+    for (_, alpha_x_us, divided), found in alike.items():
+        worst = max((short for short, _, _ in found), key=lambda short: short.needed_us)
+        nodes = ", ".join(dict.fromkeys(repr(node) for _, _, node in found))
+        whose = f", the share of one unit on {nodes}," if divided else f" of {nodes}"
+        others = len({unit for _, unit, _ in found}) - 1
+        more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
+        path: Path = ("nodes", str(found[0][2]), "x")
+        yield Finding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
+
+
+def _doors(plan: Plan) -> Iterator[Finding]:
+    """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
+    if plan.security.certificates is not None or plan.security.insecure:
+        return
+    places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in plan.nodes.values()]
+    places += [(("sources", str(s.stream), "address"), s.address) for s in plan.sources.values()]
+    if plan.standbys:
+        places.append((("coordinator", "address"), plan.coordinator.address))
+    expected = "security: {certificates: FOLDER} (spe certs makes them), or {insecure: true} if the network is your own"
+    for path, address in places:
+        if _is_open(address):
+            text = f"{address} can be reached from other machines, and there is no TLS; expected {expected}"
+            yield Finding(Severity.WARNING, path, text)
+            break  # once is enough
+    for source in plan.sources.values():
+        address = str(source.reader.get("address", ""))
+        if address and _is_open(address):
+            text = f"whoever reaches {address} can write rows, without a token or TLS; expected {expected}"
+            yield Finding(Severity.WARNING, ("sources", str(source.stream), "from", "tcp"), text)
+
+
+def _is_open(address: str) -> bool:
+    """Can other machines reach it?"""
+    host, _, port = address.rpartition(":")
+    return port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127.")
+
+
+def _disorder(plan: Plan) -> Iterator[Finding]:
+    """Files are seldom sorted by event time (docs/rules.md S1)."""
+    for stream, source in plan.sources.items():
+        if "path" in source.reader and not source.disorder_given:
+            yield Finding(
+                Severity.WARNING,
+                ("sources", str(stream), "disorder"),
+                "is not given: rows out of order of time count at a later time, and windows may leave them out; "
+                "expected how far they may lie behind, such as 10s, or 0s if the file is sorted",
+            )
+
+
+def _pace(plan: Plan) -> Iterator[Finding]:
+    """Sources of one unit whose tuple times drift apart keep it tentative (docs/rules.md S5)."""
+    for unit in plan.units:
+        sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
+        speeds = {speed_of(plan.sources[s]) for s in sources}
+        if len(sources) > 1 and (len(speeds) > 1 or None in speeds):
+            shown = ", ".join(f"{s} {describe_pace(plan.sources[s])}" for s in sources)
+            yield Finding(
+                Severity.WARNING,
+                ("sources", str(sources[-1]), "replay"),
+                f"unit {unit.id!r} reads sources whose tuple times drift apart ({shown}): once they are more than αX "
+                "apart it stays tentative; the same speed for all avoids it",
+            )
+
+
+def _order(plan: Plan) -> Iterator[Finding]:
+    """Results that depend on ties in time between upstream partitions (docs/rules.md U11)."""
+    for unit in plan.units:
+        partitions = range(unit.partitions)
+        many = {i.stream for i in unit.inputs if any(len(i.upstream(p, unit.partitions)) > 1 for p in partitions)}
+        if not many:
+            continue
+        for operator in unit.operators:
+            many |= {operator.name} if many & set(inputs_of(operator.spec)) else set()
+            sensitive = _order_sensitive(operator, plan)
+            if sensitive and many & set(inputs_of(operator.spec)):
+                yield Finding(
+                    Severity.WARNING,
+                    ("query", str(operator.name)),
+                    f"{sensitive} over more than one upstream partition: ties in time are settled by partition "
+                    "number, so another number of partitions gives another result",
+                )
+
+
+def _order_sensitive(operator: Operator, plan: Plan) -> str:
+    spec = operator.spec
+    if isinstance(spec, AggregateSpec):
+        if spec.window.kind is WindowKind.COUNT:
+            return "a count window"
+        return ", ".join(sorted({c.function for c in spec.aggregates.values() if c.function in ("first", "last")}))
+    if isinstance(spec, TopKSpec) and not spec.with_ties and not _total_order(spec, plan):
+        return "ties of a top-k"
+    return ""
+
+
+def _total_order(spec: TopKSpec, plan: Plan) -> bool:
+    """Does it rank window results by all that tells them apart?  Then there are no ties."""
+    made = {o.name: o.spec for o in plan.query.operators}
+    source = made.get(spec.input)
+    while isinstance(source, FilterSpec | TopKSpec):
+        source = made.get(source.input)
+    if not isinstance(source, AggregateSpec) or source.window.kind is WindowKind.COUNT:
+        return False
+    return set(source.group_by) <= {text.strip() for text, _ in spec.order_by} | set(spec.partition_by)
+
+
+def _keys(plan: Plan) -> Iterator[Finding]:
+    """A grouping that is not by the partition key gives a partial result per partition."""
+    for unit in plan.units:
+        if unit.partitions == 1:
+            continue
+        names = key_names(unit)
+        for operator in unit.operators:
+            missing = _divided(operator, names)
+            if missing and not _goes_on_in_a_tree(operator, plan):
+                yield Finding(
+                    Severity.WARNING,
+                    ("query", str(operator.name)),
+                    f"{missing}, but fragment {unit.fragment!r} is divided by another key: each partition computes a "
+                    "result of its own over its share",
+                )
+
+
+def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
+    """Is it a top-k whose partitions' results are only ranked once more, in the same way and for no more of them?
+
+    Then what is first of all is among the first of each part.
+    """
+    spec = operator.spec
+    if not isinstance(spec, TopKSpec) or spec.rank_as is not None or operator.name in plan.query.outputs:
+        return False
+    readers = [o.spec for o in plan.query.operators if operator.name in inputs_of(o.spec)]
+    return all(
+        isinstance(r, TopKSpec)
+        and (r.order_by, r.partition_by, r.window) == (spec.order_by, spec.partition_by, spec.window)
+        and r.k <= spec.k
+        and (spec.with_ties or not r.with_ties)
+        for r in readers
+    )
+
+
+def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...]]) -> str:
+    spec = operator.spec
+    if isinstance(spec, AggregateSpec):
+        grouped = {e.strip() for e in spec.group_by.values()}
+        keys = names[spec.input]
+        if not keys or not all(k & grouped for k in keys):
+            return f"groups by ({', '.join(spec.group_by) or 'nothing'})"
+    if isinstance(spec, TopKSpec):
+        keys = names[spec.input]
+        if not keys or not all(k & set(spec.partition_by) for k in keys):
+            return f"ranks by ({', '.join(spec.partition_by) or 'nothing'})"
+    if isinstance(spec, JoinSpec):
+        left, right = names[spec.left], names[spec.right]
+        if not left or not right or not all(any(a in x and b in y for a, b in spec.on) for x, y in zip(left, right)):
+            return f"joins on ({', '.join(a if a == b else f'{a} = {b}' for a, b in spec.on)})"
+    return ""
+
+
+def _replicas(plan: Plan) -> Iterator[Finding]:
+    single: dict[str, list[str]] = {}
+    for partition in plan.placement:
+        if len(plan.hosts(partition)) < 2:
+            single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
+    for fragment, partitions in single.items():
+        yield Finding(
+            Severity.WARNING,
+            ("fragments", fragment, "replicas"),
+            f"{', '.join(partitions)} has fewer than 2 replicas: while its node is down, results are tentative",
+        )
+
+
+def _unused(plan: Plan) -> Iterator[Finding]:
+    read = {i.stream for u in plan.units for i in u.inputs}
+    for stream in plan.sources:
+        if stream not in read:
+            yield Finding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
+    hosts = {n for id in plan.placement for n in plan.hosts(id)}
+    for node in plan.nodes:
+        if node not in hosts:
+            yield Finding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
+    wanted = {s for c in plan.clients.values() for s in c.reads}
+    for stream in plan.query.outputs:
+        if stream not in wanted and plan.clients:
+            yield Finding(Severity.WARNING, ("outputs",), f"{stream!r} is read by no configured client")
+
+
+def _show(us: int) -> str:
+    """A duration to the millisecond, rounded up: requirements must not look met when they are not."""
+    return show_duration(-(-us // 1000) * 1000)

@@ -1,0 +1,94 @@
+"""Who is inside a listener: strangers, on borrowed time, and peers that have said who they are.
+
+A stranger has some seconds to become known.  When there are too many, one goes: the oldest of the host that has most of
+them.  A peer says hello within milliseconds, so a flood of slow strangers cannot keep it out, and one from another
+host does not even touch it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from spe.runtime.env import Trace
+from spe.runtime.rate_limited_trace import SparingTrace
+
+#: Longest time until a connection is known: a handshake where there is one, and the hello.
+HELLO_S: Final = 2.0
+#: Connections that have not said who they are.
+STRANGERS_MAX: Final = 64
+#: Connections in all; how many a peer may have is for those to say who know who it is.
+CONNECTIONS_MAX: Final = 1024
+
+
+class Visit:
+    """One connection's stay."""
+
+    def __init__(self, doorway: Doorway, host: str, deadline: float) -> None:
+        self.host = host
+        self.scope = trio.CancelScope(deadline=deadline)
+        self._doorway = doorway
+
+    def known(self) -> None:
+        """The peer has said who it is: the limits for strangers are over."""
+        self._doorway.known(self)
+
+
+class Doorway:
+    """See the module.
+
+    Args:
+      hello_s: longest time that a stranger may take to become known.
+      strangers_max, connections_max: bounds on connections.
+      trace: told of connections that ended badly.
+    """
+
+    def __init__(self, hello_s: float, strangers_max: int, connections_max: int, trace: Trace | None) -> None:
+        self._hello_s = hello_s
+        self._strangers_max = strangers_max
+        self._connections_max = connections_max
+        self._trace = None if trace is None else SparingTrace(trace)
+        self._strangers: dict[Visit, None] = {}  # in order of arrival
+        self._strangers_of: Counter[str] = Counter()
+        self._count = 0
+
+    def visit(self, host: str) -> Visit:
+        return Visit(self, host, trio.current_time() + self._hello_s)
+
+    async def attend(self, visit: Visit, handle: Callable[[], Awaitable[None]]) -> None:
+        """Runs a connection's handler, while it may stay."""
+        self._count += 1
+        try:
+            if self._count > self._connections_max:
+                self.tell("connection_refused", host=visit.host, connections=self._connections_max)
+                return
+            self._enter(visit)
+            with visit.scope:
+                await handle()
+            if visit.scope.cancelled_caught:
+                self.tell("stranger_dropped", host=visit.host, hello_s=self._hello_s)
+        finally:
+            self.known(visit)
+            self._count -= 1
+
+    def known(self, visit: Visit) -> None:
+        if visit in self._strangers:
+            del self._strangers[visit]
+            self._strangers_of -= Counter((visit.host,))  # and forgets who has none left
+            visit.scope.deadline = float("inf")
+
+    def tell(self, name: str, **fields: Any) -> None:
+        if self._trace is not None:
+            self._trace.event(name, **fields)
+
+    def _enter(self, visit: Visit) -> None:
+        self._strangers[visit] = None
+        self._strangers_of[visit.host] += 1
+        if len(self._strangers) > self._strangers_max:
+            most = max(self._strangers_of.values())
+            oldest = next(s for s in self._strangers if self._strangers_of[s.host] == most)
+            self.known(oldest)
+            oldest.scope.cancel()

@@ -1,0 +1,131 @@
+"""The seams that simulation replaces: clock, network, storage, compute, randomness, trace.
+
+A shell gets one :class:`Env` and reaches the outside world through it and through ``trio.sleep`` only.  Production
+implementations are in ``spe.runtime.network`` and ``spe.runtime.storage``; a simulator brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Two clocks: one for deadlines, one for people."""
+
+    def monotonic_us(self) -> int:
+        """Microseconds on the clock that deadlines are on (trio's); never goes back."""
+        ...
+
+    def wall_us(self) -> int:
+        """Microseconds since the epoch; may step."""
+        ...
+
+
+class Network(Protocol):
+    """Byte streams between addresses ``host:port``."""
+
+    async def connect(self, address: str, seconds: float) -> trio.abc.Stream:
+        """Opens a stream.  Raises LinkBroken when it is refused, or takes longer than ``seconds``."""
+        ...
+
+    async def serve(
+        self,
+        address: str,
+        handler: Callable[[trio.abc.Stream], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str],
+    ) -> None:
+        """Accepts until cancelled; one task per connection.  ``task_status`` gets the bound address.
+
+        Raises PortInUse (a SpeError) naming the address when it is taken.
+        """
+        ...
+
+
+class AppendFile(Protocol):
+    """A file that is appended to, synced, and read at any offset."""
+
+    def append(self, data: bytes) -> None:
+        """Raises OSError; the file may then hold a part of ``data``."""
+        ...
+
+    async def sync(self) -> None:
+        """Everything appended is on disk when this returns.  Raises OSError, after which the file is unusable."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Durable files below one root; paths are relative and use ``/``."""
+
+    def open(self, path: PurePosixPath) -> AppendFile:
+        """Opens for append and read, creating the file and its folders."""
+        ...
+
+    def exists(self, path: PurePosixPath) -> bool: ...
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        """Names in a folder, sorted; empty when the folder does not exist."""
+        ...
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+        """Replaces a file as a whole: write aside, sync, rename, sync the folder."""
+        ...
+
+    def read(self, path: PurePosixPath) -> bytes: ...
+
+    def remove(self, path: PurePosixPath) -> None: ...
+
+    def lock(self, path: PurePosixPath) -> None:
+        """Takes an exclusive lock until the process ends.  Raises LogError naming the holder."""
+        ...
+
+
+class Compute(Protocol):
+    """Where long computations go."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Runs ``function`` off the event loop (a thread in production, virtual time in simulation)."""
+        ...
+
+    async def turn(self) -> None:
+        """Between two slices of work on the loop: lets others go first (in simulation the slice takes its time)."""
+        ...
+
+
+class Trace(Protocol):
+    """The story of a run: one event per decision, never per tuple."""
+
+    def event(self, name: str, /, **fields: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Env:
+    """Everything that a shell may touch.
+
+    Attributes:
+      history: takes the events that the checkers judge a run by (consistency.checking.history); None: nobody does.
+    """
+
+    clock: Clock
+    network: Network
+    storage: Storage
+    compute: Compute
+    random: Random
+    trace: Trace
+    history: Callable[[Any], None] | None = None

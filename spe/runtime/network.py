@@ -1,0 +1,267 @@
+"""TCP, behind the Network interface.
+
+Until a handler knows who is there (it sets ``stream.peer_name``) a connection is a stranger's
+(:mod:`spe.runtime.doorway`).  Afterwards the kernel watches it: a peer that acknowledges nothing, or takes nothing of
+what waits for it, is given up after ``silent_s``.  A consumer under back-pressure
+that long subscribes again at its position.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+from trio.lowlevel import (
+    cancel_shielded_checkpoint,
+    checkpoint_if_cancelled,
+    notify_closing,
+    wait_readable,
+    wait_writable,
+)
+
+from spe.errors import LinkBroken, PortInUse
+from spe.runtime.doorway import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, Doorway
+from spe.runtime.env import Trace
+
+Handler = Callable[[trio.abc.Stream], Awaitable[None]]
+
+#: What opening a connection may take where nobody says (timing.connect of a configuration).
+CONNECT_S: Final = 0.6
+#: One receive; also what a frame of some length is a view of.
+RECEIVE_BYTES: Final = 64 << 10
+#: What may lie unsent in the kernel before a sender waits: what goes in one piece (replicas.serving.PULL_BYTES).  With
+#: trio's 16 KiB a sender whose reader is slower is woken for every few rows that it takes.
+UNSENT_BYTES: Final = 512 << 10
+#: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
+#: that nothing waits for ever.
+_KEEPALIVE_S: Final = 15
+SILENT_S: Final = 30.0
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``.  Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"expected an address such as localhost:7000, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class TcpStream(trio.abc.Stream):
+    """One connection.
+
+    It speaks to the system's socket itself: :class:`trio.SocketStream` makes some thirty calls of Python for each read
+    and write, more than anything else that a node does with what it has read.
+
+    Args:
+      stream: as trio opened or accepted it; it is ours from now on, of no more use to others.
+      on_known: called when the peer's name is set.
+      silent_s: see TcpNetwork.
+
+    Attributes:
+      address: of the other end.
+
+    Raises:
+      OSError: it is gone already; ``stream`` is still the caller's.
+    """
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        address: str,
+        on_known: Callable[[], None] = lambda: None,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self.address = address
+        self._peer_name: str | None = None
+        self._on_known = on_known
+        self._sending = False
+        for level, name, value in (
+            (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+            (socket.IPPROTO_TCP, "TCP_KEEPIDLE", _KEEPALIVE_S),
+            (socket.IPPROTO_TCP, "TCP_KEEPINTVL", _KEEPALIVE_S),
+            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", round(1000 * silent_s)),
+            (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES),
+        ):
+            if hasattr(socket, name):  # only the first is everywhere; TCP_NODELAY is set by trio
+                stream.setsockopt(level, getattr(socket, name), value)
+        old = stream.socket
+        self._socket = socket.socket(old.family, old.type, old.proto, fileno=old.detach())
+        self._socket.setblocking(False)
+
+    @property
+    def peer_name(self) -> str | None:
+        """Who is there, once a hello has been accepted.  Setting it lifts the limits for strangers."""
+        return self._peer_name
+
+    @peer_name.setter
+    def peer_name(self, name: str) -> None:
+        self._peer_name = name
+        self._on_known()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        self._sending = True
+        try:
+            await checkpoint_if_cancelled()
+            sent = self._send(data)
+            if sent == len(data):
+                await cancel_shielded_checkpoint()  # so that a reader who is always quick enough starves nobody
+                return
+            with memoryview(data) as view:
+                while sent < len(view):
+                    await wait_writable(self._socket)
+                    with view[sent:] as rest:
+                        sent += self._send(rest)
+        finally:
+            self._sending = False
+
+    def _send(self, data: bytes | bytearray | memoryview) -> int:
+        """Bytes that the kernel took."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._gone(error) from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        if self._socket.fileno() == -1:
+            raise trio.ClosedResourceError("this connection was closed")
+        await wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        size = RECEIVE_BYTES if max_bytes is None else max_bytes
+        if size < 1:
+            raise ValueError(f"expected a number of bytes, got {size}")
+        await checkpoint_if_cancelled()
+        data = self._receive(size)
+        if data is not None:
+            await cancel_shielded_checkpoint()
+            return data
+        while data is None:
+            await wait_readable(self._socket)
+            data = self._receive(size)
+        return data
+
+    def _receive(self, size: int) -> bytes | None:
+        """What is there; None: nothing yet."""
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+        if self._socket.fileno() == -1:
+            return trio.ClosedResourceError("this connection was closed")
+        return trio.BrokenResourceError(f"the connection broke: {error}")
+
+    async def aclose(self) -> None:
+        if self._socket.fileno() != -1:
+            notify_closing(self._socket)  # wakes who waits for it
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+class TcpNetwork:
+    """The Network of production.
+
+    Args:
+      hello_s: longest time that a stranger may take to become known.
+      strangers_max, connections_max: bounds on accepted connections, per listener.
+      silent_s: longest time that a peer may take nothing of what waits for it.
+      trace: told of connections that ended badly; None: nobody is.
+    """
+
+    def __init__(
+        self,
+        *,
+        hello_s: float = HELLO_S,
+        strangers_max: int = STRANGERS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
+        silent_s: float = SILENT_S,
+        trace: Trace | None = None,
+    ) -> None:
+        self._hello_s = hello_s
+        self._strangers_max = strangers_max
+        self._connections_max = connections_max
+        self._silent_s = silent_s
+        self._trace = trace
+
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> TcpStream:
+        """Raises LinkBroken, naming the address and the reason; name resolution counts, too."""
+        host, port = parse_address(address)
+        with trio.move_on_after(seconds):
+            try:
+                raw = await trio.open_tcp_stream(host, port)
+                try:
+                    return TcpStream(raw, address, silent_s=self._silent_s)
+                except OSError:
+                    raw.socket.close()
+                    raise
+            except OSError as e:
+                raise LinkBroken(f"cannot connect to {address}: {_reason(e)}") from e
+        raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
+
+    async def serve(
+        self,
+        address: str,
+        handler: Handler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs ``handler`` per connection until cancelled.  What a handler raises ends its connection, no other.
+
+        Raises PortInUse.
+        """
+        host, port = parse_address(address)
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as e:
+            raise PortInUse(f"cannot listen on {address}: {_reason(e)}") from e
+        if port == 0:  # a name with several addresses would get another port for each
+            for extra in listeners[1:]:
+                await extra.aclose()
+            listeners = listeners[:1]
+        bound = listeners[0].socket.getsockname()[1]
+        doorway = Doorway(self._hello_s, self._strangers_max, self._connections_max, self._trace)
+
+        async def accept(stream: trio.SocketStream) -> None:
+            await self._run_handler(stream, handler, doorway)
+
+        task_status.started(f"{address.rpartition(':')[0]}:{bound}")
+        await trio.serve_listeners(accept, listeners)
+
+    async def _run_handler(self, raw: trio.SocketStream, handler: Handler, doorway: Doorway) -> None:
+        try:
+            peer = raw.socket.getpeername()
+            visit = doorway.visit(peer[0])
+            stream = TcpStream(raw, f"{peer[0]}:{peer[1]}", visit.known, self._silent_s)
+        except OSError:  # gone before we looked
+            raw.socket.close()
+            return
+        try:
+            await doorway.attend(visit, lambda: handler(stream))
+        except Exception as e:  # whatever it is, it must not reach the listener's nursery
+            why = f"{type(e).__name__}: {e}"
+            doorway.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, from inside whatever it was wrapped in."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_reason(e) for e in error.exceptions))
+    if error.__cause__ is not None and (not isinstance(error, OSError) or error.errno is None):
+        return _reason(error.__cause__)
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "the address is in use by another process"
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,0 +1,206 @@
+"""Mutual TLS between the processes of a cluster: everybody shows a certificate, and is who it says.
+
+A folder holds ``ca.pem`` and, per process, ``NAME.pem`` and ``NAME.key`` (``spe certs`` makes them).  A certificate
+names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in the hello, on both ends.  TLS 1.3 only.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+import trio
+
+from spe.errors import ConfigError, LinkBroken
+from spe.runtime.env import Network, Trace
+from spe.runtime.network import CONNECT_S, Handler
+from spe.runtime.rate_limited_trace import SparingTrace
+
+#: A read brings one record, so room for more would be made and given back each time.
+_RECORD_BYTES: Final = 16 << 10
+#: Longest time for a handshake.
+HANDSHAKE_S: Final = 2.0
+#: Whoever asks for states, injects faults, or answers for a run as a whole.
+CONTROL: Final = "control"
+_CONTROLS: Final = ("control", "supervisor")
+
+
+def holder_of(name: str) -> str:
+    """Whose certificate a process of this name shows."""
+    return CONTROL if name in _CONTROLS else name
+
+
+def file_stem(name: str) -> str:
+    """``source:a`` as a file name."""
+    return quote(holder_of(name), safe="").replace("%3A", "-")
+
+
+def identity(cluster: str, name: str) -> str:
+    """The URI that a certificate carries."""
+    return f"spe://{quote(cluster, safe='')}/{quote(holder_of(name), safe='')}"
+
+
+class Tls:
+    """What a process needs to prove who it is, and to find out who others are.
+
+    Args:
+      folder: certificates of the cluster.
+      cluster, name: whose certificate is ours.
+
+    Raises:
+      ConfigError: a file is missing, unreadable, expired, of somebody else, or not of this CA.
+    """
+
+    def __init__(self, folder: Path, cluster: str, name: str) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._ca = folder / "ca.pem"
+        self._certificate, self._key = (folder / f"{file_stem(name)}{end}" for end in (".pem", ".key"))
+        for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):
+            if not path.is_file():
+                raise ConfigError([f"{path}: there is no such file; {name} needs {what} certificate (spe certs)"])
+        self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        self._check_ourselves()
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # names are compared by us: hosts move, processes do not change their names
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(self._ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError([f"{self._ca}: expected the certificate of the CA: {_reason(error)}"]) from error
+        try:
+            context.load_cert_chain(self._certificate, self._key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                [f"{self._certificate} and {self._key.name}: expected a certificate and its key: {_reason(error)}"]
+            ) from error
+        return context
+
+    def _check_ourselves(self) -> None:
+        """A handshake with ourselves, in memory: what others would find wrong with us is found here."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = self.server.wrap_bio(to_server, to_client, server_side=True)
+        client = self.client.wrap_bio(to_client, to_server)
+        try:
+            for _ in range(4):
+                for end in (client, server):
+                    try:
+                        end.do_handshake()
+                    except ssl.SSLWantReadError:
+                        continue
+            found = self.name_in(client.getpeercert())
+        except ssl.SSLError as error:
+            raise ConfigError([f"{self._certificate}: {_reason(error)}"]) from error
+        if found != holder_of(self.name):
+            expected = identity(self._cluster, self.name)
+            raise ConfigError([f"{self._certificate} is the certificate of {found!r}; expected that of {expected}"])
+
+    def name_in(self, certificate: object) -> str:
+        """The holder's name in our cluster; "" where it has none."""
+        names = certificate.get("subjectAltName", ()) if isinstance(certificate, dict) else ()
+        prefix = identity(self._cluster, "")
+        for kind, value in names:
+            if kind == "URI" and value.startswith(prefix):
+                return unquote(value.removeprefix(prefix))
+        return ""
+
+
+class TlsStream(trio.abc.Stream):
+    """A stream whose other end has shown a certificate.
+
+    Attributes:
+      certified: the name in it.
+    """
+
+    def __init__(self, inner: trio.abc.Stream, outer: trio.SSLStream[trio.abc.Stream], certified: str) -> None:
+        self._inner = inner
+        self._outer = outer
+        self.certified = certified
+
+    @property
+    def peer_name(self) -> str | None:
+        """As of the stream below."""
+        name: str | None = getattr(self._inner, "peer_name", None)
+        return name
+
+    @peer_name.setter
+    def peer_name(self, name: str) -> None:
+        if hasattr(self._inner, "peer_name"):
+            self._inner.peer_name = name
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._outer.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._outer.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._outer.receive_some(None if max_bytes is None else min(max_bytes, _RECORD_BYTES))
+
+    async def aclose(self) -> None:
+        await self._outer.aclose()
+
+
+class TlsNetwork:
+    """A network on which everybody is known.
+
+    Args:
+      inner: what carries the bytes.
+      trace: told of connections whose handshake failed.
+    """
+
+    def __init__(self, inner: Network, tls: Tls, trace: Trace) -> None:
+        self._inner = inner
+        self._tls = tls
+        self._trace = SparingTrace(trace)
+
+    async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
+        """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""
+        stream = await self._inner.connect(address, seconds)
+        try:
+            return await self._secure(stream, self._tls.client, server_side=False)
+        except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
+            await trio.aclose_forcefully(stream)
+            raise LinkBroken(f"{address}: no TLS: {_reason(error)}") from error
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+
+    async def serve(
+        self, address: str, handler: Handler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async def accept(stream: trio.abc.Stream) -> None:
+            try:
+                secured = await self._secure(stream, self._tls.server, server_side=True)
+            except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
+                self._trace.event("no_tls", why=_reason(error))
+                return
+            await handler(secured)
+
+        await self._inner.serve(address, accept, task_status=task_status)
+
+    async def _secure(self, stream: trio.abc.Stream, context: ssl.SSLContext, *, server_side: bool) -> TlsStream:
+        outer = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
+        with trio.fail_after(HANDSHAKE_S):
+            await outer.do_handshake()
+        return TlsStream(stream, outer, self._tls.name_in(outer.getpeercert()))
+
+
+def _reason(error: BaseException) -> str:
+    """What the library said, from inside whatever it was wrapped in."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            return inner.verify_message
+        if isinstance(inner, ssl.SSLError) and inner.reason:
+            return inner.reason.lower().replace("_", " ")
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        inner = inner.__cause__
+    return str(error) or type(error).__name__

@@ -1,0 +1,768 @@
+"""Each checker: histories that hold, and for each rule a smallest one that does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from consistency.checking.bounds import Bounds, delay_us
+from consistency.checking.rows import Reference
+from consistency.checking.verdict import Premise, Verdict, judge
+from spe.plan.plan import CoordinatorSettings, Plan, Policy, Standbys
+from spe.query.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
+from spe.stream.batch import Batch, Rows
+from spe.stream.history import Delivered, History, Opened, Received
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
+from tests.support.histories import told
+from tests.support.plans import chain, source, union_of
+from tests.support.streams import PAYLOAD, parse
+
+OUT = Channel(StreamId("s1"), 0)
+LENGTH = 20
+X_US = 1_000_000
+
+
+def make_plan(*, failure: Policy = Policy.PROCESS) -> Plan:
+    """Sources a and b, their union s1 on n1a and n1b, read by client c."""
+    sources = [source(name, reader={"kind": "generator"}, schema=PAYLOAD) for name in "ab"]
+    return chain(sources, [("s1", union_of("a", "b"), PAYLOAD)], x_us=X_US, failure=failure)
+
+
+def reference_of(text: str, schema: Schema = PAYLOAD) -> Reference:
+    (batch,) = parse(text, schema)
+    assert isinstance(batch, Batch)
+    return {OUT: (batch.row_ids(), batch.rows)}
+
+
+REFERENCE = reference_of(" ".join(f"S{i}/{10 * i}x" for i in range(1, LENGTH + 1)))
+WHOLE = " ".join(f"S{i}/{10 * i}x" for i in range(1, LENGTH + 1))
+
+
+def stable(first: int, last: int) -> str:
+    return " ".join(f"S{i}/{10 * i}x" for i in range(first, last + 1))
+
+
+def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> Verdict:
+    return judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
+
+
+def found(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> set[tuple[str, str]]:
+    return {(f.property, f.rule) for f in verdict(text, premise=premise, plan=plan).findings}
+
+
+# --- P2 and P4 at a subscription ---
+
+FEED = "1 open client:c n1a #1 main 0\n"
+
+GOOD_FEEDS = {
+    "a rec_done that arrives when its producer fails again": "0 state u1/0@n1a UP_FAILURE\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 state u1/0@n1a STABILIZATION\n"
+    "4 recv client:c n1a #1 main: U(1) S2/20x\n4 state u1/0@n1a STABLE\n5 state u1/0@n1a UP_FAILURE\n"
+    "5 recv client:c n1a #1 main: R+",
+    "what a replica sent before it died": "0 state u1/0@n1a STABLE\n"
+    + FEED
+    + "2 state u1/0@n1a RECOVERING\n2 recv client:c n1a #1 main: S1/10x",
+    "stable only": FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)} B40(3) {stable(4, 6)}",
+    "tentative, undo, corrections": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)} T/40x b50 U(3) {stable(4, 6)} R+",
+    "a rec_done before what is tentative again": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) S2/20x R- T/30x b40",
+    "a switch goes on at the position": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 close client:c #1\n3 open client:c n1b #2 main 3\n"
+    f"4 recv client:c n1b #2 main: {stable(4, 5)}",
+    "a boundary may carry the position": FEED
+    + "2 recv client:c n1a #1 main: S1/10x B90(7)\n3 close client:c #1\n3 open client:c n1b #2 main 7\n",
+    "a tentative switch goes on by t_max": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x T/30x\n3 close client:c #1\n3 open client:c n1b #2 main 1 30\n"
+    "4 recv client:c n1b #2 main: T/40x\n5 recv client:c n1b #2 main: U(1) S2/20x R- T/25x",
+    "corrections beside a fresh feed": FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 open client:c n1b #2 corrections 1\n"
+    "4 recv client:c n1b #2 corrections: U(1) S2/20x S3/30x R+\n4 close client:c #1\n4 promote client:c #2\n"
+    "5 recv client:c n1b #2 main: S4/40x",
+    "what comes for a closed subscription is dropped": FEED
+    + "2 close client:c #1\n3 recv client:c n1a #1 closed: S5/50x S9/90x",
+    "a substream leaves out ids": "1 open u1/0@n1a<a source:a #1 main 0\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S(0,1] S2/20x\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S(2,5] S6/60x",
+    "a consumer that begins anew says where": FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 0\n"
+    f"5 recv client:c n1a #1 main: {stable(1, 4)}",
+    "a replica that installs says where": "1 open u1/0@n1a<a source:a #1 main 0\n"
+    "2 recv u1/0@n1a<a source:a #1 main: S1/10x\n"
+    "3 state u1/0@n1a RECOVERING\n4 open u1/0@n1a<a source:a #1 main 9\n5 recv u1/0@n1a<a source:a #1 main: S10/100x",
+    "the last breath of what was killed": FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n3 down client:c\n3 recv client:c n1a #1 main: S9/90x",
+}
+
+BAD_FEEDS = {
+    ("P2", "stable ids follow each other"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n2 recv client:c n1a #1 main: S3/30x",
+    ("P2", "a subscription goes on where the consumer stands"): FEED
+    + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 close client:c #1\n3 open client:c n1b #2 main 2",
+    ("P2", "generations grow"): FEED + "2 close client:c #1\n3 open client:c n1a #1 main 0",
+    ("P2", "one subscription of each mode"): FEED + "2 open client:c n1b #2 main 0",
+    ("P2", "what comes for a closed subscription is dropped"): FEED
+    + "2 close client:c #1\n3 recv client:c n1a #1 main: S1/10x",
+    ("P2", "a batch holds the ids that it covers"): "",
+    ("P2", "no tuple behind its boundary"): FEED + "2 recv client:c n1a #1 main: S1/10x B30 S2/20x",
+    ("P2", "boundaries do not go back"): FEED + "2 recv client:c n1a #1 main: S1/10x B30 B20",
+    ("P2", "an undo stands between tentative and stable"): FEED + "2 recv client:c n1a #1 main: S1/10x T/20x S2/20x",
+    ("P2", "a rec_done stands between corrections and tentative"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) S2/20x T/30x",
+    ("P2", "a recovering replica serves nobody"): "0 state u1/0@n1a RECOVERING\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x",
+    ("P2", "a rec_done comes when the correction is complete"): "0 state u1/0@n1a UP_FAILURE\n"
+    + FEED
+    + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 state u1/0@n1a STABILIZATION\n"
+    "4 recv client:c n1a #1 main: U(1) S2/20x R+",
+    ("P2", "tentative tuples go on by t_max after a switch"): FEED
+    + "2 recv client:c n1a #1 main: T/20x T/30x\n3 close client:c #1\n3 open client:c n1b #2 main 0 30\n"
+    "4 recv client:c n1b #2 main: T/30x",
+    ("P2", "corrections are stable"): FEED
+    + "2 open client:c n1b #2 corrections 0\n3 recv client:c n1b #2 corrections: T/20x",
+    ("P4", "an undo takes nothing stable"): FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)} T/40x U(2)",
+    ("P4", "a stable id has one content"): FEED
+    + "2 recv client:c n1a #1 main: S1/10x\n3 open u2/0@n2a<s1 n1b #1 main 0\n4 recv u2/0@n2a<s1 n1b #1 main: S1/10y",
+    ("P4", "replicas make the same tuples"): "1 buffers u1/0@n1a 0 no 0 7:1\n1 buffers u1/0@n1b 0 no 0 7:2",
+}
+
+
+@pytest.mark.parametrize("text", GOOD_FEEDS.values(), ids=GOOD_FEEDS.keys())
+def test_a_subscription_that_holds(text: str) -> None:
+    assert verdict(text).findings == []
+
+
+def test_a_rec_done_does_not_stand_between_an_undo_and_its_correction() -> None:
+    text = FEED + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) R+ S2/20x"
+    assert found(text) == {("P2", "a rec_done comes when the correction is complete")}
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_FEEDS.items(), ids=[f"{p} {r}" for p, r in BAD_FEEDS])
+def test_a_subscription_that_breaks_one_rule(rule: tuple[str, str], text: str) -> None:
+    if not text:
+        history = told(FEED)
+        rows = Rows.from_tuples(PAYLOAD, [10, 20], [("x",), ("x",)])
+        batch = Batch(Kind.STABLE, 0, 2, np.array([1, 3], np.int64), rows)
+        history(Received(2_000_000, "client:c", OUT, "n1a", 1, "main", batch))
+        findings = judge(history, make_plan(), REFERENCE, premise=Premise(healed=False)).findings
+        assert {(f.property, f.rule) for f in findings} == {rule}
+    else:
+        assert found(text) == {rule}
+
+
+# --- P2 at the client ---
+
+GOOD_DELIVERIES = {
+    "a prefix": f"1 give client:c: {stable(1, 9)}",
+    "tentative, undone, corrected": f"1 give client:c: {stable(1, 3)} T/40x T/50y U(3) {stable(4, 5)}",
+    "tentative results that are wrong may be anything": "1 give client:c: S1/10x T/20y T/20y T/20z",
+    "a result may come back after its undo": "1 give client:c: S1/10x T/20x U(1) T/20x U(1) S2/20x",
+    "begun anew from nothing": FEED + "1 up client:c\n1 open client:c n1a #1 main 0\n2 give client:c: S1/10x S2/20x\n"
+    "3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 0\n5 give client:c: S1/10x",
+    "begun anew from what was recorded": "1 up client:c\n1 open client:c n1a #1 main 0\n2 give client:c: S1/10x T/20x\n"
+    "3 down client:c\n4 up client:c\n4 open client:c n1a #1 main 1\n5 give client:c: S2/20x",
+}
+
+BAD_DELIVERIES = {
+    "a gap": ("stable ids are consecutive", "1 give client:c: S1/10x\n2 give client:c: S3/30x"),
+    "a repeated id": ("stable ids are consecutive", f"1 give client:c: {stable(1, 3)}\n2 give client:c: S3/30x"),
+    "other content": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/20y"),
+    "another time": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/21x"),
+    "another t_max": ("stable tuples are a prefix of the reference", "1 give client:c: S1/10x S2/20^25x"),
+    "more than there is": ("stable tuples are a prefix of the reference", f"1 give client:c: {stable(1, LENGTH + 1)}"),
+    "corrections without an undo": ("an undo comes before corrections", "1 give client:c: S1/10x T/30x S2/20x"),
+    "a tentative result twice": ("no result lives twice", "1 give client:c: S1/10x T/20x\n2 give client:c: T/20x"),
+    "a tentative copy of a stable one": ("no result lives twice", "1 give client:c: S1/10x S2/20x T/20x"),
+}
+
+
+@pytest.mark.parametrize("text", GOOD_DELIVERIES.values(), ids=GOOD_DELIVERIES.keys())
+def test_a_client_that_is_served_rightly(text: str) -> None:
+    text = text.removeprefix(FEED)
+    assert verdict(text).findings == []
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_DELIVERIES.values(), ids=BAD_DELIVERIES.keys())
+def test_a_client_that_is_served_wrongly(rule: str, text: str) -> None:
+    assert found(text) == {("P2", rule)}
+
+
+WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestamp", n="int64")
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2 U(1) S2/19:k,10,20,3", True),
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2 T/29:k,20,30,2 T/19:l,10,20,2", True),
+        ("1 give client:c: S1/9:k,0,10,3 T/19:k,10,20,2\n2 give client:c: T/19:k,10,20,1", False),
+        ("1 give client:c: S1/9:k,0,10,3\n2 give client:c: T/9:k,0,10,2", False),
+    ],
+    ids=["corrected", "other groups and windows", "two versions of a window", "a version of a stable window"],
+)
+def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool) -> None:
+    plan = make_plan()
+    window = Window(WindowKind.TUMBLING, 10, 10)
+    spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
+    operator = replace(plan.query.operators[0], spec=spec, schema=WINDOWS)
+    plan = replace(plan, query=replace(plan.query, operators=(operator,)))
+    reference = reference_of("S1/9:k,0,10,3 S2/19:k,10,20,3", WINDOWS)
+    findings = judge(told(text, WINDOWS), plan, reference, premise=Premise(healed=False)).findings
+    assert [f.rule for f in findings] == ([] if holds else ["no result lives twice"])
+
+
+def test_a_top_k_of_part_of_the_input_may_equal_a_right_result() -> None:
+    """Only where more input only adds results can a right one be counted."""
+    plan = make_plan()
+    operator = replace(plan.query.operators[0], spec=TopKSpec(StreamId("a"), 1, (("x", False),)))
+    topk = replace(plan, query=replace(plan.query, operators=(operator,)))
+    text = "1 give client:c: S1/10x S2/20x T/20x"
+    assert verdict(text, plan=topk).findings == []
+    assert verdict(text).findings != []
+
+
+# --- P3 and the quiet at the end ---
+
+REPLICAS = ("u1/0@n1a", "u1/0@n1b")
+HOSTS = ("source:a", "source:b", "n1a", "n1b", "client:c")
+
+
+def calm(*, without: str = "", instead: str = "") -> str:
+    """A run that ends as it should, one line left out or put in place of another."""
+    lines = [f"0 up {h}" for h in HOSTS] + [f"1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE")]
+    lines += [f"1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab"]
+    lines += ["1 open client:c n1a #1 main 0", "2 sent a 9 90 4611686018427387904", "2 sent b 9 90 4611686018427387904"]
+    lines += [f"3 give client:c: {WHOLE} Binf", *(f"4 buffers {r} 0 no 1 20:5" for r in REPLICAS), "5 rounds 90"]
+    changed = [instead if line == without else line for line in lines]
+    assert without == "" or without in lines
+    return "\n".join(line for line in changed if line)
+
+
+ENDINGS = {
+    "tuples are missing": (
+        "P3",
+        "all stable tuples arrive",
+        f"3 give client:c: {WHOLE} Binf",
+        f"3 give client:c: {stable(1, 19)}",
+    ),
+    "nothing came": ("P3", "all stable tuples arrive", f"3 give client:c: {WHOLE} Binf", ""),
+    "no end": ("P3", "a stream ends", f"3 give client:c: {WHOLE} Binf", f"3 give client:c: {WHOLE}"),
+    "tentative is left": ("P3", "nothing tentative is left", "5 rounds 90", "5 give client:c: T/900y"),
+    "UP_FAILURE": ("P3", "all replicas are STABLE", "5 rounds 90", "5 state u1/0@n1a UP_FAILURE"),
+    "held tuples": ("quiet", "SUnions are empty", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 8 no 1 20:5"),
+    "tentative kept": (
+        "quiet",
+        "nothing tentative is kept",
+        "4 buffers u1/0@n1a 0 no 1 20:5",
+        "4 buffers u1/0@n1a 0 yes 1 20:5",
+    ),
+    "long logs": ("quiet", "outputs are truncated", "4 buffers u1/0@n1a 0 no 1 20:5", "4 buffers u1/0@n1a 0 no 2 20:5"),
+    "nothing read": ("quiet", "every input is read", "5 rounds 90", "5 close client:c #1"),
+    "two feeds": ("quiet", "every input is read", "5 rounds 90", "5 open u1/0@n1a<a source:a #2 corrections 0"),
+    "a process is gone": ("quiet", "every process runs", "0 up source:b", ""),
+    "a process twice": ("quiet", "a process runs once", "5 rounds 90", "5 up source:b"),
+    "a busy loop": ("quiet", "nothing spins", "5 rounds 90", "5 rounds 900000"),
+    "a quarantine": ("quiet", "quarantine", "5 rounds 90", "5 note n1a quarantine producer=n2"),
+    "a bad peer": ("quiet", "bad_peer", "5 rounds 90", "5 note n1a bad_peer why=x"),
+    "a stopped replica": ("quiet", "replica_stopped", "5 rounds 90", "5 note n1a replica_stopped why=x"),
+}
+
+
+def test_a_calm_end_holds() -> None:
+    judged = verdict(calm(), premise=Premise())
+    assert judged.findings == []
+    assert judged.counters.amounts["tuples of the reference"] == LENGTH
+
+
+@pytest.mark.parametrize(("property", "rule", "without", "instead"), ENDINGS.values(), ids=ENDINGS.keys())
+def test_an_end_that_is_not_calm(property: str, rule: str, without: str, instead: str) -> None:
+    assert found(calm(without=without, instead=instead), premise=Premise()) == {(property, rule)}
+
+
+def test_without_its_premise_nothing_is_asked_of_the_end() -> None:
+    text = calm(without=f"3 give client:c: {WHOLE} Binf")
+    assert verdict(text, premise=Premise(healed=True, survivors=False)).findings == []
+    assert verdict(text + "\n9 close client:c #1", premise=Premise(healed=False)).findings == []
+
+
+# --- P1 ---
+
+SETTLED = (
+    "\n".join(f"0 up {h}" for h in HOSTS)
+    + "\n"
+    + "\n".join(f"0.1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE"))
+    + "\n"
+    + "\n".join(f"0.1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab")
+    + "\n0.1 open client:c n1a #1 main 0\n"
+)
+
+
+def running(
+    until: int, *, kind: str = "B", given: tuple[int, int] = (0, 10**9), fault: str = "", begun: int = 30
+) -> str:
+    """A tuple a second enters both replicas; a boundary covers it at the client 0.5 s later, in the seconds ``given``.
+
+    The fault happens at second ``begun``.
+    """
+    lines = []
+    for second in range(1, until):
+        if second == begun and fault:
+            lines.append(f"{second} {fault}")
+        lines += [f"{second} recv {r}<a source:a #1 main: S{second}/{second}x" for r in REPLICAS]
+        if given[0] <= second < given[1]:
+            lines.append(f"{second}.5 give client:c: {kind}{second + 1}({0})")
+    return SETTLED + "\n".join(lines)
+
+
+CUT_B = "fault 1 cut source:b>n1a n1a>source:b source:b>n1b n1b>source:b"
+CUT_ALL = "fault 1 cut n1a>client:c n1b>client:c"
+CLIENT_FROZEN = "fault 1 freeze client:c"
+
+
+def test_results_that_come_within_kx_hold_and_are_counted() -> None:
+    judged = verdict(running(30))
+    assert judged.findings == []
+    assert judged.counters.amounts["p1 stable_us"] > 1_000_000
+    assert judged.counters.amounts["p1 tuples due"] >= 2 * 15
+
+
+def test_a_client_that_gets_nothing_for_twelve_seconds_is_found() -> None:
+    """The vacuous oracle: silence must not look like the absence of anything late."""
+    (finding,) = verdict(running(30, given=(0, 17))).findings
+    assert (finding.property, finding.rule, finding.consumer) == ("P1", "results come within kX", "client:c")
+    assert 17e6 < finding.at_us < 20e6
+    assert "covered up to 17" in finding.what
+
+
+def test_a_client_that_never_gets_anything_is_found() -> None:
+    assert found(running(30, given=(0, 0))) == {("P1", "results come within kX")}
+
+
+def test_silence_while_a_source_is_cut_off_is_found() -> None:
+    judged = verdict(running(60, given=(0, 30), fault=CUT_B))
+    assert [f.rule for f in judged.findings] == ["results come within kX"]
+    assert "tentative paths since 30.000 s" in judged.findings[0].what
+
+
+def test_tentative_boundaries_cover_while_a_source_is_cut_off() -> None:
+    judged = verdict(running(60, kind="b", fault=CUT_B))
+    assert judged.findings == []
+    assert judged.counters.amounts["p1 tentative_us"] > 1_000_000
+
+
+@pytest.mark.parametrize("fault", [CUT_ALL, CLIENT_FROZEN, "fault 1 delay n1a>client:c", "fault 1 clock n1a"])
+def test_without_a_path_or_in_the_unknown_nothing_is_claimed(fault: str) -> None:
+    judged = verdict(running(60, given=(0, 30), fault=fault))
+    assert judged.findings == []
+
+
+@pytest.mark.parametrize(("corrected", "wrong"), [("", False), ("45 state {} STABLE", True)])
+def test_where_room_is_little_nothing_is_claimed_until_what_a_failure_left_is_corrected(
+    corrected: str, wrong: bool
+) -> None:
+    lines = running(80, given=(0, 30), fault=CUT_B).splitlines()
+    lines += ["33 end 1", *(f"31 state {r} UP_FAILURE" for r in REPLICAS)]
+    lines += [corrected.format(r) for r in REPLICAS if corrected]
+    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+    plan = make_plan()
+    tight = replace(plan, limits=replace(plan.limits, input_bytes=1_000))
+    judged = verdict(text, plan=tight)
+    assert [f.rule for f in judged.findings] == ["results come within kX"] * wrong
+    assert all(f.at_us > 45e6 for f in judged.findings)
+    assert judged.counters.amounts["p1 little room_us"] >= 3e6
+    assert found(text) == {("P1", "results come within kX")}
+
+
+def test_a_suspended_node_owes_nothing_tentative() -> None:
+    plan = make_plan(failure=Policy.SUSPEND)
+    assert verdict(running(60, given=(0, 30), fault=CUT_B), plan=plan).findings == []
+    assert found(running(60, given=(0, 30)), plan=plan) == {("P1", "results come within kX")}
+
+
+def test_a_lost_replica_leaves_a_path() -> None:
+    assert found(running(60, given=(0, 30), fault="down n1b")) == {("P1", "results come within kX")}
+    assert verdict(running(60, fault="down n1b")).findings == []
+
+
+def standing_by() -> Plan:
+    """n1a runs the union, n1b stands by."""
+    plan = make_plan()
+    return replace(
+        plan,
+        placement={of: nodes[:1] for of, nodes in plan.placement.items()},
+        standbys={of: Standbys(nodes[1:], 1_000_000) for of, nodes in plan.placement.items()},
+    )
+
+
+def lost_at(second: int, *, given: int) -> str:
+    """n1b waits; n1a goes down; sources go on for a minute, and results come until second ``given``."""
+    lines = running(60, given=(0, given), fault="down n1a", begun=second).splitlines()
+    return "\n".join(line for line in lines if line != "0.1 state u1/0@n1b STABLE")
+
+
+def test_a_standby_is_no_path_until_it_runs() -> None:
+    restored = lost_at(30, given=30).replace("\n33 recv", "\n33 state u1/0@n1b STABLE\n33 recv", 1)
+    judged = verdict(restored, plan=standing_by())
+    assert {f.rule for f in judged.findings} == {"results come within kX"}
+    assert judged.findings[0].at_us > 34_000_000
+    assert judged.counters.amounts["partitions restored"] > 0
+
+
+def test_a_partition_that_is_lost_for_long_is_found() -> None:
+    judged = verdict(lost_at(30, given=30), plan=standing_by())
+    assert [f.rule for f in judged.findings] == ["a lost partition is restored"]
+    assert 34e6 < judged.findings[0].at_us < 45e6
+    assert verdict(lost_at(57, given=57), plan=standing_by()).findings == []
+    beside_a_cut = lost_at(30, given=30).replace("30 down n1a", f"30 down n1a\n30 {CUT_B}")
+    assert verdict(beside_a_cut, plan=standing_by()).findings == []
+
+
+def test_of_a_partition_that_may_have_to_begin_anew_nothing_is_claimed() -> None:
+    """Its checkpoints may be damaged; and who comes or goes may have been the one on its way."""
+    damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
+    assert verdict(damaged, plan=standing_by()).findings == []
+    lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 rounds 1"
+    (first,) = verdict(lost.format(""), plan=standing_by()).findings
+    (again,) = verdict(lost.format("13 fault 1 restart n1b\n13 end 1\n"), plan=standing_by()).findings
+    assert again.at_us == first.at_us + 3_000_000
+
+
+def order(at: float, verb: str, *, epoch: int = 1, node: str = "n1b") -> str:
+    return f"{at} note {node} order verb={verb} replica=u1/0@{node} epoch={epoch} refused=\n"
+
+
+SERVED = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n4 state u1/0@n1b STABLE\n"
+RETIRES = "9 state u1/0@n1b RECOVERING\n" + order(9, "retire")
+FLIP = "{0} fault {0} flip n1b\n{0} end {0}\n"
+GOOD_ORDERS = {
+    "another one serves": SERVED + RETIRES,
+    "another one served a moment ago": SERVED + "8.5 down n1a\n" + RETIRES,
+    "the order was on its way for long": SERVED + "5 down n1a\n6 fault 1 cut coordinator>n1b\n8.9 end 1\n" + RETIRES,
+    "two files are damaged": SERVED + FLIP.format(5) + FLIP.format(6) + order(9, "replay"),
+    "a place was given up": SERVED + "5 note n1a evicted consumers=x\n" + order(9, "replay"),
+    "a standby is away": SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n",
+    "a later coordinator": order(1, "install") + order(2, "retire", epoch=2) + SERVED,
+    "it forgot, for its disk was full": order(1, "install", epoch=2) + "2 down n1b\n2 up n1b\n" + order(3, "install"),
+    "fewer are chosen than may run": SERVED
+    + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=[] of=1\n"
+    + RETIRES,
+    "an older one is refused": order(1, "install", epoch=2) + order(2, "install").strip() + "over\n",
+}
+BAD_ORDERS = {
+    "a served partition is not given up": SERVED + "5 down n1a\n" + RETIRES,
+    "replay is the last resort": SERVED + FLIP.format(5) + order(19, "replay"),
+    "a node follows the latest coordinator": order(1, "install", epoch=2) + order(2, "install"),
+    "first a new one runs": SERVED
+    + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=['u2/0'] of=1\n"
+    + RETIRES,
+}
+
+
+@pytest.mark.parametrize("text", GOOD_ORDERS.values(), ids=GOOD_ORDERS.keys())
+def test_orders_that_harm_nobody(text: str) -> None:
+    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
+    assert verdict(text, plan=plan).findings == []
+
+
+def test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads() -> None:
+    """It ran before its process died; the run ended in the moment in which that came back."""
+    again = "\n5 down n1b\n5 up coordinator\n5 up n1b"
+    assert found(calm() + again, premise=Premise()) == {("quiet", "every input is read")}
+    assert found(calm() + again, premise=Premise(), plan=standing_by()) == set()
+
+
+@pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
+def test_an_order_that_does_harm(rule: str, text: str) -> None:
+    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
+    assert [f.rule for f in verdict(text, plan=plan).findings] == [rule]
+
+
+def test_tentative_results_beside_a_whole_tree_are_found() -> None:
+    assert found(running(30) + "\n29.7 give client:c: T/31y") == {("P1", "stable where a tree is whole")}
+    late = running(60, kind="b", fault=CUT_B) + "\n59.7 give client:c: T/61y"
+    assert verdict(late).findings == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ended", "holds"),
+    [(0, 29, False), (0.2, 29, False), (3, 29, True), (3, 10, False)],
+    ids=["no window", "a window with room in αX", "a window longer than αX", "it ended long ago"],
+)
+def test_what_comes_early_for_its_source_ends_may_be_tentative(seconds: float, ended: int, holds: bool) -> None:
+    plan = make_plan()
+    if seconds:
+        window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
+        spec = TopKSpec(StreamId("a"), 1, (("x", False),), window=window)
+        operator = replace(plan.query.operators[0], spec=spec)
+        plan = replace(plan, query=replace(plan.query, operators=(operator,)))
+    lines = [*running(30).splitlines(), f"{ended}.6 sent b 30 30 {END_OF_TIME}", "29.7 give client:c: T/31y"]
+    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+    assert ("stable where a tree is whole" not in {f.rule for f in verdict(text, plan=plan).findings}) is holds
+
+
+def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
+    sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
+    stages = [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)]
+    assert delay_us(chain(sources, stages, x_us=X_US), Channel(StreamId("s2"), 0)) == 2 * X_US
+
+
+# --- stable preferred ---
+
+FAILING = SETTLED + "1 state u1/0@n1a UP_FAILURE\n"
+
+
+def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
+    assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
+
+
+def test_a_consumer_that_reads_nobody_is_found() -> None:
+    assert found(SETTLED + "1 close client:c #1\n9 rounds 1\n9 state u1/0@n1a STABLE") == {
+        ("preferred", "a STABLE producer is taken")
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n9 state u1/0@n1a STABLE",
+        "2 state u1/0@n1b UP_FAILURE\n9 state u1/0@n1a UP_FAILURE",
+        "1.1 fault 1 cut client:c>n1b\n9 end 1\n9.5 state u1/0@n1a STABLE",
+        "1.1 down client:c\n9 up client:c",
+        "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n9 state u1/0@n1a STABLE",
+    ],
+    ids=["switched", "the other fails too", "out of reach", "not there", "evicted"],
+)
+def test_a_consumer_that_does_what_it_can(text: str) -> None:
+    assert verdict(FAILING + text).findings == []
+
+
+def test_a_consumer_that_was_evicted_elsewhere_is_found() -> None:
+    """By another partition on the same node."""
+    text = "1.1 note n1b evicted replica=u1/1@n1b consumers=['client:c']\n9 state u1/0@n1b STABLE"
+    assert found(FAILING + text) == {("preferred", "a STABLE producer is taken")}
+
+
+def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for() -> None:
+    text = (
+        "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n"
+        "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n"
+        "2 close client:c #2\n2 open client:c n1a #3 main 0\n9 state u1/0@n1b STABLE"
+    )
+    assert found(FAILING + text) == {("preferred", "a STABLE producer is taken")}
+
+
+# --- masked ---
+
+
+def masked(plan: Plan, lasted: float, *, tentative: bool) -> Verdict:
+    lines = [*running(40).splitlines(), f"20.2 {CUT_B}", f"{20.2 + lasted} end 1"]
+    if tentative:
+        lines.append("20.9 give client:c: T/21y U(0)")
+    lines.sort(key=lambda line: float(line.split()[0]))
+    return judge(told("\n".join(lines)), plan, REFERENCE, premise=Premise(healed=False))
+
+
+def test_a_short_failure_makes_nothing_tentative() -> None:
+    plan = make_plan()
+    judged = masked(plan, 0.3, tentative=False)
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 1
+    assert [f.property for f in masked(plan, 0.3, tentative=True).findings] == ["masked"]
+
+
+def test_a_long_failure_may_make_something_tentative() -> None:
+    judged = masked(make_plan(), 5, tentative=True)
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 0
+
+
+def test_a_short_failure_beside_a_half_open_connection_may_make_something_tentative() -> None:
+    text = running(40, fault="fault 2 half-open source:a>n1a n1a>source:a", begun=15)
+    lines = [*text.splitlines(), f"20.2 {CUT_B}", "20.5 end 1", "20.9 give client:c: T/21y U(0)"]
+    judged = verdict("\n".join(sorted(lines, key=lambda line: float(line.split()[0]))))
+    assert judged.findings == []
+    assert judged.counters.amounts["masked runs"] == 0
+
+
+# --- steady ---
+
+REPLICA = "u1/0@n1a"
+BUCKET_US = make_plan().bucket_us
+#: Both inputs are stable up to 100 when it fails at second 2.
+FAILS = (
+    f"0 state {REPLICA} STABLE\n"
+    + "\n".join(
+        f"0.1 open {REPLICA}<{s} source:{s} #1 main 0\n1 recv {REPLICA}<{s} source:{s} #1 main: B100(0)" for s in "ab"
+    )
+    + f"\n2 state {REPLICA} UP_FAILURE\n"
+)
+
+
+def corrects(at: float, until: float, *, end: str = "UP_FAILURE", bucket: int = 0, feed: int = 1) -> str:
+    """A redo beside live results; BUCKET buckets are stable by then (0: nothing new is)."""
+    promises = [f"{at} recv {REPLICA}<{s} source:{s} #{feed} main: B{bucket * BUCKET_US}(0)\n" for s in "ab" if bucket]
+    return f"{''.join(promises)}{at} state {REPLICA} STABILIZATION fresh\n{until} state {REPLICA} {end}\n"
+
+
+FLAPS = {("steady", "forced rec_dones come X apart")}
+IN_VAIN = {("steady", "a redo has something to redo")}
+
+
+def test_forced_rec_dones_that_come_x_apart_hold_and_are_counted() -> None:
+    judged = verdict(
+        FAILS + corrects(3, 4, bucket=1) + corrects(4.5, 5.1, bucket=2) + corrects(6, 6.5, bucket=3, end="STABLE")
+    )
+    assert judged.findings == []
+    assert judged.counters.amounts["forced rec_dones compared"] == 1
+    assert judged.counters.amounts["redos checked"] == 3
+
+
+def test_forced_rec_dones_soon_after_each_other_are_found() -> None:
+    text = FAILS + corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)
+    (finding,) = verdict(text).findings
+    assert {(finding.property, finding.rule)} == FLAPS
+    assert finding.consumer == REPLICA
+    assert "0.500 s after the last one; X is 1.000 s" in finding.what
+    between = corrects(4.05, 4.1, bucket=2, end="STABLE") + f"4.2 state {REPLICA} UP_FAILURE\n"
+    assert found(FAILS + corrects(3, 4, bucket=1) + between + corrects(4.3, 4.5, bucket=3)) == FLAPS
+
+
+def test_who_has_no_room_for_fresh_results_may_end_its_redo_at_once() -> None:
+    first, second = corrects(3, 4, bucket=1), corrects(4.1, 4.5, bucket=2)
+    stands_back = f"4.2 state {REPLICA} STABILIZATION\n"
+    begins, ends = second.splitlines(keepends=True)[:-1], second.splitlines(keepends=True)[-1:]
+    assert verdict(FAILS + first + "".join([*begins, stands_back, *ends])).findings == []
+
+
+def test_who_began_anew_has_ended_no_redo() -> None:
+    anew = f"4.05 state {REPLICA} RECOVERING\n" + "".join(
+        f"4.05 close {REPLICA}<{s} #1\n4.06 open {REPLICA}<{s} source:{s} #2 main 0\n" for s in "ab"
+    )
+    text = FAILS + corrects(3, 4, bucket=1) + anew + f"4.07 state {REPLICA} UP_FAILURE\n"
+    assert verdict(text + corrects(4.1, 4.5, bucket=2, feed=2)).findings == []
+
+
+def test_where_live_is_suspended_while_it_corrects_nothing_is_claimed() -> None:
+    plan = make_plan()
+    suspends = replace(plan, nodes={n: replace(o, during_stabilization=Policy.SUSPEND) for n, o in plan.nodes.items()})
+    text = FAILS + (corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)).replace(" fresh", "")
+    assert verdict(text, plan=suspends).findings == []
+    assert found(text) == FLAPS
+
+
+def test_a_redo_of_nothing_is_found() -> None:
+    assert found(FAILS + corrects(3, 4)) == IN_VAIN
+    one_input = f"3 recv {REPLICA}<a source:a #1 main: B{BUCKET_US}(0)\n"
+    assert found(FAILS + one_input + corrects(3, 4)) == IN_VAIN
+    assert found(FAILS + corrects(3, 4, bucket=1) + corrects(6, 7)) == IN_VAIN
+
+
+def test_of_inputs_that_the_history_does_not_tell_of_nothing_is_claimed() -> None:
+    states = "\n".join(line for line in (FAILS + corrects(3, 4) + corrects(4.1, 4.2)).splitlines() if " state " in line)
+    judged = verdict(states)
+    assert judged.findings == []
+    assert judged.counters.amounts["redos checked"] == 0
+
+
+# --- turns ---
+
+OTHER = "u1/0@n1b"
+BOTH = (
+    "".join(f"0 state {r} STABLE\n" for r in (REPLICA, OTHER))
+    + "".join(f"0.1 open {r}<{s} source:{s} #1 main 0\n" for r in (REPLICA, OTHER) for s in "ab")
+    + "".join(f"2 state {r} UP_FAILURE\n" for r in (REPLICA, OTHER))
+    + "".join(f"3 recv {r}<{s} source:{s} #1 main: B{BUCKET_US}(0)\n" for r in (REPLICA, OTHER) for s in "ab")
+)
+TOGETHER = {("turns", "somebody has fresh results")}
+
+
+def test_replicas_that_correct_in_turn_hold_and_are_counted() -> None:
+    text = BOTH + f"3 state {REPLICA} STABILIZATION\n4 state {REPLICA} STABLE\n"
+    judged = verdict(text + f"4.1 state {OTHER} STABILIZATION\n5 state {OTHER} STABLE\n")
+    assert judged.findings == []
+    assert judged.counters.amounts["turns checked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wrong"),
+    [
+        ("", "", TOGETHER),
+        (" fresh", "", set()),
+        ("", " fresh", set()),
+        (f"\n3.2 state {REPLICA} STABILIZATION fresh", "", set()),
+        (f" fresh\n3.2 state {REPLICA} STABILIZATION", "", set()),  # it has no room for fresh results
+    ],
+)
+def test_replicas_that_correct_at_once_are_found_where_neither_has_fresh_results(
+    first: str, second: str, wrong: set[tuple[str, str]]
+) -> None:
+    text = BOTH + f"3 state {REPLICA} STABILIZATION{first}\n3.5 state {OTHER} STABILIZATION{second}\n"
+    assert found(text) == wrong
+
+
+def test_whose_leave_may_have_come_from_the_dead_is_not_judged() -> None:
+    died = f"2.5 down n1b\n2.6 up n1b\n2.7 state {OTHER} STABLE\n2.8 state {OTHER} UP_FAILURE\n"
+    lines = (BOTH + died).splitlines()
+    begun = "".join(f"{line}\n" for line in sorted(lines, key=lambda line: float(line.split()[0])))
+    text = begun + f"3 state {OTHER} STABILIZATION\n3.5 state {REPLICA} STABILIZATION\n"
+    judged = verdict(text)
+    assert TOGETHER.isdisjoint({(f.property, f.rule) for f in judged.findings})
+    assert judged.counters.amounts["turns checked"] == 1
+
+
+# --- all of it ---
+
+
+def test_a_finding_shows_what_happened_around_it() -> None:
+    text = (
+        FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 recv client:c n1a #1 main: S5/50x\n4 note n1a far away"
+    )
+    (finding,) = verdict(text).findings
+    assert str(finding) == (
+        "P2 (stable ids follow each other) at 3.000 s, client:c: s1/0: a batch of ids (4, 5] when the subscription "
+        "stands at 3"
+    )
+    assert any("subscribes to s1/0 at n1a #1 main" in line for line in finding.around)
+    assert any("(4,5] S5/1970-01-01T00:00:00.000050 (1 rows)" in line for line in finding.around)
+    assert not any("far away" in line for line in finding.around)
+
+
+def test_of_one_rule_only_the_first_findings_are_told() -> None:
+    text = FEED + "2 recv client:c n1a #1 main: " + " B10(1) B5(0)" * 50
+    judged = verdict(text)
+    assert 0 < len(judged.findings) <= 6
+    assert judged.counters.amounts["findings"] >= 50
+
+
+def test_a_hundred_thousand_received_tuples_take_about_a_second() -> None:
+    """Twice that is allowed here, for other work on the machine; a loop over tuples would take ten times as long."""
+    count, size = 100_000, 10
+    history = History([Opened(0, "client:c", OUT, "n1a", 1, "main", 0, 0, False, 0)])
+    times = np.arange(1, count + 1, dtype=np.int64) * 10
+    rows = Rows.from_tuples(PAYLOAD, times, [("x",)] * count)
+    for first in range(0, count, size):
+        batch = Batch(Kind.STABLE, first, first + size, None, rows.slice(first, first + size))
+        history(Received(first, "client:c", OUT, "n1a", 1, "main", batch))
+        history(Delivered(first, "client:c", OUT, batch))
+    reference = {OUT: (np.arange(1, count + 1, dtype=np.int64), rows)}
+    began = time.process_time()
+    judged = judge(history, make_plan(), reference, premise=Premise(healed=False))
+    assert judged.findings == []
+    assert judged.counters.amounts["stable tuples received"] == count
+    assert time.process_time() - began < 2
+
+
+def test_bounds_grow_with_the_depth() -> None:
+    sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
+    one = chain(sources, [("s1", union_of("a"), PAYLOAD)])
+    two = chain(sources, [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)])
+    assert Bounds.of(two).correct_us > Bounds.of(one).correct_us
+    assert Bounds.of(one, noise_us=7).settle_us == Bounds.of(one).settle_us + 7

@@ -1,0 +1,77 @@
+"""What was checked and met, summed over runs."""
+
+from __future__ import annotations
+
+from consistency.checking.counters import Counters, empty_cells, show_table
+from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, cover
+from tests.support.histories import told
+from tests.unit.consistency.checking.test_checkers import make_plan
+
+RUN = """
+0 state u1/0@n1a RECOVERING
+0 open u1/0@n1a<a source:a #1 main 0
+1 state u1/0@n1a STABLE
+1 open client:c n1a #1 main 0
+2 recv u1/0@n1a<a source:a #1 main: S1/10x B20
+2 recv u1/0@n1a<a source:a #1 closed: S2/20x
+3 fault 1 cut source:b>n1a n1a>source:b
+3 fault 2 kill n1b
+3 down n1b
+4 state u1/0@n1a UP_FAILURE
+5 state u1/0@n1a STABILIZATION
+5 note n1a partner_asks asker=n1b
+6 state u1/0@n1a STABLE
+"""
+
+
+def counters() -> Counters:
+    found = Counters()
+    cover(told(RUN), make_plan(), found)
+    return found
+
+
+def test_what_happened_to_a_replica_is_counted_by_its_state() -> None:
+    assert counters().events == {
+        ("RECOVERING", "subscribes"): 1,
+        ("RECOVERING", "becomes STABLE"): 1,
+        ("STABLE", "is subscribed to"): 1,
+        ("STABLE", "stable tuples"): 1,
+        ("STABLE", "stable boundary"): 1,
+        ("STABLE", "becomes UP_FAILURE"): 1,
+        ("RECOVERING", "dies"): 1,
+        ("UP_FAILURE", "becomes STABILIZATION"): 1,
+        ("STABILIZATION", "partner asks"): 1,
+        ("STABILIZATION", "becomes STABLE"): 1,
+    }
+    assert counters().amounts["reconciliations"] == 1
+
+
+def test_faults_are_counted_by_the_state_in_which_they_found_whom_they_befell() -> None:
+    assert counters().faults == {("cut", "STABLE"): 1, ("kill", "RECOVERING"): 1}
+    assert counters().amounts["faults"] == 2
+
+
+def test_counters_add_up_over_runs_and_survive_as_data() -> None:
+    total = counters()
+    total.merge(Counters.from_data(counters().to_data()))
+    assert total.amounts["faults"] == 4
+    assert total.events["STABLE", "stable tuples"] == 2
+    assert total.faults["cut", "STABLE"] == 2
+
+
+def test_cells_that_should_have_been_reached_are_named() -> None:
+    events = counters().events
+    empty = empty_cells(events, REACHABLE_EVENTS)
+    assert ("STABLE", "dies") in empty
+    assert ("STABLE", "stable tuples") not in empty
+    assert empty_cells(counters().faults, REACHABLE_FAULTS) == sorted(REACHABLE_FAULTS - {("cut", "STABLE")})
+    assert empty_cells(dict.fromkeys(REACHABLE_EVENTS, 1), REACHABLE_EVENTS) == []
+
+
+def test_a_table_is_shown_with_a_column_per_state() -> None:
+    assert show_table({("STABLE", "dies"): 3, ("UP_FAILURE", "wakes"): 12}) == [
+        "       STABLE  UP_FAILURE",
+        "dies        3           0",
+        "wakes       0          12",
+    ]
+    assert show_table({}) == []

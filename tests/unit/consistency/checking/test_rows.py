@@ -1,0 +1,32 @@
+"""Rows know whether they are in order of time, and so do parts of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spe.stream.batch import Rows
+
+
+def rows(*times: int) -> Rows:
+    time = np.array(times, np.int64)
+    return Rows(time, time, ())
+
+
+@pytest.mark.parametrize("times", [(1, 3, 3, 8), (5, 1, 3, 4), (1, 5, 3, 4), (7,)])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_part_is_in_order_if_it_is(times: tuple[int, ...], asked: bool) -> None:
+    """Also where the whole is not, and whether or not the whole was looked at before."""
+    whole = rows(*times)
+    if asked:
+        assert whole.span() == (list(times) == sorted(times), min(times), max(times))
+    for start in range(len(times)):
+        for stop in range(start + 1, len(times) + 1):
+            part = times[start:stop]
+            assert whole.slice(start, stop).span() == (list(part) == sorted(part), min(part), max(part))
+
+
+def test_a_part_without_rows() -> None:
+    whole = rows(1, 2)
+    whole.span()
+    assert len(whole.slice(1, 1)) == 0

@@ -1,0 +1,49 @@
+"""Replicas are compared by digests that may come before or after we have made the same tuples (invariant 4)."""
+
+from __future__ import annotations
+
+from consistency.dpc.agreement import Agreement, Difference
+
+OURS = {1000: 11, 2000: 22, 3000: 33}
+
+
+def test_a_partner_that_is_behind_or_beside_us_is_compared_at_once() -> None:
+    agreement = Agreement()
+    agreement.heard(0, "n2", 2000, 22)
+    assert agreement.compare(0, 3500, lambda: OURS) == []
+    assert agreement.compared == 1
+
+
+def test_one_that_is_ahead_is_compared_when_we_have_come_there() -> None:
+    agreement = Agreement()
+    for id, digest in [(1000, 11), (2000, 22), (3000, 99)]:
+        agreement.heard(0, "n2", id, digest)
+    assert agreement.compare(0, 900, dict) == []
+    assert agreement.compare(0, 2100, lambda: OURS) == []
+    assert agreement.compare(0, 3000, lambda: OURS) == [Difference(0, "n2", 3000)]
+    assert agreement.compared == 3
+
+
+def test_a_difference_is_said_once_per_output_and_partner() -> None:
+    agreement = Agreement()
+    for output, partner in [(0, "n2"), (1, "n2"), (0, "n3")]:
+        for id in (1000, 2000):
+            agreement.heard(output, partner, id, 0)
+    assert agreement.compare(0, 3000, lambda: OURS) == [Difference(0, "n2", 1000), Difference(0, "n3", 1000)]
+    agreement.heard(0, "n2", 3000, 0)
+    assert agreement.compare(0, 3000, lambda: OURS) == []
+    assert agreement.compare(1, 3000, lambda: OURS) == [Difference(1, "n2", 1000)]
+
+
+def test_what_a_partner_tells_is_bounded_and_nobody_is_asked_in_vain() -> None:
+    agreement = Agreement()
+    for id in range(1000, 200_000, 1000):
+        agreement.heard(0, "n2", id, id)
+    agreement.heard(0, "n2", 0, 0)
+
+    def never() -> dict[int, int]:
+        raise AssertionError("there is nothing to compare")
+
+    assert agreement.compare(0, 100_000, never) == []  # its places up to there are forgotten
+    assert agreement.compare(0, 200_000, lambda: {i: i for i in range(1000, 200_000, 1000)}) == []
+    assert agreement.compared == 64

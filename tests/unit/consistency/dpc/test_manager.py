@@ -1,0 +1,522 @@
+"""One unit replica through failures: docs/traces.md (d = 10, X = 40, αX = 30)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from consistency.dpc.manager import UnitReplica
+from consistency.dpc.partners import Ask, Partners
+from operators.sunion.sunion import SUnion
+from spe.plan.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
+from spe.query.query import Operator, UnionSpec
+from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
+from spe.stream.schema import Schema
+
+SCHEMA = Schema.of(x="string")
+IN = (StreamId("in0"), StreamId("in1"))
+OUT = StreamId("out")
+NO_CHECKPOINTS = Checkpoints()
+UNIT = Unit(
+    id=UnitId("u"),
+    fragment="f",
+    inputs=tuple(InputStream(s, SCHEMA, 1, None) for s in IN),
+    operators=(Operator(OUT, UnionSpec(IN), SCHEMA),),
+    outputs=(OUT,),
+    partitions=1,
+)
+
+
+@pytest.fixture(autouse=True, params=Reconcile)
+def reconcile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for both ways of getting back behind tentative data (R9)."""
+    monkeypatch.setattr(World, "reconcile", request.param)
+
+
+class World:
+    """Both sides of a replica: what leaves is written down, what it asks is answered by plain attributes."""
+
+    #: How its replica gets back.
+    reconcile = Reconcile.CHECKPOINT
+    #: Rows per input in one step.
+    slice_rows = Limits().slice_rows
+
+    def __init__(
+        self,
+        *,
+        unit: Unit = UNIT,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
+        failure: Policy = Policy.PROCESS,
+        stabilization: Policy = Policy.PROCESS,
+        partners: Sequence[str] = ("n2",),
+        redo_bytes: int = 1 << 30,
+    ) -> None:
+        self.out: list[str] = []
+        self.states: list[str] = []
+        self.live = [True, True]
+        self.partner: dict[str, NodeState | None] = {p: NodeState.UP_FAILURE for p in partners}
+        self.asks: list[Ask] = []
+        self.blocked = False
+        self.upstream_is_full = False
+        self.sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=10)
+        self.replica = UnitReplica(
+            unit,
+            self.sunion,
+            Node(NodeId("n1"), "", 40, 0.75, failure, stabilization, self.reconcile, checkpoints),
+            outputs=self,
+            inputs=self,
+            partners=Partners("n1", partners, request_us=500, random=Random(0)),
+            redo_bytes=redo_bytes,
+            slice_rows=self.slice_rows,
+        )
+
+    # Outputs
+    def stable(self, output: int, elements: Sequence[Element]) -> None:
+        self._write("S", "B", elements)
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None:
+        self._write("T", "b", elements)
+
+    def clear_suffix(self) -> None:
+        self.out.append("clear")
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        self.states.append(state.name + ("+fresh" if fresh else ""))
+
+    def full(self) -> bool:
+        return self.blocked
+
+    # InputsView
+    def fresh(self, now: int) -> Sequence[bool]:
+        return self.live
+
+    def arriving(self, now: int) -> bool:
+        return all(self.live)
+
+    def caught_up(self) -> bool:
+        return True
+
+    def started(self, now: int) -> bool:
+        return True
+
+    def upstream_full(self) -> bool:
+        return self.upstream_is_full
+
+    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
+        return self.partner
+
+    def _write(self, tuples: str, boundary: str, elements: Sequence[Element]) -> None:
+        for element in elements:
+            if isinstance(element, Batch):
+                ids = element.row_ids().tolist()
+                for id, time, (x,) in zip(ids, element.rows.time.tolist(), element.rows.to_tuples(), strict=True):
+                    self.out.append(f"{tuples}{id if tuples == 'S' else ''}/{time}{x}")
+            elif isinstance(element, Boundary):
+                self.out.append(f"{boundary}{element.time}" + (f"({element.upto_id})" if boundary == "B" else ""))
+
+    # events
+    def S(self, at: int, now: int, *rows: tuple[int, str]) -> None:
+        one = self.sunion.inputs[at]
+        first = one.position
+        made = Rows.from_tuples(SCHEMA, [t for t, _ in rows], [(x,) for _, x in rows])
+        one.add_stable(Batch(Kind.STABLE, first, first + len(rows), None, made), now)
+
+    def T(self, at: int, now: int, *rows: tuple[int, str]) -> None:
+        made = Rows.from_tuples(SCHEMA, [t for t, _ in rows], [(x,) for _, x in rows])
+        self.sunion.inputs[at].add_tentative(Batch(Kind.TENTATIVE, 0, len(rows), None, made), now)
+
+    def B(self, at: int, now: int, time: int) -> None:
+        one = self.sunion.inputs[at]
+        one.add_boundary(Boundary(Kind.STABLE, time, one.position), now)
+
+    def b(self, at: int, now: int, time: int) -> None:
+        self.sunion.inputs[at].add_boundary(Boundary(Kind.TENTATIVE, time, 0), now)
+
+    def run(self, now: int) -> str:
+        """Advances until nothing more can be done; returns what left, and forgets it."""
+        more = True
+        while more:
+            more, ask = self.replica.advance(now)
+            if ask is not None:
+                self.asks.append(ask)
+        text, self.out = " ".join(self.out), []
+        return text
+
+    def grant(self, now: int) -> None:
+        self.replica.partner_grants(self.asks[-1].number, now)
+
+
+def stable_until_ten(world: World) -> World:
+    for at in (0, 1):
+        world.B(at, 100, 10)
+    assert world.run(100) == "B10(0)"
+    assert world.states[-1] == "STABLE"
+    return world
+
+
+def failing(world: World) -> World:
+    """Trace 4 up to τ120: in1's connection is gone, in0 has x at 15 and y at 24."""
+    stable_until_ten(world)
+    world.live[1] = False
+    world.S(0, 105, (15, "x"))
+    world.B(0, 110, 20)
+    world.S(0, 114, (24, "y"))
+    world.B(0, 120, 30)
+    assert world.run(129) == ""
+    return world
+
+
+def tentative(world: World) -> World:
+    failing(world)
+    assert world.run(130) == "T/15x T/24y b30"
+    assert world.states[-1] == "UP_FAILURE"
+    return world
+
+
+def healed(world: World) -> World:
+    """Trace 6 up to the request: τ150 in0 B50, in1 S12u S18v B50."""
+    tentative(world)
+    world.live[1] = True
+    world.B(0, 150, 50)
+    world.S(1, 150, (12, "u"), (18, "v"))
+    world.B(1, 150, 50)
+    return world
+
+
+class TestGoingTentative:
+    def test_process_releases_everything_that_is_complete(self) -> None:
+        """Trace 4."""
+        world = tentative(World())
+        assert world.sunion.restart == 10
+
+    def test_delay_holds_each_bucket_for_alpha_x(self) -> None:
+        """Trace 4, delay."""
+        world = failing(World(failure=Policy.DELAY))
+        assert world.run(130) == "T/15x b20"
+        assert world.run(139) == ""
+        assert world.run(140) == "T/24y b30"
+
+    def test_suspend_announces_and_sends_nothing(self) -> None:
+        """Trace 4, suspend; and when all is stable again it goes straight back."""
+        world = failing(World(failure=Policy.SUSPEND))
+        assert world.run(130) == ""
+        assert world.states[-1] == "UP_FAILURE"
+        assert not world.sunion.tainted
+        world.live[1] = True
+        world.S(1, 150, (12, "u"))
+        world.B(1, 150, 30)
+        assert world.run(150) == "S1/12u S2/15x S3/24y B30(3)"
+        assert world.states[-1] == "STABLE"
+
+    def test_a_failure_shorter_than_alpha_x_is_masked(self) -> None:
+        """Trace 5."""
+        world = failing(World())
+        world.S(1, 125, (12, "u"))
+        world.B(1, 125, 30)
+        assert world.run(125) == "S1/12u S2/15x S3/24y B30(3)"
+        assert world.states == ["STABLE"]
+
+    def test_a_bucket_held_back_by_a_full_buffer_is_not_tentative(self) -> None:
+        world = stable_until_ten(World())
+        world.blocked = True
+        for at in (0, 1):
+            world.B(at, 110, 20)
+        assert world.run(139) == ""  # past every limit of [10, 20), which is stable and only not yet released
+        assert world.states[-1] == "STABLE"
+        world.blocked = False
+        assert world.run(139) == "B20(0)"
+
+    def test_down_the_chain_results_come_with_the_upstreams_not_alpha_x_later(self) -> None:
+        """Trace 18, at V: both clocks ran from B10; V fires as soon as U's tentative bucket completes its own."""
+        world = World()
+        for at in (0, 1):
+            world.B(at, 101, 10)
+        world.run(101)
+        for at in (0, 1):
+            world.T(at, 130, (14, f"t{at}"))
+            world.b(at, 130, 20)
+        assert world.run(130) == ""
+        assert world.run(131) == "T/14t0 T/14t1 b20"
+
+
+class TestCorrecting:
+    def test_with_a_grant_everything_is_redone_in_order(self) -> None:
+        """Trace 6."""
+        world = healed(World())
+        assert world.run(150) == "b50"
+        assert world.asks == [Ask("n2", 1)]
+        world.grant(151)
+        assert world.states[-1] == "STABILIZATION"
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
+        assert world.states[-1] == "STABLE"
+        assert world.replica.reconciliations == 1
+
+    def test_a_request_does_not_wait_for_the_newest_bucket(self) -> None:
+        """Trace 7: [50, 60) went out tentatively and is not stable; still a request."""
+        world = tentative(World())
+        world.B(0, 140, 60)
+        assert world.run(140) == "b60"
+        world.live[1] = True
+        world.S(1, 150, (12, "u"), (18, "v"))
+        world.B(1, 150, 50)
+        world.run(150)
+        assert len(world.asks) == 1
+
+    def test_a_failure_during_redo_is_announced_in_the_same_step(self) -> None:
+        """Trace 8: in1 is gone again at B50; redo ends at τ185 and [50, 60) is due: forced rec_done."""
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.live[1] = False
+        world.S(0, 160, (55, "z"))
+        world.B(0, 160, 60)
+        out = world.run(185)
+        assert out == "S1/12u S2/15x S3/18v S4/24y B50(4) clear T/55z b60"
+        assert world.states[-2:] == ["STABILIZATION", "UP_FAILURE"]
+        assert world.sunion.restart == 50
+
+    def test_overlapping_failures_are_corrected_once_when_the_last_heals(self) -> None:
+        """Trace 9: A is lost after 10, B after 30; A heals: no request; B heals: one request, redo from 10."""
+        world = stable_until_ten(World())
+        world.B(1, 105, 30)
+        world.live[0] = False
+        assert world.run(130) == "b30"  # A is gone and B complete up to 30
+        world.live = [True, False]
+        world.S(0, 170, (12, "a"))
+        world.B(0, 170, 60)
+        world.run(172)
+        assert world.asks == []
+        world.live = [True, True]
+        world.B(1, 180, 60)
+        world.run(180)
+        assert len(world.asks) == 1
+        world.grant(181)
+        assert world.run(181) == "S1/12a B60(1) clear"
+
+    def test_a_full_redo_buffer_forces_progress(self) -> None:
+        """R2, trace 9's end: redo of what is stable, then rec_done with the failure still on."""
+        world = tentative(World(redo_bytes=1))
+        world.S(1, 150, (12, "u"))
+        world.B(1, 150, 20)
+        world.run(150)
+        world.grant(151)
+        assert world.run(151) == "S1/12u S2/15x B20(2) clear T/24y b30"
+        assert world.states[-1] == "UP_FAILURE"
+
+    def test_a_request_that_makes_no_sense_any_more_is_withdrawn(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.live[1] = False
+        world.run(190)
+        world.grant(191)
+        assert world.states[-1] == "UP_FAILURE"
+
+    def test_without_a_partner_live_goes_on_beside_redo(self) -> None:
+        """R5: fresh results while correcting."""
+        world = healed(World(partners=()))
+        out = world.run(150)
+        assert "STABILIZATION+fresh" in world.states
+        assert out.endswith("S1/12u S2/15x S3/18v S4/24y B50(4) clear")
+        assert world.states[-1] == "STABLE"
+
+    @pytest.fixture
+    def delaying(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
+        """Healed at 150 up to 50, which is more than live has shown: it holds back what comes."""
+        monkeypatch.setattr(World, "slice_rows", 1)  # in one slice redo would have passed everything
+        world = World(partners=request.param, failure=Policy.DELAY, stabilization=Policy.DELAY)
+        failing(world)
+        assert world.run(130) == "T/15x b20"
+        world.live[1] = True
+        world.S(0, 150, (42, "w"))
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"), (18, "v"))
+        world.B(1, 150, 50)
+        return world
+
+    @pytest.mark.parametrize("delaying", [()], indirect=True)
+    def test_the_redo_of_an_only_replica_ends_where_it_has_passed_live(self, delaying: World) -> None:
+        """R7: live showed nothing of [40, 50), so that goes out as news, not as a correction."""
+        redone = "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4)"
+        assert delaying.run(150) == f"T/24y b40 {redone} clear S5/42w B50(5)"
+        assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
+
+    @pytest.mark.parametrize("delaying", [("n2",)], indirect=True)
+    def test_the_redo_of_one_of_two_goes_on_to_the_end(self, delaying: World) -> None:
+        """R7: as STABLE it would be preferred to the other one, and be behind it."""
+        assert delaying.run(150) == "T/24y b40"
+        delaying.grant(151)
+        delaying.partner["n2"] = None
+        assert delaying.run(151) == "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4) S5/42w B50(5) clear"
+        assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
+
+    def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.partner["n2"] = None
+        world.run(151)
+        assert "STABILIZATION+fresh" in world.states
+        assert world.states[-1] == "STABLE"
+
+    def test_a_second_failure_starts_from_a_checkpoint_of_its_own(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.run(151)
+        world.live[1] = False
+        world.S(0, 160, (52, "z"))
+        world.B(0, 160, 60)
+        assert world.run(190) == "T/52z b60"
+        assert world.sunion.restart == 50
+
+    def test_when_the_output_is_full_live_stands_back_so_that_consumers_get_the_corrections(self) -> None:
+        """While live runs corrections are held back (V4): consumers could never acknowledge and make room."""
+        world = healed(World(partners=()))
+        world.blocked = True
+        world.run(150)
+        assert world.states[-2:] == ["STABILIZATION+fresh", "STABILIZATION"]
+        world.blocked = False
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
+        assert world.states[-1] == "STABLE"
+
+    def test_when_the_output_is_full_while_the_partner_serves_it_ends_the_redo_and_is_read(self) -> None:
+        """Consumers read the partner while we correct (F4), so only as STABLE are we given room; the rest follows."""
+        world = healed(World())
+        world.run(150)
+        world.blocked = True
+        world.grant(151)
+        assert world.run(151) == "clear"
+        assert world.states[-1] == "STABLE"
+        world.blocked = False
+        assert world.run(160) == "S1/12u S2/15x S3/18v S4/24y B50(4)"
+        assert world.states[-1] == "STABLE"
+
+    def test_forced_rec_dones_come_x_apart_while_the_failure_goes_on(self) -> None:
+        """R2: an input that stays old by a little moves on a bucket at a time: one redo takes many."""
+        world = tentative(World())
+        world.upstream_is_full = True
+        world.B(0, 150, 1000)
+        for step in range(60):
+            now = 200 + step
+            world.B(1, now, 20 + 10 * step)
+            world.run(now)
+            if world.states[-1] == "UP_FAILURE" and world.asks:
+                world.grant(now)
+                world.run(now)
+        assert 2 <= world.replica.reconciliations <= 3  # 60 us are one and a half X
+
+    def test_a_full_output_does_not_keep_it_from_ending_a_redo_that_has_nothing_more_to_give(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        assert world.replica.advance(151)[0]
+        world.blocked = True
+        world.run(151)
+        assert world.states[-1] == "STABLE"
+
+
+class TestPeriodicCheckpoints:
+    def released_behind_a_checkpoint(self, **options: Any) -> World:
+        """The checkpoint is at 10; up to 20 everything is released."""
+        world = stable_until_ten(World(checkpoints=Checkpoints(every_us=100), **options))
+        world.S(0, 110, (11, "a"), (15, "b"))
+        world.S(1, 110, (12, "c"))
+        for at in (0, 1):
+            world.B(at, 110, 20)
+        assert world.run(110) == "S1/11a S2/12c S3/15b B20(3)"
+        return world
+
+    def test_acknowledgements_wait_for_the_checkpoint(self) -> None:
+        """A1: from there a copy of us would need everything."""
+        world = self.released_behind_a_checkpoint()
+        assert world.sunion.acknowledged() == [0, 0]
+        for at in (0, 1):
+            world.B(at, 220, 30)
+        assert world.run(220) == "B30(3)"
+        assert world.sunion.acknowledged() == [2, 1]
+        assert world.sunion.stable_bytes == 0
+
+    def test_redo_starts_there_and_drops_what_was_released(self) -> None:
+        world = self.released_behind_a_checkpoint()
+        world.live[1] = False
+        world.S(0, 120, (25, "x"))
+        world.B(0, 120, 30)
+        assert world.run(150) == "T/25x b30"
+        assert (world.sunion.restart, world.sunion.restart_point()) == (20, 10)
+        world.live[1] = True
+        world.S(1, 160, (22, "y"))
+        world.B(0, 160, 40)
+        world.B(1, 160, 40)
+        world.run(160)
+        world.grant(161)
+        assert world.sunion.restart_point() == 10  # what a partner would be given now begins there, too
+        assert world.run(161) == "S4/22y S5/25x B40(5) clear"
+        assert world.replica.redone_rows == 5
+        assert world.states[-1] == "STABLE"
+
+    def test_a_request_waits_for_news_not_for_what_was_stable_before(self) -> None:
+        """R1 asks whether F lies beyond n*, wherever redo would start."""
+        world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
+        world.live[1] = False
+        world.B(0, 120, 30)
+        world.run(150)
+        world.upstream_is_full = True
+        world.run(151)
+        assert world.asks == []
+
+    def test_what_is_kept_for_it_does_not_fill_us_up(self) -> None:
+        """At half of the cap a checkpoint is due, whatever the interval."""
+        world = self.released_behind_a_checkpoint(redo_bytes=1)
+        assert world.sunion.stable_bytes == 0
+        assert world.sunion.acknowledged() == [2, 1]
+
+    def test_a_partner_gets_the_state_and_what_was_released_since(self) -> None:
+        """Its log has more than the checkpoint knows: it drops that when it makes it again."""
+        world = self.released_behind_a_checkpoint()
+        world.live[1] = False
+        world.S(0, 120, (25, "x"))
+        world.B(0, 120, 30)
+        world.run(150)
+        taken = world.replica.snapshot()
+        assert taken is not None
+        checkpoint, positions = taken
+        assert (checkpoint.restart, positions) == (10, [0, 0])
+        other = World()
+        other.replica.install(checkpoint, positions)
+        other.S(0, 200, (11, "a"), (15, "b"), (25, "x"))
+        other.S(1, 200, (12, "c"), (22, "y"))
+        for at in (0, 1):
+            other.B(at, 200, 30)
+        assert other.run(200) == "S4/22y S5/25x B30(5)"
+
+
+class TestRecovering:
+    def test_with_a_full_output_it_begins_to_serve_for_nobody_else_can_make_room(self) -> None:
+        world = World()
+        world.blocked = True
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        assert world.run(100) == ""
+        assert world.states[-1] == "STABLE"
+
+    def test_a_partner_restores_the_state_and_goes_on_with_the_same_ids(self) -> None:
+        """Trace 16: the checkpoint at n* while tainted; the restarted replica makes the same tuples."""
+        world = tentative(World())
+        taken = world.replica.snapshot()
+        assert taken is not None
+        checkpoint, positions = taken
+        assert (checkpoint.restart, positions) == (10, [0, 0])
+        other = World()
+        other.replica.install(checkpoint, positions)
+        other.S(0, 200, (15, "x"), (24, "y"))
+        other.S(1, 200, (12, "u"))
+        for at in (0, 1):
+            other.B(at, 200, 30)
+        assert other.run(200) == "S1/12u S2/15x S3/24y B30(3)"
+
+    def test_while_recovering_itself_it_gives_no_snapshot(self) -> None:
+        assert World().replica.snapshot() is None

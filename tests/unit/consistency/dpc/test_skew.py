@@ -1,0 +1,84 @@
+"""One input lags the others though nothing has failed (docs/rules.md S5)."""
+
+from __future__ import annotations
+
+from consistency.dpc.skew import InputSkew
+from operators.sunion.sunion import SUnion
+from spe.stream.batch import Boundary
+from spe.stream.names import Kind
+from spe.stream.times import END_OF_TIME
+
+BOTH = (True, True)
+
+
+class Case:
+    """Buckets of 10, αX = 30, X = 40; boundaries are ``B(input, wall time, tuple time)``."""
+
+    def __init__(self) -> None:
+        self.sunion = SUnion(inputs=[(0, True), (0, True)], streams=1, bucket_us=10)
+        self.skew = InputSkew(self.sunion, bucket_us=10, alpha_x_us=30, x_us=40)
+
+    def B(self, at: int, now: int, time: int) -> None:
+        self.sunion.inputs[at].add_boundary(Boundary(Kind.STABLE, time, 0), now)
+
+
+def test_a_lag_beyond_alpha_x_is_said_once_after_x() -> None:
+    case = Case()
+    case.B(0, 100, 50)
+    case.B(1, 100, 10)
+    assert [case.skew.watch(now, BOTH) for now in (130, 131, 170, 171, 172)] == [[], [], [], [1], []]
+    assert case.skew.lagging == {1}
+    assert (case.skew.foremost(), case.skew.behind_us(1)) == (0, 40)
+
+
+def test_who_catches_up_and_lags_again_is_said_again() -> None:
+    case = Case()
+    case.B(0, 100, 50)
+    case.B(1, 100, 10)
+    case.skew.watch(131, BOTH)
+    assert case.skew.watch(171, BOTH) == [1]
+    case.B(1, 180, 50)
+    case.B(0, 180, 90)
+    assert case.skew.watch(195, BOTH) == []
+    assert case.skew.lagging == {1}
+    case.B(1, 196, 90)
+    assert case.skew.watch(196, BOTH) == []
+    assert case.skew.lagging == set()
+    case.B(0, 200, 150)
+    case.B(1, 205, 100)
+    case.skew.watch(231, BOTH)
+    assert case.skew.watch(271, BOTH) == [1]
+
+
+def test_an_input_that_is_cut_off_does_not_lag_and_has_x_to_catch_up() -> None:
+    case = Case()
+    case.B(0, 100, 50)
+    case.B(1, 100, 10)
+    for now in (140, 300, 500):
+        assert case.skew.watch(now, (True, False)) == []
+    assert case.skew.watch(510, BOTH) == []
+    assert case.skew.watch(549, BOTH) == []
+    case.B(1, 549, 50)
+    assert case.skew.watch(560, BOTH) == []
+    assert not case.skew.lagging
+
+
+def test_time_in_which_we_did_not_run_does_not_count() -> None:
+    case = Case()
+    case.B(0, 100, 50)
+    case.B(1, 100, 10)
+    case.skew.watch(131, BOTH)
+    case.sunion.clocks.shift(100, 231)
+    case.skew.shift(100, 231)
+    assert case.skew.watch(270, BOTH) == []
+    assert case.skew.watch(271, BOTH) == [1]
+
+
+def test_an_input_that_has_ended_and_one_that_never_spoke_do_not_lag() -> None:
+    case = Case()
+    case.B(0, 100, 50)
+    for now in (131, 171, 300):
+        assert case.skew.watch(now, BOTH) == []
+    case.B(1, 300, END_OF_TIME)
+    for now in (331, 400):
+        assert case.skew.watch(now, BOTH) == []

@@ -1,0 +1,470 @@
+"""SUnion: one order for all replicas, clocks, what may wait (docs/rules.md U2, B, T; docs/traces.md)."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from operators.sunion.sunion import Slice, SUnion
+from spe.stream.batch import Batch, Boundary, Rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+SCHEMA = Schema.of(x="string")
+D = 10
+WAIT, HARD = 30, 35
+
+
+def make(count: int = 2, *, sources: bool = False) -> SUnion:
+    return SUnion(inputs=[(0, not sources)] * count, streams=1, bucket_us=D)
+
+
+def batch(kind: Kind, first: int, *rows: tuple[int, str]) -> Batch:
+    stamped = Rows.from_tuples(SCHEMA, [t for t, _ in rows], [(x,) for _, x in rows])
+    return Batch(kind, first - 1, first - 1 + len(rows), None, stamped)
+
+
+def S(sunion: SUnion, at: int, now: int, first: int, *rows: tuple[int, str]) -> None:
+    sunion.inputs[at].add_stable(batch(Kind.STABLE, first, *rows), now)
+
+
+def T(sunion: SUnion, at: int, now: int, *rows: tuple[int, str]) -> None:
+    sunion.inputs[at].add_tentative(batch(Kind.TENTATIVE, 1000, *rows), now)
+
+
+def B(sunion: SUnion, at: int, now: int, time: int, upto: int = 0) -> None:
+    sunion.inputs[at].add_boundary(Boundary(Kind.STABLE, time, upto), now)
+
+
+def b(sunion: SUnion, at: int, now: int, time: int) -> None:
+    sunion.inputs[at].add_boundary(Boundary(Kind.TENTATIVE, time, 0), now)
+
+
+def show(piece: Slice | None) -> str:
+    """``12u 15x | 20``: times and payloads, then the slice's end."""
+    if piece is None:
+        return ""
+    (rows,) = piece.merged()
+    items = [] if rows is None else [f"{t}{x}" for t, (x,) in zip(rows.time.tolist(), rows.to_tuples())]
+    return " ".join([*items, "|", str(piece.end)])
+
+
+def due(sunion: SUnion, now: int, *fresh: bool, wait: int = WAIT) -> int | None:
+    return sunion.due(now, wait_us=wait, hard_us=HARD, fresh=fresh)
+
+
+class TestOrder:
+    def test_arrival_order_does_not_matter(self) -> None:
+        """Trace 1: any interleaving and cutting of the two inputs gives the same sequence."""
+        events = {
+            "a": lambda s: S(s, 0, 0, 1, (5, "a")),
+            "A": lambda s: B(s, 0, 0, 10, 1),
+            "c": lambda s: S(s, 1, 0, 1, (3, "c")),
+            "b": lambda s: S(s, 1, 0, 2, (5, "b")),
+            "B": lambda s: B(s, 1, 0, 10, 2),
+        }
+        seen = set()
+        for order in permutations("aAcbB"):
+            text = "".join(order)
+            if text.index("a") < text.index("A") and text.index("c") < text.index("b") < text.index("B"):
+                sunion = make()
+                for name in order:
+                    events[name](sunion)
+                seen.add(show(sunion.release_stable(100)))
+        assert seen == {"3c 5a 5b | 10"}
+
+    def test_ties_go_by_input_then_id(self) -> None:
+        sunion = make()
+        S(sunion, 1, 0, 1, (5, "b1"), (5, "b2"))
+        S(sunion, 0, 0, 1, (5, "a1"))
+        S(sunion, 0, 0, 2, (5, "a2"))
+        B(sunion, 0, 0, 10, 2)
+        B(sunion, 1, 0, 10, 2)
+        assert show(sunion.release_stable(100)) == "5a1 5a2 5b1 5b2 | 10"
+
+    def test_an_unsorted_source_is_sorted_within_and_across_batches(self) -> None:
+        sunion = make(1, sources=True)
+        S(sunion, 0, 0, 1, (17, "late"), (4, "a"), (12, "x"))
+        S(sunion, 0, 0, 4, (3, "b"), (25, "far"))
+        B(sunion, 0, 0, 13, 5)
+        assert show(sunion.release_stable(100)) == "3b 4a | 10"
+        B(sunion, 0, 0, 31, 5)
+        assert show(sunion.release_stable(100)) == "12x 17late 25far | 30"
+
+    def test_a_bucket_stays_until_every_input_has_passed_its_end(self) -> None:
+        sunion = make()
+        S(sunion, 0, 0, 1, (4, "a"))
+        B(sunion, 0, 0, 10, 1)
+        B(sunion, 1, 0, 9, 0)
+        assert show(sunion.release_stable(100)) == "| 0"
+        assert sunion.release_stable(100) is None
+        B(sunion, 1, 0, 10, 0)
+        assert show(sunion.release_stable(100)) == "4a | 10"
+
+    def test_an_idle_hour_is_one_release(self) -> None:
+        sunion = make(1)
+        B(sunion, 0, 0, 10)
+        assert show(sunion.release_stable(100)) == "| 10"
+        B(sunion, 0, 0, 3_600_000_000)
+        assert show(sunion.release_stable(100)) == "| 3600000000"
+
+    def test_the_end_of_all_inputs_releases_everything(self) -> None:
+        sunion = make()
+        S(sunion, 0, 0, 1, (4, "a"), (999, "z"))
+        B(sunion, 0, 0, END_OF_TIME, 2)
+        B(sunion, 1, 0, END_OF_TIME, 0)
+        assert show(sunion.release_stable(100)) == f"4a 999z | {END_OF_TIME}"
+        assert sunion.release_stable(100) is None
+
+    def test_large_backlogs_come_in_bounded_slices_with_the_same_tuples(self) -> None:
+        sunion = make(1)
+        for first in range(1, 100, 3):
+            S(sunion, 0, 0, first, (first * 4, "a"), (first * 4 + 1, "b"), (first * 4 + 2, "c"))
+        B(sunion, 0, 0, 1000, 99)
+        pieces = []
+        while (piece := sunion.release_stable(10)) is not None:
+            assert len(piece) <= 10
+            pieces.append(piece)
+        times = [t for p in pieces for rows in p.merged() if rows is not None for t in rows.time.tolist()]
+        assert len(times) == 99
+        assert times == sorted(times)
+        assert sunion.stable_bytes == 0
+
+    @pytest.mark.parametrize("in_order", [True, False])
+    def test_one_large_batch_comes_in_slices_that_are_full(self, in_order: bool) -> None:
+        """What a source sends after a failure is one batch: a slice per bucket would take for ever."""
+        sunion = SUnion(inputs=[(0, in_order)], streams=1, bucket_us=D)
+        times = [4 * n for n in range(1000)] if in_order else [4 * (n ^ 3) for n in range(1000)]
+        S(sunion, 0, 0, 1, *((t, "a") for t in times))
+        B(sunion, 0, 0, 8000, 1000)
+        pieces = []
+        while (piece := sunion.release_stable(100)) is not None:
+            pieces.append(piece)
+        released = [t for p in pieces for rows in p.merged() if rows is not None for t in rows.time.tolist()]
+        assert released == sorted(times)
+        assert max(map(len, pieces)) <= 100
+        assert len(pieces) <= 12
+
+    def test_streams_of_a_unit_are_kept_apart(self) -> None:
+        sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=D)
+        S(sunion, 0, 0, 1, (4, "a"))
+        S(sunion, 1, 0, 1, (3, "b"))
+        B(sunion, 0, 0, 10, 1)
+        B(sunion, 1, 0, 10, 1)
+        piece = sunion.release_stable(100)
+        assert piece is not None
+        assert [rows.to_tuples() for rows in piece.merged() if rows is not None] == [[("a",)], [("b",)]]
+
+    def test_what_two_feeds_both_deliver_counts_once(self) -> None:
+        """U10: rows with id ≤ p are dropped."""
+        sunion = make(1)
+        S(sunion, 0, 0, 1, (1, "a"), (2, "b"))
+        S(sunion, 0, 0, 1, (1, "a"), (2, "b"), (3, "c"))
+        B(sunion, 0, 0, 10, 3)
+        assert show(sunion.release_stable(100)) == "1a 2b 3c | 10"
+
+
+class TestWaiting:
+    def start(self) -> SUnion:
+        """Trace 4 up to τ120: both inputs at B10, then in1 falls silent."""
+        sunion = make()
+        B(sunion, 0, 100, 10)
+        B(sunion, 1, 100, 10)
+        assert show(sunion.release_stable(100)) == "| 10"
+        S(sunion, 0, 105, 4, (15, "x"))
+        B(sunion, 0, 110, 20, 4)
+        S(sunion, 0, 114, 5, (24, "y"))
+        B(sunion, 0, 120, 30, 5)
+        return sunion
+
+    def test_nothing_is_due_before_alpha_x(self) -> None:
+        sunion = self.start()
+        assert due(sunion, 129, True, False) is None
+
+    def test_delay_lets_each_bucket_wait_for_itself(self) -> None:
+        sunion = self.start()
+        assert due(sunion, 130, True, False) == 20
+        sunion.taint()
+        assert show(sunion.release_tentative(20, 100)) == "15x | 20"
+        assert due(sunion, 139, True, False) is None
+        assert due(sunion, 140, True, False) == 30
+        assert show(sunion.release_tentative(30, 100)) == "24y | 30"
+
+    def test_process_releases_all_that_live_inputs_have_delivered(self) -> None:
+        sunion = self.start()
+        sunion.taint()
+        assert due(sunion, 130, True, False, wait=0) == 30
+        assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
+
+    def test_a_live_input_is_waited_for_up_to_the_hard_limit(self) -> None:
+        """T3: in1 is alive, so nothing goes at αX, but everything of that age goes at (1+α)/2·X."""
+        sunion = self.start()
+        assert due(sunion, 134, True, True) is None
+        assert due(sunion, 135, True, True) == 20
+
+    def test_masked_when_the_missing_input_comes_in_time(self) -> None:
+        """Trace 5."""
+        sunion = self.start()
+        S(sunion, 1, 125, 3, (12, "u"))
+        B(sunion, 1, 125, 30, 3)
+        assert show(sunion.release_stable(100)) == "12u 15x 24y | 30"
+        assert due(sunion, 149, True, True) is None  # the clock of [30, 40) runs from B30 at τ120
+
+    def test_the_clock_starts_at_a_boundary_at_the_start_of_the_bucket(self) -> None:
+        """Trace 18: V's clock of [10, 20) runs from B10, so it fires with its upstream, not αX later."""
+        sunion = make(1)
+        B(sunion, 0, 101, 10)
+        sunion.release_stable(100)
+        b(sunion, 0, 130, 20)
+        assert due(sunion, 130, True) is None
+        assert due(sunion, 131, True) == 20
+
+    def test_an_input_that_was_never_heard_does_not_hold_the_first_bucket_for_ever(self) -> None:
+        sunion = make()
+        S(sunion, 0, 5, 1, (12, "a"))
+        B(sunion, 0, 6, 20, 1)
+        assert due(sunion, 34, True, False) is None
+        assert due(sunion, 36, True, False) == 20
+        sunion.taint()
+        assert sunion.restart == BEFORE_TIME
+        assert show(sunion.release_tentative(20, 100)) == "12a | 20"
+
+    def test_the_end_of_one_input_does_not_start_the_clocks_of_later_buckets(self) -> None:
+        """Otherwise every bucket after it would be as old as the end, and a healthy unit tentative αX later."""
+        sunion = make()
+        B(sunion, 0, 100, 10)
+        B(sunion, 1, 100, END_OF_TIME)
+        sunion.release_stable(100)
+        B(sunion, 0, 1000, 20)
+        sunion.release_stable(100)
+        assert due(sunion, 1029, True, True) is None
+        assert due(sunion, 1030, False, True) == 30
+
+    def test_frozen_time_does_not_count(self) -> None:
+        """Trace 17: clocks move by the gap; the boundary that lay in the socket makes the bucket stable."""
+        sunion = make()
+        B(sunion, 0, 100, 10)
+        B(sunion, 1, 100, 10)
+        sunion.release_stable(100)
+        sunion.clocks.shift(290, 400)
+        assert sunion.clocks.waited(400) == 10
+        assert due(sunion, 400, True, True) is None
+        B(sunion, 0, 400, 20)
+        B(sunion, 1, 400, 20)
+        assert show(sunion.release_stable(100)) == "| 20"
+
+    def test_what_arrived_after_the_freeze_does_not_wait_for_it_once_more(self) -> None:
+        """The socket may be drained before the tick finds the gap: its clocks start now, not a gap from now."""
+        sunion = make(1)
+        B(sunion, 0, 100, 10)
+        sunion.release_stable(100)
+        S(sunion, 0, 400, 1, (22, "a"))
+        sunion.clocks.shift(290, 400)
+        assert sunion.clocks.waited(400) == 10
+        assert due(sunion, 429, False) == 20
+        assert due(sunion, 436, False) == 30
+
+
+class TestCorrecting:
+    def tentative(self) -> SUnion:
+        sunion = TestWaiting().start()
+        sunion.taint()
+        assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
+        return sunion
+
+    def test_redo_gives_the_stable_versions_from_the_checkpoint_on(self) -> None:
+        """Trace 6: F = 50; redo releases [10, 50) with in1's tuples in their places."""
+        sunion = self.tentative()
+        B(sunion, 0, 150, 50, 5)
+        S(sunion, 1, 150, 3, (12, "u"), (18, "v"))
+        B(sunion, 1, 150, 50, 4)
+        assert sunion.oldest_unstable_is_young(150, WAIT)
+        sunion.begin_redo()
+        assert show(sunion.release_redo(100)) == "12u 15x 18v 24y | 50"
+        assert sunion.release_redo(100) is None
+        sunion.finish_redo()
+        assert (sunion.next, sunion.tainted) == (50, False)
+
+    def test_the_newest_bucket_need_not_be_stable(self) -> None:
+        """Trace 7: in0 ran ahead to 60 and [50, 60) went out tentatively; it is younger than αX: redo may begin."""
+        sunion = self.tentative()
+        B(sunion, 0, 140, 60, 5)
+        sunion.release_tentative(60, 100)
+        B(sunion, 1, 150, 50, 4)
+        assert sunion.stable_end == 50
+        assert sunion.oldest_unstable_is_young(150, WAIT)
+        assert not sunion.oldest_unstable_is_young(170, WAIT)
+
+    def test_a_failure_that_is_still_on_makes_the_oldest_bucket_old(self) -> None:
+        """Trace 9: A is healed to 60, B stands at 30: [30, 40) is old, nothing to gain."""
+        sunion = make()
+        for at in (0, 1):
+            B(sunion, at, 100, 10)
+        sunion.release_stable(100)
+        B(sunion, 0, 110, 60)
+        B(sunion, 1, 111, 30)
+        assert sunion.stable_end == 30
+        assert not sunion.oldest_unstable_is_young(160, WAIT)
+
+    def test_it_stays_old_when_it_went_out_tentatively(self) -> None:
+        """R1, R7: what was released is not forgotten while it is unstable, and is due at once after a redo."""
+        sunion = self.tentative()
+        for time in (40, 50):
+            B(sunion, 0, 100 + time, time)
+            sunion.release_tentative(time, 100)
+        B(sunion, 1, 151, 30)
+        assert sunion.clocks.start(30) == 120
+        assert not sunion.oldest_unstable_is_young(151, WAIT)
+        sunion.begin_redo()
+        sunion.release_redo(100)
+        sunion.finish_redo()
+        assert due(sunion, 151, True, False) == 40
+
+    def test_fresh_and_correcting_feed_share_an_input_without_duplicates(self) -> None:
+        """Trace 10."""
+        sunion = make(1)
+        one = sunion.inputs[0]
+        one.position, one.frontier, sunion.next = 6, 20, 40
+        sunion.restart = 20
+        T(sunion, 0, 0, (41, "a"), (44, "b"), (47, "c"))
+        b(sunion, 0, 0, 50)
+        S(sunion, 0, 0, 7, (22, "o"))
+        S(sunion, 0, 0, 8, (41, "a"))
+        assert [c.rows.time.tolist() for c in one.tentative] == [[44, 47]]
+        B(sunion, 0, 0, 42, 8)
+        T(sunion, 0, 0, (41, "a"))
+        assert [c.rows.time.tolist() for c in one.tentative] == [[44, 47]]
+        assert one.t_star() == 49
+        assert show(sunion.release_tentative(50, 100)) == "41a 44b 47c | 50"
+
+    def test_an_undo_from_main_drops_everything_tentative(self) -> None:
+        sunion = make(1)
+        T(sunion, 0, 0, (4, "a"))
+        b(sunion, 0, 0, 10)
+        one = sunion.inputs[0]
+        assert one.held
+        one.undo()
+        assert not one.held
+        assert one.tentative_frontier == one.frontier
+        sunion.taint()
+        assert show(sunion.release_tentative(10, 100)) == "| 10"
+
+    def test_late_tentative_tuples_of_a_released_bucket_are_dropped_and_counted(self) -> None:
+        sunion = make(1)
+        sunion.taint()
+        sunion.release_tentative(10, 100)
+        T(sunion, 0, 0, (4, "a"), (12, "b"))
+        assert sunion.tentative_dropped == 1
+        assert show(sunion.release_tentative(20, 100)) == "12b | 20"
+
+    def test_released_tentative_tuples_are_released_again_after_a_forced_rec_done(self) -> None:
+        sunion = make(2)
+        B(sunion, 0, 0, 10)
+        B(sunion, 1, 0, 10)
+        sunion.release_stable(9)
+        sunion.taint()
+        T(sunion, 0, 0, (14, "t"), (24, "u"))
+        b(sunion, 0, 0, 30)
+        assert show(sunion.release_tentative(30, 100)) == "14t 24u | 30"
+        sunion.begin_redo()
+        B(sunion, 1, 0, 40)
+        B(sunion, 0, 0, 20)
+        assert show(sunion.release_redo(9)) == "| 20"
+        sunion.finish_redo()
+        sunion.taint()
+        assert show(sunion.release_tentative(30, 100)) == "24u | 30"
+
+
+class TestAcknowledging:
+    def test_processed_not_received(self) -> None:
+        sunion = make(1)
+        S(sunion, 0, 0, 1, (4, "a"), (12, "b"))
+        assert sunion.acknowledged() == [0]
+        B(sunion, 0, 0, 10, 2)
+        sunion.release_stable(100)
+        assert sunion.acknowledged() == [1]
+        B(sunion, 0, 0, 20, 2)
+        sunion.release_stable(100)
+        assert sunion.acknowledged() == [2]
+
+    def test_of_an_unsorted_source_the_smallest_id_still_needed_counts(self) -> None:
+        sunion = make(1, sources=True)
+        S(sunion, 0, 0, 1, (4, "a"), (12, "b"), (5, "c"), (14, "d"))
+        B(sunion, 0, 0, 10, 4)
+        sunion.release_stable(100)
+        assert sunion.acknowledged() == [1]
+
+    def test_while_tainted_everything_from_the_checkpoint_on_is_needed(self) -> None:
+        sunion = TestWaiting().start()
+        sunion.taint()
+        sunion.release_tentative(30, 100)
+        assert sunion.acknowledged() == [3, 0]
+
+    def test_an_installed_state_already_holds_what_lies_below_its_restart_point(self) -> None:
+        """B7, A3: upstream resends from the acknowledged id; tuples below the restart point are skipped."""
+        sunion = make(1, sources=True)
+        sunion.install(10, [1])
+        S(sunion, 0, 0, 2, (12, "b"), (5, "c"), (14, "d"))
+        B(sunion, 0, 0, 20, 4)
+        assert show(sunion.release_stable(100)) == "12b 14d | 20"
+
+
+def test_releasing_stable_while_tainted_is_a_fault() -> None:
+    sunion = make(1)
+    sunion.taint()
+    B(sunion, 0, 0, 10)
+    with pytest.raises(AssertionError, match="tainted"):
+        sunion.release_stable(1)
+
+
+class TestBackPressure:
+    def test_only_the_input_that_holds_the_others_back_must_be_read(self) -> None:
+        sunion = make()
+        B(sunion, 0, 0, 35)
+        B(sunion, 1, 0, 12)
+        sunion.release_stable(100)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, True]
+        B(sunion, 1, 0, 31)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # there is something to release first
+        sunion.release_stable(100)
+        assert [sunion.needs(0), sunion.needs(1)] == [True, True]  # [30, 40) needs both
+
+    def test_while_tainted_it_is_the_checkpoint_that_the_others_wait_at(self) -> None:
+        sunion = TestCorrecting().tentative()
+        assert [sunion.needs(0), sunion.needs(1)] == [False, True]
+        B(sunion, 1, 0, 20)
+        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # redo makes room
+
+    def test_tentative_tuples_that_nobody_releases_are_bounded_too(self) -> None:
+        """Under suspend they wait for their stable versions; the oldest go, counted."""
+        sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10, tentative_bytes=100)
+        for time in range(1, 40):
+            T(sunion, 0, 0, (time, "x"))
+        one = sunion.inputs[0]
+        assert one.tentative_bytes == sum(c.rows.nbytes for c in one.tentative) <= 100
+        assert sunion.tentative_dropped == 39 - len(one.tentative)
+        assert one.tentative[-1].max == 39
+        one.undo()
+        assert one.tentative_bytes == 0
+
+
+def test_old_buckets_share_a_clock_and_are_judged_as_before() -> None:
+    """B3: a failure may last for days; ages beyond the largest that is asked for are all the same."""
+
+    def make(old_us: int) -> SUnion:
+        return SUnion(inputs=[(0, False), (0, False)], streams=1, bucket_us=D, old_us=old_us)
+
+    exact, few = make(10**12), make(50)
+    for step in range(400):
+        for sunion in (exact, few):
+            B(sunion, 0, 7 * step, step * D)
+        now = 7 * step + 3
+        for age in (1, 20, 49, 50):
+            assert few.clocks.end_by_age(age, now) == exact.clocks.end_by_age(age, now)
+            assert few.oldest_unstable_is_young(now, age) == exact.oldest_unstable_is_young(now, age)
+            assert (few.clocks.waited(now) >= age) == (exact.clocks.waited(now) >= age)
+    assert len(exact.clocks) > 300
+    assert len(few.clocks) < 12
+    assert due(few, now, True, True) == due(exact, now, True, True)

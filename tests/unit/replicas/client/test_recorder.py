@@ -1,0 +1,176 @@
+"""A recording holds what was received, survives a crash, and goes on after it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import PurePosixPath
+
+import pytest
+
+from replicas.client.recorder import Recorder, read_recording, recorded_stable
+from replicas.comparison import compare
+from replicas.simulation.disk import SimDisk
+from spe.errors import LogCorrupt, LogError, LogFull
+from spe.log.recording import channel_folder, client_folder
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME
+from tests.support.streams import PAYLOAD, parse, show
+
+FOLDER = client_folder("dashboard")
+ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
+
+
+def record(storage: SimDisk, *texts: str, segment_bytes: int = 1 << 20, start: int = 1_000) -> Recorder:
+    """Records elements of channel ONE, one microsecond apart."""
+    recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD}, segment_bytes=segment_bytes)
+    elements = parse(" ".join(texts), position=recorder.position(ONE)[0])
+    for at, element in enumerate(elements):
+        recorder.write(Change(ONE, element, start + at))
+    return recorder
+
+
+def replay(storage: SimDisk, channel: Channel = ONE, schema: Schema = PAYLOAD) -> list[Change]:
+    return list(read_recording(storage, channel_folder(FOLDER, channel), schema))
+
+
+def text(storage: SimDisk) -> str:
+    return show(change.element for change in replay(storage))
+
+
+def segments(storage: SimDisk) -> list[PurePosixPath]:
+    return sorted(p for p in storage.files if p.suffix == ".seg")
+
+
+def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
+    storage = SimDisk()
+    story = "S1/5a S2/6b B10(2) T/12c b20 U(2) S3/12d B20(3) R+"
+    record(storage, story)
+    assert text(storage) == story
+    assert [(c.channel, c.arrived_us) for c in replay(storage)] == [(ONE, 1_000 + at) for at in range(8)]
+    assert replay(storage, TWO) == []
+
+
+def test_a_recording_is_readable_while_it_is_written() -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a")
+    assert text(storage) == "S1/5a"
+    recorder.write(Change(ONE, parse("B10(1)")[0], 7))
+    assert text(storage) == "S1/5a B10(1)"
+
+
+def test_a_recording_goes_over_many_segments() -> None:
+    storage = SimDisk()
+    story = " | ".join(f"S{i}/{i}x" for i in range(1, 40))
+    record(storage, story, segment_bytes=300)
+    assert len(segments(storage)) > 5
+    assert text(storage).split() == story.replace(" |", "").split()
+
+
+def test_a_second_session_goes_on_where_the_first_ended() -> None:
+    storage = SimDisk()
+    first = record(storage, "S1/5a B10(1)")
+    first.close()
+    storage = storage.restarted()
+    second = record(storage, "S2/12b B20(2)", start=5_000)
+    assert text(storage) == "S1/5a B10(1) S2/12b B20(2)"
+    assert second.position(ONE) == (2, 20)
+    assert second.position(TWO) == (0, BEFORE_TIME)
+
+
+def test_position_and_frontier_are_found_again_over_segments() -> None:
+    storage = SimDisk()
+    record(storage, "S1/5a B10(1) | " + " | ".join(f"T/{i}x" for i in range(12, 40)), segment_bytes=200)
+    storage = storage.restarted()
+    again = Recorder(storage, FOLDER, {ONE: PAYLOAD})
+    assert again.position(ONE) == (1, 10)
+
+
+def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> None:
+    """Who held them is gone; an undo is recorded so that a reader never has stable tuples after tentative ones."""
+    storage = SimDisk()
+    record(storage, "S1/5a B10(1) T/12b b20")
+    storage = storage.restarted()
+    record(storage, "S2/12c", start=9_000)
+    assert text(storage) == "S1/5a B10(1) T/12b b20 U(1) S2/12c"
+    assert [c.arrived_us for c in replay(storage)] == [1_000, 1_001, 1_002, 1_003, 1_003, 9_000]
+    storage = storage.restarted()
+    Recorder(storage, FOLDER, {ONE: PAYLOAD})
+    assert text(storage) == "S1/5a B10(1) T/12b b20 U(1) S2/12c"
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_torn_end_loses_the_torn_record_only(cut: int) -> None:
+    """Cut anywhere inside the last record; read, then go on."""
+    storage = SimDisk()
+    record(storage, "S1/5a B10(1) S2/12b")
+    (path,) = segments(storage)
+    whole = storage.read(path)
+    storage = storage.with_file(path, whole[:-cut])
+    assert text(storage) == "S1/5a B10(1)"
+    record(storage, "S2/12b B20(2)")
+    assert text(storage) == "S1/5a B10(1) S2/12b B20(2)"
+
+
+def test_a_torn_header_of_a_segment_that_had_just_begun_is_passed_over() -> None:
+    storage = SimDisk()
+    record(storage, "S1/5a")
+    (path,) = segments(storage)
+    storage = storage.with_file(path, storage.read(path)[:9])
+    assert text(storage) == ""
+    record(storage, "S1/5a B10(1)")
+    assert text(storage) == "S1/5a B10(1)"
+
+
+def test_damage_inside_a_session_is_reported_with_its_place() -> None:
+    storage = SimDisk()
+    record(storage, " | ".join(f"S{i}/{i}x" for i in range(1, 20)), segment_bytes=300)
+    path = segments(storage)[1]
+    data = bytearray(storage.read(path))
+    data[100] ^= 1
+    storage = storage.with_file(path, bytes(data))
+    with pytest.raises(LogCorrupt, match=rf"begins with record \d+, not \d+; {path.name} at offset \d+: the checksum"):
+        replay(storage)
+
+
+def test_a_recording_of_another_schema_is_refused() -> None:
+    storage = SimDisk()
+    record(storage, "S1/5a")
+    with pytest.raises(LogCorrupt, match=r"clients/dashboard/out\.0: record 1 is no change of this schema"):
+        replay(storage, schema=Schema.of(n="int64", m="int64"))
+
+
+def test_two_recorders_of_one_client_are_one_too_many() -> None:
+    storage = SimDisk()
+    record(storage, "S1/5a")
+    with pytest.raises(LogError, match="is held by another process"):
+        Recorder(storage, FOLDER, {ONE: PAYLOAD})
+
+
+def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a")
+    storage.space_left = 20
+    with pytest.raises(LogFull, match=rf"record 2.*{errno.ENOSPC}|record 2.*No space"):
+        recorder.write(Change(ONE, parse("B10(1)")[0], 7))
+    assert text(storage) == "S1/5a"
+    storage.space_left = None
+    recorder.write(Change(ONE, parse("B10(1)")[0], 8))
+    assert text(storage) == "S1/5a B10(1)"
+
+
+def test_the_stable_tuples_of_a_recording_can_be_compared_repeats_and_all() -> None:
+    storage = SimDisk()
+    record(storage, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
+    stable = recorded_stable(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD})
+    ids, rows = stable[ONE]
+    assert ids.tolist() == [1, 2, 3]
+    assert [v[0] for v in rows.to_tuples()] == ["a", "b", "d"]
+    assert len(stable[TWO][1]) == 0
+    storage = storage.restarted()
+    recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD})
+    recorder.write(Change(ONE, parse("S3/12d")[0], 9))
+    again = recorded_stable(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD})
+    assert [str(d) for d in compare(again, stable)] == ["out/0: 1 repeated; first id 3 was received more than once"]

@@ -1,0 +1,140 @@
+"""Delay, gaps and counts of a client; Delay_new as DPC defines it (under "Design goals")."""
+
+from __future__ import annotations
+
+from replicas.client.statistics import ChannelStats, ClientStats
+from spe.plan.delays import ReplayEpoch
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.stream.times import BEFORE_TIME
+from tests.support.streams import parse
+
+CHANNEL = Channel(StreamId("out"), 0)
+LIVE = ReplayEpoch()
+
+
+def feed(stats: ChannelStats, *arrivals: tuple[int, str]) -> ChannelStats:
+    """Elements of a text, all arriving at one wall time; texts in order of arrival."""
+    for now, text in arrivals:
+        for element in parse(text, position=stats.position):
+            stats.apply(Change(CHANNEL, element, now))
+    return stats
+
+
+def test_counts_follow_the_stream() -> None:
+    stats = feed(ChannelStats(CHANNEL), (100, "S1/5a S2/6b B10(2) T/12c T/13d b20"))
+    assert (stats.stable_count, stats.tentative_count, stats.tentative_held, stats.undone_count) == (2, 2, 2, 0)
+    feed(stats, (200, "U(2) S3/12c S4/13d B20(4) R+"))
+    assert (stats.stable_count, stats.tentative_count, stats.tentative_held, stats.undone_count) == (4, 2, 0, 2)
+    assert (stats.position, stats.frontier, stats.ended) == (4, 20, False)
+    assert feed(stats, (300, "Binf(4)")).ended
+
+
+def test_delay_is_receipt_minus_creation_of_the_tuple_that_waited_longest() -> None:
+    stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (100, "S1/40a S2/70b"))
+    assert (stats.delay_us, stats.delay_max_us) == (60, 60)
+    feed(stats, (110, "S3/90c"))
+    assert (stats.delay_us, stats.delay_max_us) == (20, 60)
+
+
+def test_creation_follows_the_speed_of_the_replay() -> None:
+    epoch = ReplayEpoch(event_start_us=1_000, wall_start_us=50_000, speed=10.0)
+    assert epoch.created_us(1_000) == 50_000
+    assert epoch.created_us(2_000) == 50_100
+    assert feed(ChannelStats(CHANNEL, epoch=epoch), (50_250, "S1/2000a")).delay_max_us == 150
+
+
+def test_without_an_epoch_there_is_no_delay() -> None:
+    assert feed(ChannelStats(CHANNEL), (100, "S1/40a")).to_status()["delay_max_us"] is None
+
+
+def test_corrections_of_what_was_received_tentatively_are_not_new() -> None:
+    stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (50, "B10(0) T/40a b45"), (900, "U(0) S1/40a"))
+    assert stats.delay_max_us == 10
+
+
+def test_tuples_of_a_failed_stream_in_a_time_already_answered_for_are_not_new() -> None:
+    """The tentative run went to boundary 45 without the tuple at 42, which comes with the corrections."""
+    stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (50, "T/40a b45"), (900, "U(0) S1/40a S2/42b B45(2)"))
+    assert stats.delay_max_us == 10
+
+
+def test_new_tuples_in_the_same_batch_as_corrections_count() -> None:
+    stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (50, "T/40a b45"), (900, "U(0) S1/40a S2/800b"))
+    assert (stats.delay_us, stats.delay_max_us) == (100, 100)
+
+
+def test_the_first_x_can_be_left_out() -> None:
+    stats = ChannelStats(CHANNEL, epoch=LIVE, skip_us=1_000)
+    feed(stats, (5_000, "S1/100a"), (5_900, "S2/5700b"))
+    assert stats.delay_max_us is None
+    feed(stats, (6_100, "S3/6000c"))
+    assert stats.delay_max_us == 100
+
+
+def test_a_gap_is_counted_from_the_end_of_what_is_left_out() -> None:
+    stats = ChannelStats(CHANNEL, skip_us=1_000)
+    feed(stats, (5_000, "S1/1a"), (6_300, "S2/2b"))
+    assert stats.gap_max_us == 300
+
+
+def test_tentative_output_ends_a_gap_but_not_a_stable_one() -> None:
+    stats = feed(ChannelStats(CHANNEL), (100, "S1/1a B10(1)"), (150, "T/12b b20"), (400, "b30"), (480, "U(1) S2/12c"))
+    assert stats.gap_max_us == 250
+    assert stats.stable_gap_max_us == 380
+
+
+def test_a_silence_that_lasts_counts_when_the_time_is_told() -> None:
+    stats = feed(ChannelStats(CHANNEL), (100, "S1/1a B10(1)"))
+    assert stats.to_status()["gap_max_us"] == 0
+    assert stats.to_status(now_us=900)["gap_max_us"] == 800
+    assert stats.to_status(now_us=900)["stable_gap_max_us"] == 800
+    assert stats.gap_max_us == 0
+
+
+def test_after_the_end_silence_is_no_gap() -> None:
+    stats = feed(ChannelStats(CHANNEL), (100, "S1/1a Binf(1)"))
+    assert stats.to_status(now_us=10**9)["gap_max_us"] == 0
+
+
+def test_the_status_of_a_client_has_all_figures_of_every_channel() -> None:
+    other = Channel(StreamId("out"), 1)
+    stats = ClientStats([CHANNEL, other], epoch=LIVE)
+    stats.switched(CHANNEL, 3)
+    for element in parse("S1/40a B50(1) T/60b"):
+        stats.apply(Change(CHANNEL, element, 100))
+    assert stats.to_status() == [
+        {
+            "channel": "out/0",
+            "stable": 1,
+            "tentative": 1,
+            "undone": 0,
+            "switches": 3,
+            "position": 1,
+            "frontier": 50,
+            "held": True,
+            "delay_us": 40,
+            "delay_max_us": 60,
+            "gap_max_us": 0,
+            "stable_gap_max_us": 0,
+            "last_arrival_us": 100,
+            "ended": False,
+        },
+        {
+            "channel": "out/1",
+            "stable": 0,
+            "tentative": 0,
+            "undone": 0,
+            "switches": 0,
+            "position": 0,
+            "frontier": BEFORE_TIME,
+            "held": False,
+            "delay_us": None,
+            "delay_max_us": None,
+            "gap_max_us": 0,
+            "stable_gap_max_us": 0,
+            "last_arrival_us": None,
+            "ended": False,
+        },
+    ]

@@ -1,0 +1,196 @@
+"""What a client makes of what it receives: F7, B4 and P4 of docs/rules.md, and the views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replicas.client.view import ClientPort, CurrentView, StableView
+from spe.errors import RemoteProtocolError
+from spe.plan.plan import Plan, Source, Unit
+from spe.query.query import Query
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId, UnitId
+from spe.stream.times import BEFORE_TIME
+from tests.support.streams import PAYLOAD, parse, show
+
+OUT = StreamId("out")
+CHANNEL = Channel(OUT, 0)
+
+
+class Received:
+    """A port, and the text of what it passed on."""
+
+    def __init__(self) -> None:
+        self.elements: list[Element] = []
+        self.port = ClientPort(CHANNEL, lambda _channel, element: self.elements.append(element))
+
+    def feed(self, text: str) -> str:
+        """Sends the elements of a text; returns what was passed on."""
+        self.elements.clear()
+        port = self.port
+        for element in parse(text, position=port.position):
+            if isinstance(element, Batch) and element.kind is Kind.STABLE:
+                port.add_stable(element, 0)
+            elif isinstance(element, Batch):
+                port.add_tentative(element, 0)
+            elif isinstance(element, Boundary):
+                port.add_boundary(element, 0)
+            elif isinstance(element, Undo):
+                port.undo()
+            else:
+                port.rec_done(element)
+        return show(self.elements)
+
+
+def test_what_is_new_is_passed_on_as_it_is() -> None:
+    assert Received().feed("S1/5a S2/7b B10(2) T/12c b20 U(2) S3/12d B20(3) R+") == (
+        "S1/5a S2/7b B10(2) T/12c b20 U(2) S3/12d B20(3) R+"
+    )
+
+
+def test_stable_tuples_that_a_second_producer_repeats_are_dropped_by_id() -> None:
+    client = Received()
+    client.feed("S1/5a S2/7b B10(2)")
+    client.port.add_stable(parse("S1/5a S2/7b S3/8c")[0], 0)  # type: ignore[arg-type]
+    assert show(client.elements) == "S1/5a S2/7b B10(2) S3/8c"
+    assert client.port.position == 3
+    assert client.port.stable_count == 3
+
+
+def test_a_boundary_that_says_nothing_new_is_not_passed_on_but_covers_its_ids() -> None:
+    client = Received()
+    client.feed("S1/5a B10(1)")
+    assert client.feed("B10(4)") == ""
+    assert client.port.position == 4
+
+
+def test_switching_between_tentative_producers_brings_no_duplicate() -> None:
+    """Trace 11: r1 dies after T/24 T/31 b40; r2 repeats them before it goes on."""
+    client = Received()
+    client.feed("S1/19z B20(1) T/24a T/31b b40")
+    client.port.main_changed()
+    assert client.port.t_star() == 39
+    assert client.feed("T/24a T/31b T/45c b50") == "T/45c b50"
+    assert client.port.tentative_count == 3
+
+
+def test_tentative_tuples_below_what_is_stable_are_dropped() -> None:
+    client = Received()
+    client.feed("S1/19z B20(1)")
+    assert client.feed("T/18a T/19b T/20c b30") == "T/20c b30"
+
+
+def test_an_undo_is_made_at_our_own_position_and_only_when_tuples_are_held() -> None:
+    client = Received()
+    client.feed("S1/5a B10(1)")
+    assert client.feed("b20 U(1)") == "b20"
+    assert client.feed("T/25a b30") == "T/25a b30"
+    assert client.port.held
+    assert client.feed("U(1)") == "U(1)"
+    assert not client.port.held
+
+
+def test_after_an_undo_the_same_times_may_be_tentative_again() -> None:
+    client = Received()
+    client.feed("B10(0) T/15a b20")
+    client.port.main_changed()
+    assert client.feed("U(0) T/15b b20") == "U(0) T/15b b20"
+
+
+def test_a_stable_tuple_while_tentative_ones_live_breaks_p4() -> None:
+    client = Received()
+    client.feed("S1/5a T/12b")
+    with pytest.raises(RemoteProtocolError, match=r"out/0: stable tuples while tentative ones are live"):
+        client.feed("S2/12c")
+
+
+def test_subscribing_again_names_everything_that_was_seen() -> None:
+    client = Received()
+    assert client.port.t_star() == BEFORE_TIME
+    client.feed("S1/5a")
+    assert client.port.t_star() == 5
+    client.feed("B10(1)")
+    assert client.port.t_star() == 9
+    client.feed("T/12b b30")
+    assert client.port.t_star() == 29
+
+
+# --- views ---
+
+
+def _plan(partitions: int) -> Plan:
+    unit = Unit(UnitId("u"), "u", (), (), (OUT,), partitions)
+    return Plan("test", Query({}, (), (OUT,)), 10, (unit,), {}, {}, {}, {})
+
+
+def _changes(partition: int, text: str) -> list[Change]:
+    return [Change(Channel(OUT, partition), element, 0) for element in parse(text)]
+
+
+def _text(view: StableView, changes: list[Change]) -> list[str]:
+    """``time payload`` of each row as it becomes final."""
+    out = []
+    for change in changes:
+        rows = view.apply(change)
+        if rows is not None:
+            out += [f"{t} {v[0]}" for t, v in zip(rows.time.tolist(), rows.to_tuples(), strict=True)]
+    return out
+
+
+def test_the_stable_view_merges_partitions_by_time_then_partition_then_id() -> None:
+    """A row is final in the merged order only when every partition has passed it."""
+    view = StableView(_plan(2), OUT)
+    assert _text(view, _changes(1, "S1/5x S2/7y B10(2)")) == []
+    assert _text(view, _changes(0, "S1/5a S2/6b S3/12c B8(3)")) == ["5 a", "5 x", "6 b", "7 y"]
+    assert _text(view, _changes(1, "S3/12z Binf(3)")) == []
+    assert _text(view, _changes(0, "Binf(3)")) == ["12 c", "12 z"]
+
+
+def test_the_stable_view_takes_no_notice_of_what_is_tentative() -> None:
+    view = StableView(_plan(1), OUT)
+    assert _text(view, _changes(0, "S1/5a B10(1) T/12b b20 U(1) R+ S2/12c B20(2)")) == ["5 a", "12 c"]
+
+
+def test_the_stable_view_of_a_source_puts_its_tuples_into_time_order() -> None:
+    source = Source(OUT, PAYLOAD, "", 10, 10, None, None, {}, {}, "skip")
+    plan = replace(_plan(1), units=(), sources={OUT: source})
+    assert _text(StableView(plan, OUT), _changes(0, "S1/7a S2/5b B10(2)")) == ["5 b", "7 a"]
+
+
+def _current(view: CurrentView) -> str:
+    rows, tentative = view.rows(OUT)
+    if rows is None:
+        return ""
+    cells = zip(tentative.tolist(), rows.time.tolist(), rows.to_tuples(), strict=True)
+    return " ".join(f"{'T' if t else 'S'}/{time}{v[0]}" for t, time, v in cells)
+
+
+def test_the_current_view_is_the_stable_tuples_and_the_tentative_ones_until_they_are_undone() -> None:
+    view = CurrentView()
+    assert _current(view) == ""
+    for change in _changes(0, "S1/5a B10(1) T/12b") + _changes(1, "S1/11x"):
+        view.apply(change)
+    assert _current(view) == "S/5a S/11x T/12b"
+    for change in _changes(0, "U(1) S2/12c"):
+        view.apply(change)
+    assert _current(view) == "S/5a S/11x S/12c"
+
+
+def test_the_current_view_keeps_the_newest_stable_tuples_only() -> None:
+    view = CurrentView(keep=2)
+    for text in ("S1/1a S2/2b", "S3/3c", "S4/4d"):
+        for change in _changes(0, text):
+            view.apply(change)
+    assert _current(view) == "S/3c S/4d"
+
+
+def test_a_rec_done_changes_no_view() -> None:
+    view = CurrentView()
+    for change in _changes(0, "S1/5a T/7b R+"):
+        view.apply(change)
+    assert isinstance(parse("R+")[0], RecDone)
+    assert _current(view) == "S/5a T/7b"

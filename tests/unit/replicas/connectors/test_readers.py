@@ -1,0 +1,500 @@
+"""Readers: rows in columns, in order of arrival; what cannot be understood is named with its line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicas.connectors import KINDS, Chunk, Live, Malformed, Replay, open_reader
+from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
+from spe.errors import SpeError
+from spe.plan.generators import GENERATORS, generator_schema
+from spe.plan.plan import Source
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import SECOND, parse_timestamp
+from spe.wire.codec import ElementEncoder
+from tests.support.source_env import source_env
+
+TRADES = Schema.of(ts="timestamp!", key="string", price="float64", qty="int64", sold="bool")
+
+
+def source(reader: Mapping[str, Any], schema: Schema = TRADES, time: str | None = "ts") -> Source:
+    return Source(
+        stream=StreamId("trades"),
+        schema=schema,
+        address="localhost:0",
+        boundary_us=10,
+        disorder_us=0,
+        ahead_us=None,
+        time=time,
+        reader=reader,
+        replay={"max": True},
+        on_malformed="skip",
+    )
+
+
+def replay(reader: Mapping[str, Any], schema: Schema = TRADES, time: str | None = "ts") -> Replay:
+    made = open_reader(source(reader, schema, time))
+    assert isinstance(made, Replay)
+    return made
+
+
+def tuples(chunks: list[Chunk]) -> list[tuple[Any, ...]]:
+    out: list[tuple[Any, ...]] = []
+    for chunk in chunks:
+        time = np.zeros(len(chunk), np.int64)
+        out += Rows(time, time, chunk.columns).to_tuples()
+    return out
+
+
+def malformed(chunks: list[Chunk]) -> list[tuple[int, str]]:
+    return [(row.line, row.reason) for chunk in chunks for row in chunk.malformed]
+
+
+def written(folder: Path, text: str | bytes, name: str = "in.csv") -> str:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+# -- CSV --------------------------------------------------------------------------------------------------------
+
+
+def test_csv_is_read_by_its_header_in_any_column_order(tmp_path: Path) -> None:
+    path = written(tmp_path, "qty,sold,ts,key,price,more\n3,true,2020-01-01T00:00:01Z,a,1.5,x\n4,f,2020-01-01,b,-0,y\n")
+    chunks = list(replay({"kind": "csv", "path": path}).chunks(0))
+    first = parse_timestamp("2020-01-01")
+    assert tuples(chunks) == [(first + SECOND, "a", 1.5, 3, True), (first, "b", 0.0, 4, False)]
+    events = chunks[0].events
+    assert events is not None
+    assert events.tolist() == [first + SECOND, first]
+    assert not np.signbit(chunks[0].columns[2].values).any()
+
+
+def test_csv_options_name_columns_delimiter_null_and_unit(tmp_path: Path) -> None:
+    path = written(tmp_path, "t;k;p;q;s\n1.5;NA;NA;NA;NA\n2;';';1;2;0\n")
+    options = {
+        "kind": "csv",
+        "path": path,
+        "delimiter": ";",
+        "quote": "'",
+        "null": "NA",
+        "timestamps": "s",
+        "columns": {"ts": "t", "key": "k", "price": "p", "qty": "q", "sold": "s"},
+    }
+    assert tuples(list(replay(options).chunks(0))) == [
+        (1_500_000, None, None, None, None),
+        (2_000_000, ";", 1.0, 2, False),
+    ]
+
+
+def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
+    """As in a file of another kind: the csv module takes no field of more than 128 KiB."""
+    path = written(tmp_path, "x" * 200_000 + "\n")
+    with pytest.raises(SpeError, match=":1: the header is no CSV: field larger than"):
+        list(replay({"kind": "csv", "path": path}).chunks(0))
+
+
+def test_csv_without_a_header_goes_by_number(tmp_path: Path) -> None:
+    path = written(tmp_path, "x,5,a\nx,6,b\n")
+    options = {"kind": "csv", "path": path, "header": False, "timestamps": "us", "columns": {"ts": 1, "key": 2}}
+    assert tuples(list(replay(options, Schema.of(ts="timestamp!", key="string")).chunks(0))) == [(5, "a"), (6, "b")]
+
+
+def test_malformed_csv_rows_are_kept_aside_with_line_and_reason(tmp_path: Path) -> None:
+    lines = [
+        "ts,key,price,qty,sold",
+        "1,good,1,1,1",
+        "2,few,1",
+        "x,bad time,1,1,1",
+        "4,bad int,1,1.5,1",
+        "5,too large,1,9223372036854775808,1",
+        ",no time,1,1,1",
+        "7,underscore,1_0,1,1",
+        "8,bad bool,1,1,maybe",
+        '9,"bro"ken,1,1,1',
+        "10,good,,,",
+    ]
+    path = written(tmp_path, "\n".join(lines).encode() + b"\n11,\xff,1,1,1\n\n12,good,1,1,1\n")
+    chunks = list(replay({"kind": "csv", "path": path, "timestamps": "us"}).chunks(0))
+    assert [row[:2] for row in tuples(chunks)] == [(1, "good"), (10, "good"), (12, "good")]
+    assert malformed(chunks) == [
+        (3, "expected 5 cells, got 3"),
+        (4, "ts: expected a number of us since the epoch, got 'x'"),
+        (5, "qty: expected int64, got '1.5'"),
+        (6, "qty: expected int64, got '9223372036854775808'"),
+        (7, "ts: null, but the attribute is not nullable"),
+        (8, "price: expected float64, got '1_0'"),
+        (9, "sold: expected bool, got 'maybe'"),
+        (10, "no CSV: ',' expected after '\"'"),
+        (12, "key: not UTF-8"),
+    ]
+    assert chunks[0].malformed[0] == Malformed(3, "expected 5 cells, got 3", "2,few,1")
+
+
+def test_a_null_event_time_is_malformed_even_where_the_attribute_is_nullable(tmp_path: Path) -> None:
+    path = written(tmp_path, 'ts\n1\n""\n3\n')
+    chunks = list(replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="timestamp")).chunks(0))
+    assert tuples(chunks) == [(1,), (3,)]
+    assert malformed(chunks) == [(3, "no event time")]
+
+
+@pytest.mark.parametrize("bad", ["garbage", '{"ts": null, "v": 1}', '{"ts": 3, "v": null}', '{"v": 2}'])
+def test_a_row_that_is_left_out_leaves_no_trace_in_columns_that_are_never_null(tmp_path: Path, bad: str) -> None:
+    """Otherwise the batch could not be sent: the wire refuses a mask for an attribute that is not nullable."""
+    schema = Schema.of(ts="timestamp!", v="int64!", s="string!")
+    lines = ['{"ts": 1, "v": 1, "s": "a"}', bad, '{"ts": 2, "v": 2, "s": "b"}']
+    path = written(tmp_path, "\n".join(lines) + "\n", "in.jsonl")
+    (chunk,) = replay({"kind": "jsonl", "path": path, "timestamps": "us"}, schema).chunks(0)
+    assert [m.line for m in chunk.malformed] == [2]
+    assert all(column.valid is None for column in chunk.columns)
+    time = np.zeros(len(chunk), np.int64)
+    sent = ElementEncoder(schema).encode_many([Batch(Kind.STABLE, 0, 2, None, Rows(time, time, chunk.columns))])
+    assert sent
+
+
+def test_how_much_of_the_input_is_consumed_counts_malformed_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, "ts\nx\n1\ny\n2\nz\n")
+    (chunk,) = replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="timestamp!")).chunks(0)
+    assert [chunk.consumed(n) for n in range(len(chunk) + 1)] == [1, 3, 5]
+
+
+def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SpeError, match=r"nowhere\.csv: cannot be read: No such file"):
+        list(replay({"kind": "csv", "path": str(tmp_path / "nowhere.csv")}).chunks(0))
+    path = written(tmp_path, "ts,price\n")
+    with pytest.raises(SpeError, match=r"in\.csv: no column key, qty, sold; the header has: ts, price"):
+        list(replay({"kind": "csv", "path": path}).chunks(0))
+    with pytest.raises(SpeError, match="needs the option 'path'"):
+        replay({"kind": "csv"})
+    with pytest.raises(SpeError, match="expected a reader kind of generator, csv"):
+        replay({"kind": "avro"})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_file_is_read_on_from_any_row(tmp_path: Path, kind: str) -> None:
+    schema = Schema.of(ts="timestamp!")
+    n = 20_000
+    path = str(tmp_path / "rows")
+    if kind == "csv":
+        written(tmp_path, "ts\n" + "".join(f"{i}\n" for i in range(n)), "rows")
+    elif kind == "jsonl":
+        written(tmp_path, "".join(f'{{"ts": {i}}}\n' for i in range(n)), "rows")
+    else:
+        array = pyarrow.array(range(n), pyarrow.timestamp("us"))
+        pyarrow.parquet.write_table(pyarrow.table({"ts": array}), path, row_group_size=7_000)
+    for skip in (0, 1, 8_191, 8_192, 8_193, n - 1, n):
+        chunks = list(replay({"kind": kind, "path": path, "timestamps": "us"}, schema).chunks(skip))
+        assert [row[0] for row in tuples(chunks)] == list(range(skip, n))
+        assert [c.first for c in chunks[:1]] == ([skip] if skip < n else [])
+
+
+# -- JSON lines -------------------------------------------------------------------------------------------------
+
+
+def test_json_lines_take_typed_values_and_missing_keys_are_null(tmp_path: Path) -> None:
+    lines = [
+        '{"ts": "1970-01-01T00:00:01", "key": "a", "price": 1, "qty": 2, "sold": true, "other": []}',
+        '{"ts": 3, "name": "ignored"}',
+    ]
+    chunks = list(replay({"kind": "jsonl", "path": written(tmp_path, "\n".join(lines))}).chunks(0))
+    assert tuples(chunks) == [(SECOND, "a", 1.0, 2, True), (3, None, None, None, None)]
+
+
+def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path) -> None:
+    lines = [
+        '{"ts": 1}',
+        "{",
+        "[1]",
+        '{"ts": true}',
+        '{"ts": 5, "qty": 1.5}',
+        '{"ts": 6, "qty": 99999999999999999999}',
+        '{"ts": 7, "key": 7}',
+        '{"ts": 8, "key": "\\ud800"}',
+        "{}",
+        '{"ts": "yesterday"}',
+        "",
+        '{"ts": 12, "sold": false}',
+    ]
+    chunks = list(replay({"kind": "jsonl", "path": written(tmp_path, "\n".join(lines))}).chunks(0))
+    assert [row[0] for row in tuples(chunks)] == [1, 12]
+    found = malformed(chunks)
+    assert [line for line, _ in found] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    reasons = [reason for _, reason in found]
+    assert reasons[0].startswith("no JSON: ")
+    assert reasons[1:] == [
+        "expected a JSON object, got list",
+        "ts: expected timestamp, got 'True'",
+        "qty: expected int64, got '1.5'",
+        "qty: 99999999999999999999 is beyond 64 bits",
+        "key: expected string, got '7'",
+        "key: not UTF-8",
+        "ts: null, but the attribute is not nullable",
+        "ts: expected a timestamp, got 'yesterday'",
+    ]
+
+
+# -- Parquet ----------------------------------------------------------------------------------------------------
+
+
+def parquet(folder: Path, **columns: Any) -> str:
+    path = str(folder / "in.parquet")
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def test_parquet_types_are_widened_and_nulls_stay_null(tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path,
+        at=pyarrow.array([1, 2, 3], pyarrow.timestamp("ms")),
+        key=["a", None, "a"],
+        price=pyarrow.array([1.5, None, -0.0], pyarrow.float32()),
+        qty=pyarrow.array([None, 7, 8], pyarrow.int32()),
+        sold=[True, None, False],
+    )
+    chunks = list(replay({"kind": "parquet", "path": path, "columns": {"ts": "at"}}).chunks(0))
+    assert tuples(chunks) == [(1000, "a", 1.5, None, True), (2000, None, None, 7, None), (3000, "a", 0.0, 8, False)]
+    assert [c.values.dtype for c in chunks[0].columns] == [a.type.dtype for a in TRADES]
+
+
+def test_parquet_dictionary_columns_and_sliced_timestamps_are_read(tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path,
+        ts=pyarrow.array([1_500, -500, 2_999], pyarrow.timestamp("ns")),
+        key=pyarrow.array(["x", None, "y"]).dictionary_encode(),
+    )
+    chunks = list(replay({"kind": "parquet", "path": path}, Schema.of(ts="timestamp!", key="string")).chunks(0))
+    assert tuples(chunks) == [(1, "x"), (-1, None), (2, "y")]
+
+
+def test_parquet_rows_come_in_file_order_or_sorted_by_a_column(tmp_path: Path) -> None:
+    path = parquet(tmp_path, ts=pyarrow.array([1, 2, 3], pyarrow.timestamp("us")), arrival_seq=[2, 0, 1])
+    schema = Schema.of(ts="timestamp!")
+    options = {"kind": "parquet", "path": path}
+    assert tuples(list(replay(options, schema).chunks(0))) == [(1,), (2,), (3,)]
+    assert tuples(list(replay({**options, "sort": "arrival_seq"}, schema).chunks(0))) == [(2,), (3,), (1,)]
+
+
+def test_parquet_rows_with_a_forbidden_null_are_malformed(tmp_path: Path) -> None:
+    path = parquet(tmp_path, ts=pyarrow.array([1, None, 3], pyarrow.timestamp("us")))
+    chunks = list(replay({"kind": "parquet", "path": path}, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == [(1,), (3,)]
+    assert malformed(chunks) == [(2, "ts: null, but the attribute is not nullable")]
+
+
+def test_parquet_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    schema = Schema.of(ts="timestamp!")
+    path = parquet(tmp_path, ts=["text"])
+    with pytest.raises(SpeError, match="column ts is string; timestamp was expected"):
+        list(replay({"kind": "parquet", "path": path}, schema).chunks(0))
+    with pytest.raises(SpeError, match="no column seq; the file has: ts"):
+        list(replay({"kind": "parquet", "path": path, "sort": "seq"}, schema).chunks(0))
+    with pytest.raises(SpeError, match="cannot be read"):
+        list(replay({"kind": "parquet", "path": str(tmp_path / "nowhere")}, schema).chunks(0))
+    with pytest.raises(SpeError, match="cannot be read"):
+        list(replay({"kind": "parquet", "path": written(tmp_path, "no parquet")}, schema).chunks(0))
+
+
+def test_without_arrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SpeError, match=r"pip install 'tentative-spe\[parquet\]'"):
+        list(replay({"kind": "parquet", "path": str(tmp_path)}, Schema.of(ts="timestamp!")).chunks(0))
+
+
+# -- generators -------------------------------------------------------------------------------------------------
+
+
+def generated(name: str, skip: int = 0, **options: Any) -> list[tuple[Any, ...]]:
+    reader = {"kind": "generator", "generator": name, "start": "2020-01-01", "count": 3000, **options}
+    return tuples(list(replay(reader, schema_of(name)).chunks(skip)))
+
+
+def schema_of(name: str) -> Schema:
+    schema = GENERATORS[name].schema
+    return TRADES if schema is None else schema
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_makes_its_schema_and_depends_on_the_seed_only(name: str) -> None:
+    schema = schema_of(name)
+    chunks = list(replay({"kind": "generator", "generator": name, "start": 0, "count": 50}, schema).chunks(0))
+    for attribute, column in zip(schema, chunks[0].columns, strict=True):
+        assert column.values.dtype == attribute.type.dtype
+        assert attribute.nullable or column.valid is None
+    assert generated(name, seed=7) == generated(name, seed=7)
+    assert generated(name, seed=7) != generated(name, seed=8)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_any_row_can_be_made_without_those_before_it(name: str) -> None:
+    whole = generated(name, seed=1, disorder="10ms", rate=700)
+    for skip in (1, 699, 700, 2999):
+        assert generated(name, skip, seed=1, disorder="10ms", rate=700) == whole[skip:]
+
+
+def test_the_event_time_of_row_i_is_start_plus_i_over_rate() -> None:
+    start = parse_timestamp("2020-01-01")
+    assert [r[0] - start for r in generated("sequence", rate=3, count=5)] == [0, 333_333, 666_666, 1_000_000, 1_333_333]
+    assert [r[0] - start for r in generated("sequence", rate=0.5, count=3)] == [0, 2_000_000, 4_000_000]
+    assert [r[1] for r in generated("sequence", rate=3, count=4)] == [0, 1, 2, 3]
+
+
+def test_disorder_moves_each_event_time_back_by_less_than_the_bound() -> None:
+    exact = [r[0] for r in generated("orders", rate=1000)]
+    moved = [r[0] for r in generated("orders", rate=1000, disorder="20ms")]
+    back = [a - b for a, b in zip(exact, moved)]
+    assert 0 <= min(back) < max(back) < 20_000
+    assert moved != sorted(moved)
+
+
+def test_a_burst_squeezes_what_would_come_in_an_interval_into_its_first_quarter() -> None:
+    start = parse_timestamp("2020-01-01")
+    squeezed = [r[0] - start for r in generated("sequence", rate=4, count=8, burst="1s")]
+    assert squeezed == [0, 62_500, 125_000, 187_500, 1_000_000, 1_062_500, 1_125_000, 1_187_500]
+
+
+def test_rows_fill_any_schema_around_the_event_time() -> None:
+    schema = Schema.of(name="string", at="timestamp!", sold="bool!", price="float64", seen="timestamp", n="int64!")
+    reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 10, "count": 1000, "keys": 5}
+    rows = tuples(list(replay(reader, schema, "at").chunks(0)))
+    assert [r[1] for r in rows[:3]] == [0, 100_000, 200_000]
+    assert {r[5] for r in rows} == {0, 1, 2, 3, 4}
+    assert {r[0] for r in rows} == {None, *(f"value {i}" for i in range(5))}
+    assert {r[3] for r in rows} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
+    assert all(r[1] is not None and r[2] is not None and r[5] is not None for r in rows)
+
+
+def test_a_generator_stops_after_its_duration() -> None:
+    assert len(generated("sequence", rate=100, count=None, duration="2500ms")) == 250
+
+
+def test_skew_prefers_the_first_keys_and_readings_are_null_now_and_then() -> None:
+    urls = [r[1] for r in generated("pages", keys=50, skew=1.2)]
+    assert urls.count("/page/0") > 3 * urls.count("/page/9") > 0
+    keys = [r[1] for r in generated("orders", keys=10)]
+    assert all(200 < keys.count(k) < 400 for k in range(10))
+    nulls = sum(r[2] is None for r in generated("readings"))
+    assert 10 < nulls < 60
+
+
+def test_cars_crawl_where_incidents_are_reported() -> None:
+    """Ten seconds of each, from generators of other seeds and rates."""
+    speeds: dict[int, list[float]] = {}
+    for _, _, segment, speed in generated("locations", keys=100, rate=1000, count=10_000, seed=7):
+        speeds.setdefault(segment, []).append(speed)
+    reports = Counter(r[1] for r in generated("incidents", keys=100, rate=50, count=500, seed=8))
+
+    stuck = {segment for segment, values in speeds.items() if max(values) < 15}
+    assert stuck == {segment for segment, count in reports.items() if count > 20}
+    assert 0 < len(stuck) < 20
+    assert min(v for segment, values in speeds.items() if segment not in stuck for v in values) >= 50
+    assert 0 < sum(count for segment, count in reports.items() if segment not in stuck) < 100
+
+
+def test_generator_options_that_make_no_sense_are_named() -> None:
+    with pytest.raises(SpeError, match="no generator 'weather'; there are: sequence, orders"):
+        open_reader(source({"kind": "generator", "generator": "weather"}))
+    with pytest.raises(SpeError, match=r"reader\.rate: expected a positive number, got 0"):
+        open_reader(source({"kind": "generator", "generator": "orders", "rate": 0}))
+    with pytest.raises(SpeError, match="give one, or read its log"):
+        list(replay({"kind": "generator", "generator": "orders"}).chunks(0))
+    with pytest.raises(KeyError, match="there are: sequence"):
+        generator_schema("weather")
+
+
+# -- live lines -------------------------------------------------------------------------------------------------
+
+NUMBERS = Schema.of(ts="timestamp!", n="int64")
+
+
+def joined(data: list[bytes]) -> tuple[list[str], int]:
+    splitter = LineSplitter()
+    lines, too_long = [], 0
+    for part in data:
+        more, long = splitter.feed(part)
+        lines += more
+        too_long += long
+    return lines + splitter.end(), too_long
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(["", "a", "bc", "été"]), max_size=8), st.data())
+def test_lines_do_not_depend_on_how_bytes_arrive(lines: list[str], data: st.DataObject) -> None:
+    whole = "\r\n".join(lines).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
+    parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]
+    assert joined(parts) == ([line for line in lines if line], 0)
+
+
+def test_a_line_without_end_is_dropped_and_counted_and_the_next_one_is_read() -> None:
+    chunk = b"x" * 400_000
+    assert joined([b"first\n", chunk, chunk, chunk, chunk, b"x\nnext\n"]) == (["first", "next"], 1)
+    assert joined([b"y" * 1_500_000 + b"\nnext"]) == (["next"], 1)
+
+
+async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() -> None:
+    env = source_env()
+    listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0"}, NUMBERS))
+    assert isinstance(listener, TcpListener)
+    got: list[Chunk] = []
+    enough = trio.Event()
+
+    async def accept(chunk: Chunk) -> None:
+        await trio.lowlevel.checkpoint()
+        got.append(chunk)
+        if sum(c.taken for c in got) == 3:
+            enough.set()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.read, env, accept)
+            while listener.address is None:
+                await trio.lowlevel.checkpoint()
+            stream = await env.network.connect(listener.address)
+            await stream.send_all(b'{"ts": 1, "n": 1}\n{"ts": 2, "n"')
+            await stream.send_all(b": 2}\nno json")
+            await stream.aclose()
+            await enough.wait()
+            nursery.cancel_scope.cancel()
+    assert tuples(got) == [(1, 1), (2, 2)]
+    assert [line for line, _ in malformed(got)] == [3]
+
+
+async def test_standard_input_ends_with_the_stream() -> None:
+    read_end, write_end = os.pipe()
+    reader = StandardInput(NUMBERS, "ts", {"format": "csv", "timestamps": "us"}, read_end)
+    os.write(write_end, b'1,10\n2,"open\n3,30')
+    os.close(write_end)
+    got: list[Chunk] = []
+
+    async def accept(chunk: Chunk) -> None:
+        await trio.lowlevel.checkpoint()
+        got.append(chunk)
+
+    await reader.read(source_env(), accept)
+    os.close(read_end)
+    assert tuples(got) == [(1, 10), (3, 30)]
+    assert malformed(got) == [(2, "no CSV: unexpected end of data")]
+
+
+def test_live_readers_are_live_and_every_kind_is_known() -> None:
+    options = {"path": "", "address": "localhost:0", "generator": "orders"}
+    made = {kind: open_reader(source({"kind": kind, **options})) for kind in KINDS}
+    assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {"tcp", "stdin"}
+    with pytest.raises(SpeError, match=r"reader\.format: expected jsonl or csv"):
+        open_reader(source({"kind": "stdin", "format": "xml"}))

@@ -1,0 +1,291 @@
+"""Sinks: final tuples exactly once, or every change; what a crash leaves can be read and gone on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from replicas.connectors.parquet_sink import ParquetSink
+from replicas.connectors.sink import CORRECTIONS, STABLE, JsonLinesSink, Sink
+from replicas.connectors.sink_registry import open_sink
+from spe.errors import ConfigError, LogCorrupt
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from tests.support.streams import PAYLOAD, parse
+
+ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
+SCHEMAS = {ONE: PAYLOAD, TWO: PAYLOAD}
+STORY = "S1/5a S2/6b B10(2) T/12c T/13d b20 U(2) S3/12e B20(3) R+ T/22f b30"
+
+Open = Callable[[str], Sink]
+
+
+def feed(sink: Sink, text: str, channel: Channel = ONE, schema: Schema = PAYLOAD, position: int = 0) -> None:
+    for element in parse(text, schema, position=position):
+        sink.write(Change(channel, element, 0))
+
+
+def lines(folder: Path, channel: Channel = ONE) -> list[dict[str, Any]]:
+    path = folder / f"{channel.stream}.{channel.partition}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def table(folder: Path, stream: str = "out") -> list[dict[str, Any]]:
+    """Rows of all parts, in the order of the parts' names."""
+    return [row for p in sorted((folder / stream).glob("*.parquet")) for row in pq.read_table(p).to_pylist()]
+
+
+@pytest.fixture(params=["jsonl", "parquet"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def reopen(kind: str, tmp_path: Path) -> Open:
+    """Opens a sink of either kind on the same folder."""
+    return lambda mode: open_sink({"kind": kind, "path": str(tmp_path), "mode": mode}, SCHEMAS)
+
+
+@pytest.fixture
+def read(kind: str, tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """What another program reads there of channel ONE."""
+    return lambda: lines(tmp_path) if kind == "jsonl" else [r for r in table(tmp_path) if r["_partition"] == 0]
+
+
+Read = Callable[[], list[dict[str, Any]]]
+
+
+def brief(rows: list[dict[str, Any]]) -> str:
+    """Rows in the notation of streams."""
+    words = {"insert": lambda r: f"{'T' if r.get('_tentative') else 'S'}{r['_id']}{r['x']}"}
+    words |= {"undo": lambda r: f"U({r['_id']})", "done": lambda r: f"R({r['_id']})"}
+    return " ".join(words[r.get("_kind", "insert")](r) for r in rows)
+
+
+def replayed(rows: list[dict[str, Any]]) -> str:
+    """What a reader holds who applies inserts and undos in order, as docs/clients.md tells him to."""
+    held: list[dict[str, Any]] = []
+    for row in rows:
+        if row["_kind"] == "insert":
+            held.append(row)
+        elif row["_kind"] == "undo":
+            held = [r for r in held if r["_id"] <= row["_id"]]
+    return brief(held)
+
+
+def test_a_stable_sink_holds_final_tuples_only(reopen: Open, read: Read) -> None:
+    sink = reopen(STABLE)
+    feed(sink, STORY)
+    sink.close()
+    assert brief(read()) == "S1a S2b S3e"
+
+
+def test_a_corrections_sink_holds_every_insert_and_undo(reopen: Open, read: Read) -> None:
+    sink = reopen(CORRECTIONS)
+    feed(sink, STORY)
+    sink.close()
+    assert brief(read()) == "S1a S2b T3c T4d U(2) S3e R(3) T4f"
+    assert replayed(read()) == "S1a S2b S3e T4f"
+
+
+def test_what_comes_again_after_a_restart_is_written_once(reopen: Open, read: Read) -> None:
+    sink = reopen(STABLE)
+    feed(sink, "S1/5a S2/6b B10(2)")
+    sink.close()
+    sink = reopen(STABLE)
+    assert sink.position(ONE) == 2
+    assert sink.position(TWO) == 0
+    feed(sink, "S1/5a S2/6b | S3/12c")
+    feed(sink, "S2/6b S3/12c S4/13d", position=1)
+    sink.close()
+    assert brief(read()) == "S1a S2b S3c S4d"
+
+
+def test_tentative_tuples_of_an_earlier_session_are_undone_in_the_next(reopen: Open, read: Read) -> None:
+    sink = reopen(CORRECTIONS)
+    feed(sink, "S1/5a B10(1) T/12b b20")
+    sink.close()
+    sink = reopen(CORRECTIONS)
+    assert sink.position(ONE) == 1
+    feed(sink, "S1/5a S2/12c")
+    sink.close()
+    assert brief(read()) == "S1a T2b U(1) S2c"
+    sink = reopen(CORRECTIONS)
+    sink.close()
+    assert brief(read()) == "S1a T2b U(1) S2c"
+
+
+def test_an_undo_of_nothing_is_not_written(reopen: Open, read: Read) -> None:
+    sink = reopen(CORRECTIONS)
+    feed(sink, "S1/5a U(1) S2/6b")
+    sink.close()
+    assert brief(read()) == "S1a S2b"
+
+
+def test_channels_have_ids_of_their_own(reopen: Open, kind: str, tmp_path: Path) -> None:
+    sink = reopen(STABLE)
+    feed(sink, "S1/5a S2/6b")
+    feed(sink, "S1/5x", TWO)
+    sink.commit()
+    assert (sink.position(ONE), sink.position(TWO)) == (2, 1)
+    sink.close()
+    if kind == "jsonl":
+        assert [r["x"] for r in lines(tmp_path, TWO)] == ["x"]
+    else:
+        assert [(r["_partition"], r["_id"], r["x"]) for r in table(tmp_path)] == [(0, 1, "a"), (0, 2, "b"), (1, 1, "x")]
+
+
+def test_nothing_counts_as_safe_before_it_is_committed(reopen: Open) -> None:
+    sink = reopen(STABLE)
+    feed(sink, "S1/5a S2/6b")
+    assert sink.position(ONE) == 0
+    sink.commit()
+    assert sink.position(ONE) == 2
+    sink.close()
+
+
+def test_arrival_times_commit_by_themselves(tmp_path: Path) -> None:
+    for sink in (
+        JsonLinesSink(tmp_path / "j", {ONE: PAYLOAD}, STABLE, sync_us=100),
+        ParquetSink(tmp_path / "p", {ONE: PAYLOAD}, STABLE, part_us=100),
+    ):
+        first, second, boundary = parse("S1/5a | S2/6b B10(2)")
+        sink.write(Change(ONE, first, 1_000))
+        sink.write(Change(ONE, second, 1_099))
+        assert sink.position(ONE) == 0
+        sink.write(Change(ONE, boundary, 1_100))
+        assert sink.position(ONE) == 2
+        sink.close()
+
+
+ALL = Schema.of(n="int64", x="float64", s="string", ok="bool", at="timestamp")
+VALUES = "S1/5:1,0.5,ä,true,2026-01-02T03:04:05.000006 S2/6:null,null,null,null,null S3/7:-1,nan,,false,0"
+
+
+def test_every_type_and_null_is_written_as_json(tmp_path: Path) -> None:
+    sink = JsonLinesSink(tmp_path, {ONE: ALL}, STABLE)
+    feed(sink, VALUES + " S4/8:2,inf,a,true,0 S5/9:2,-inf,a,true,0", schema=ALL)
+    sink.close()
+    first, second, third, fourth, fifth = lines(tmp_path)
+    assert first == {
+        "_id": 1,
+        "_time": "1970-01-01T00:00:00.000005Z",
+        "n": 1,
+        "x": 0.5,
+        "s": "ä",
+        "ok": True,
+        "at": "2026-01-02T03:04:05.000006Z",
+    }
+    assert [second[n] for n in ALL.names] == [None] * 5
+    assert (third["x"], third["s"], third["at"]) == ("NaN", "", "1970-01-01T00:00:00Z")
+    assert (fourth["x"], fifth["x"]) == ("Infinity", "-Infinity")
+
+
+@pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
+def test_every_type_and_null_is_written_as_parquet(tmp_path: Path, mode: str) -> None:
+    sink = ParquetSink(tmp_path, {ONE: ALL}, mode)
+    feed(sink, VALUES, schema=ALL)
+    sink.close()
+    (path,) = (tmp_path / "out").iterdir()
+    found = pq.read_table(path)
+    types = [str(f.type) for f in found.schema][-6:]
+    assert types == ["timestamp[us, tz=UTC]", "int64", "double", "string", "bool", "timestamp[us, tz=UTC]"]
+    first, second, third = found.to_pylist()
+    assert (first["n"], first["x"], first["s"], first["ok"]) == (1, 0.5, "ä", True)
+    assert first["at"].isoformat() == "2026-01-02T03:04:05.000006+00:00"
+    assert [second[n] for n in ALL.names] == [None] * 5
+    assert third["x"] != third["x"]
+    assert (third["n"], third["s"]) == (-1, "")
+
+
+def test_row_groups_and_parts_are_bounded(tmp_path: Path) -> None:
+    """Seven rows, groups of at most two, a part is left at five: 5 + 2, however the batches were cut."""
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=2, part_rows=5)
+    feed(sink, "S1/1a S2/2b S3/3c S4/4d S5/5e | S6/6f | S7/7g")
+    sink.close()
+    files = [pq.ParquetFile(p) for p in sorted((tmp_path / "out").iterdir())]
+    groups = [[f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in files]
+    assert [sum(g) for g in groups] == [5, 2]
+    assert max(n for g in groups for n in g) <= 2
+    assert [p.name for p in sorted((tmp_path / "out").iterdir())] == [
+        "0000-00000000-5.parquet",
+        "0000-00000001-7.parquet",
+    ]
+
+
+def test_a_crash_leaves_the_complete_parts_and_the_rest_is_written_again(tmp_path: Path) -> None:
+    """1. part 0 is complete.  2. part 1 is open with a group on disk, and the process dies.  3. a restart."""
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
+    feed(sink, "S1/1a S2/2b")
+    sink.commit()
+    feed(sink, "S3/3c", position=2)
+    assert len(list((tmp_path / "out").glob(".*.open"))) == 1
+    assert brief(table(tmp_path)) == "S1a S2b"
+
+    again = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    assert not list((tmp_path / "out").glob(".*.open"))
+    assert again.position(ONE) == 2
+    feed(again, "S3/3c S4/4d", position=2)
+    again.close()
+    assert brief(table(tmp_path)) == "S1a S2b S3c S4d"
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path, cut: int) -> None:
+    sink = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    feed(sink, "S1/1a S2/2b")
+    sink.close()
+    path = tmp_path / "out.0.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    assert again.position(ONE) == 1
+    feed(again, "S1/1a S2/2b S3/3c")
+    again.close()
+    assert brief(lines(tmp_path)) == "S1a S2b S3c"
+
+
+def test_the_end_of_a_long_tentative_run_is_found_over_many_blocks(tmp_path: Path) -> None:
+    sink = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, CORRECTIONS)
+    feed(sink, "S1/1a " + " ".join(f"T/{i}b" for i in range(2, 3_000)))
+    sink.close()
+    assert (tmp_path / "out.0.jsonl").stat().st_size > 3 * (1 << 16)
+    again = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, CORRECTIONS)
+    assert again.position(ONE) == 1
+    again.close()
+    assert lines(tmp_path)[-1] == {"_kind": "undo", "_id": 1}
+
+
+@pytest.mark.parametrize(("before", "now"), [(STABLE, CORRECTIONS), (CORRECTIONS, STABLE)])
+def test_a_folder_of_another_mode_is_refused(reopen: Open, before: str, now: str) -> None:
+    sink = reopen(before)
+    feed(sink, "S1/1a")
+    sink.close()
+    with pytest.raises(LogCorrupt, match=f"{now} sink"):
+        reopen(now)
+
+
+def test_strings_of_many_dictionaries_come_out_as_text(tmp_path: Path) -> None:
+    """Each element of ``parse`` has a dictionary of its own."""
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    for position, word in enumerate(("a", "b", "a", "c")):
+        feed(sink, f"S{position + 1}/{position}{word}", position=position)
+    sink.close()
+    assert brief(table(tmp_path)) == "S1a S2b S3a S4c"
+
+
+def test_every_mistake_in_a_sink_is_named(tmp_path: Path) -> None:
+    clash = {ONE: Schema.of(_id="int64", n="int64")}
+    with pytest.raises(ConfigError) as caught:
+        open_sink({"kind": "csv", "path": str(tmp_path), "mode": "final"}, clash)
+    assert caught.value.problems == [
+        "sink mode 'final'; expected one of: stable, corrections",
+        "stream 'out': attribute '_id' has a name that sinks use themselves",
+        "sink kind 'csv'; expected one of: parquet, jsonl",
+    ]

@@ -1,0 +1,378 @@
+"""Whom to read, and what to make of it: F1-F7, U10, B7 (docs/rules.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operators.sunion.sunion import SUnion
+from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Open, SetMode
+from replicas.consumer.input import Input
+from spe.errors import RemoteProtocolError
+from spe.stream.batch import Batch, Boundary, RecDone, Rows, Undo
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+SCHEMA = Schema.of(x="int64")
+STABLE, FAILING, STABILIZING, RECOVERING = (
+    NodeState.STABLE,
+    NodeState.UP_FAILURE,
+    NodeState.STABILIZATION,
+    NodeState.RECOVERING,
+)
+STALL, X = 200, 1_000
+
+
+class Case:
+    """One input with two producers, r1 and r2, and what was decided so far."""
+
+    def __init__(self, *, corrections: bool = True) -> None:
+        self.sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
+        self.port = self.sunion.inputs[0]
+        self.input = Input(
+            Channel(StreamId("s"), 0),
+            ["r1", "r2"],
+            self.port,
+            consumer="me",
+            stall_us=STALL,
+            x_us=X,
+            corrections=corrections,
+        )
+
+    def hear(self, name: str, state: NodeState, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
+        facts: dict[str, Any] = {"incarnation": 1, "fresh": False, "last_id": 0, "first": 1} | more
+        facts.setdefault("tentative_frontier", frontier)
+        self.input.heard(name, state=state, frontier=frontier, **facts)
+
+    def choose(self, now: int = 0) -> list[Action]:
+        return self.input.choose(now)
+
+    def reading(self, name: str, state: NodeState = STABLE, now: int = 0) -> int:
+        """Makes ``name`` the open MAIN; returns its generation."""
+        self.hear(name, state)
+        (opened,) = [a for a in self.choose(now) if isinstance(a, Open)]
+        assert (opened.producer, opened.mode) == (name, MAIN)
+        self.input.opened(opened.generation, now)
+        return opened.generation
+
+
+def batch(kind: Kind, first: int, *times: int) -> Batch:
+    return Batch(kind, first - 1, first - 1 + len(times), None, Rows.from_tuples(SCHEMA, times, [(t,) for t in times]))
+
+
+def opens(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(a.producer, a.mode) for a in actions if isinstance(a, Open)]
+
+
+class TestChoice:
+    def test_nobody_is_read_before_a_heartbeat_answer(self) -> None:
+        assert Case().choose() == []
+
+    def test_the_only_stable_one_is_read(self) -> None:
+        case = Case()
+        case.hear("r1", FAILING)
+        case.hear("r2", STABLE)
+        assert opens(case.choose()) == [("r2", MAIN)]
+
+    def test_a_stable_main_is_kept_though_another_is_further(self) -> None:
+        case = Case()
+        case.reading("r1")
+        case.hear("r2", STABLE, frontier=1_000)
+        assert case.choose() == []
+
+    def test_from_failing_to_stable(self) -> None:
+        case = Case()
+        generation = case.reading("r1", FAILING)
+        case.hear("r2", STABLE)
+        actions = case.choose()
+        assert opens(actions) == [("r2", MAIN)]
+        assert [a.generation for a in actions if isinstance(a, Close)] == [generation]
+
+    def test_a_failing_one_is_better_than_one_that_corrects(self) -> None:
+        case = Case()
+        case.reading("r1", STABILIZING)
+        case.hear("r2", FAILING)
+        assert ("r2", MAIN) in opens(case.choose())
+
+    def test_never_one_that_recovers_or_has_forgotten_what_we_need(self) -> None:
+        case = Case()
+        case.hear("r1", RECOVERING)
+        case.hear("r2", STABLE, first=5)
+        assert case.choose() == []
+        assert case.input.truncated()
+
+    def test_a_lost_producer_is_left_and_the_other_taken(self) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        case.hear("r2", STABLE)
+        case.input.lost("r1")
+        actions = case.choose()
+        assert Close(generation, "no heartbeat") in actions
+        assert opens(actions) == [("r2", MAIN)]
+
+    def test_a_replica_that_is_cut_off_from_its_sources_is_left_though_it_calls_itself_stable(self) -> None:
+        case = Case()
+        case.reading("r1", now=0)
+        case.hear("r1", STABLE, frontier=10)
+        case.hear("r2", STABLE, frontier=50)
+        assert case.choose(10) == []
+        assert case.choose(10 + STALL) == []
+        assert opens(case.choose(11 + STALL)) == [("r2", MAIN)]
+
+    def test_news_that_overtakes_its_data_after_a_silence_is_no_reason_to_leave(self) -> None:
+        """Before its first tentative result a producer is silent for αX; the heartbeat may then come first."""
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", FAILING, tentative_frontier=50)
+        assert case.choose(5 * STALL) == []
+        case.input.element(generation, Boundary(Kind.TENTATIVE, 50, 0), 5 * STALL + 1)
+        assert case.choose(5 * STALL + 2) == []
+
+    def test_a_live_heartbeat_with_a_dead_data_connection_is_subscribed_again(self) -> None:
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", STABLE, frontier=50)
+        assert case.choose(10) == []
+        assert case.choose(10 + STALL) == []
+        actions = case.choose(11 + STALL)
+        assert Close(generation, "half open") in actions
+        assert opens(actions) == [("r1", MAIN)]
+
+    def test_a_new_feed_that_has_nothing_newer_to_send_is_not_half_open(self) -> None:
+        """After a switch between two failing replicas the new one sends nothing up to T*; that is no silence."""
+        case = Case()
+        generation = case.reading("r1", FAILING, now=0)
+        case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
+        case.input.lost("r1")
+        case.reading("r2", FAILING, now=10)
+        case.hear("r2", FAILING, tentative_frontier=40)
+        assert case.choose(10 + STALL + 1) == []
+        case.hear("r2", FAILING, tentative_frontier=50)
+        assert case.choose(20 + STALL) == []
+        assert opens(case.choose(21 + 2 * STALL)) == [("r2", MAIN)]
+
+    def test_a_dead_connection_is_found_out_though_tentative_results_had_come_further(self) -> None:
+        """What we hold tentatively beyond it says nothing about the stable tuples that do not come."""
+        case = Case()
+        generation = case.reading("r1", FAILING, now=0)
+        case.input.element(generation, Boundary(Kind.TENTATIVE, END_OF_TIME, 0), 0)
+        case.hear("r1", STABLE, frontier=END_OF_TIME)
+        assert case.choose(10) == []
+        assert opens(case.choose(11 + STALL)) == [("r1", MAIN)]
+
+    def test_a_feed_that_we_do_not_read_for_lack_of_room_is_not_half_open(self) -> None:
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", STABLE, frontier=50)
+        case.hear("r2", STABLE, frontier=50)
+        case.input.paused(generation, True)
+        assert [case.choose(now) for now in (10, 20 + STALL)] == [[], []]
+        assert case.input.arriving(20 + STALL)
+        case.input.paused(generation, False)
+        assert case.choose(30 + STALL) == []
+        assert opens(case.choose(31 + 2 * STALL)) == [("r2", MAIN)]
+
+    def test_an_ended_stream_is_never_stalled(self) -> None:
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.input.element(generation, Boundary(Kind.STABLE, END_OF_TIME, 0), 1)
+        case.hear("r1", STABLE, frontier=END_OF_TIME)
+        assert case.choose(10_000_000) == []
+        assert case.input.fresh(10_000_000)
+        assert case.input.arriving(10_000_000)
+
+    def test_a_refused_connection_is_tried_again_after_a_while(self) -> None:
+        case = Case()
+        case.hear("r1", STABLE)
+        (opened,) = case.choose(0)
+        assert isinstance(opened, Open)
+        case.input.closed(opened.generation, 0)
+        assert case.choose(10) == []
+        assert opens(case.choose(60_000)) == [("r1", MAIN)]
+
+
+class TestCorrections:
+    def test_a_second_connection_that_is_refused_is_not_tried_again_at_once(self) -> None:
+        """The first one works, so its producer is read, and can be for as long as it lasts."""
+        case = Case()
+        main = case.reading("r1", FAILING)
+        case.input.state_changed(main, STABILIZING, True)
+        (opened,) = [a for a in case.choose(10) if isinstance(a, Open)]
+        assert (opened.producer, opened.mode) == ("r1", CORRECTIONS)
+        case.input.closed(opened.generation, 10)
+        assert case.choose(10) == []
+        assert case.choose(10 + RETRY_US - 1) == []
+        assert opens(case.choose(10 + RETRY_US)) == [("r1", CORRECTIONS)]
+
+    def two_feeds(self) -> tuple[Case, int, int]:
+        """r2 gives fresh tentative data, r1 corrects (trace 10)."""
+        case = Case()
+        case.hear("r1", STABILIZING)
+        case.hear("r2", FAILING)
+        actions = case.choose()
+        assert opens(actions) == [("r2", MAIN), ("r1", CORRECTIONS)]
+        main, corr = [a.generation for a in actions if isinstance(a, Open)]
+        for generation in (main, corr):
+            case.input.opened(generation, 0)
+        return case, main, corr
+
+    def test_one_corrects_while_the_other_goes_on(self) -> None:
+        case, main, corr = self.two_feeds()
+        case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
+        case.input.element(corr, batch(Kind.STABLE, 1, 22, 41), 0)
+        assert [c.rows.time.tolist() for c in case.port.tentative] == [[44]]
+        assert case.port.position == 2
+
+    def test_tentative_tuples_on_the_correcting_feed_do_not_count(self) -> None:
+        case, _, corr = self.two_feeds()
+        case.input.element(corr, batch(Kind.TENTATIVE, 1, 41), 0)
+        assert case.port.tentative == []
+
+    def test_rec_done_stable_makes_it_main(self) -> None:
+        case, main, corr = self.two_feeds()
+        actions = case.input.element(corr, RecDone(STABLE), 0)
+        assert [type(a) for a in actions] == [Close, SetMode]
+        assert (actions[0].generation, actions[1].generation) == (main, corr)
+        assert case.input.main is not None
+        assert case.input.main.producer == "r1"
+        assert case.choose() == []
+
+    def test_rec_done_failing_closes_it_and_main_stays(self) -> None:
+        case, main, corr = self.two_feeds()
+        actions = case.input.element(corr, RecDone(FAILING), 0)
+        assert [a.generation for a in actions if isinstance(a, Close)] == [corr]
+        assert case.input.main is not None
+        assert case.input.main.generation == main
+
+    def test_stable_by_heartbeat_waits_for_the_rec_done_in_band(self) -> None:
+        case, _, _ = self.two_feeds()
+        case.hear("r1", STABLE)
+        assert case.choose() == []
+
+    def test_a_replica_that_was_stable_before_it_was_asked_owes_no_rec_done(self) -> None:
+        """The heartbeat said STABILIZATION, the first frame of its answer says STABLE (F2)."""
+        case = Case()
+        main = case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        assert isinstance(corrections, Open)
+        case.hear("r1", STABLE)
+        case.input.opened(corrections.generation, 0)
+        assert [type(a) for a in case.choose()] == [Close, SetMode]
+        assert case.input.feed(main) is None
+
+    def test_a_replica_that_failed_again_before_it_was_asked_gives_way_to_one_that_corrects(self) -> None:
+        case = Case()
+        case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        assert isinstance(corrections, Open)
+        case.hear("r1", FAILING)
+        case.input.opened(corrections.generation, 0)
+        assert case.choose() == [Close(corrections.generation, "no more corrections to be had")]
+
+    def test_a_dead_connection_for_corrections_is_found_out(self) -> None:
+        case, main, corr = self.two_feeds()
+        case.hear("r1", STABILIZING, frontier=50)
+        assert case.choose(10) == []
+        actions = case.choose(11 + STALL)
+        assert Close(corr, "half open") in actions
+        assert opens(actions) == [("r1", CORRECTIONS)]
+        assert case.input.feed(main) is not None
+
+    def test_when_main_dies_the_correcting_feed_takes_over(self) -> None:
+        case, _, corr = self.two_feeds()
+        case.input.lost("r2")
+        assert SetMode(corr, MAIN) in case.choose()
+
+    @pytest.mark.parametrize("fill", [0.0, 1.0], ids=["room", "full of what it has read"])
+    def test_a_client_takes_main_only(self, fill: float) -> None:
+        case = Case(corrections=False)
+        case.hear("r1", STABILIZING, fill=fill)
+        case.hear("r2", FAILING)
+        assert opens(case.choose()) == [("r2", MAIN)]
+
+    def test_a_client_takes_the_one_that_has_no_room_to_correct_until_it_is_read(self) -> None:
+        """And stays until it is through, though its room is no longer full and another one has fresh results."""
+        case = Case(corrections=False)
+        case.hear("r1", STABILIZING, last_id=7, fill=0.9)
+        case.hear("r2", FAILING)
+        assert opens(case.choose()) == [("r2", MAIN)]
+        case.hear("r1", STABILIZING, last_id=9, fill=1.0)
+        actions = case.choose()
+        assert opens(actions) == [("r1", MAIN)]
+        case.input.opened(next(a.generation for a in actions if isinstance(a, Open)), 0)
+        case.hear("r1", STABILIZING, last_id=12, fill=0.2)
+        assert case.choose() == []
+        case.hear("r1", FAILING, last_id=12, fill=0.2)
+        case.hear("r2", STABLE)
+        assert opens(case.choose()) == [("r2", MAIN)]
+
+    def test_a_lone_upstream_that_corrects_beside_its_live_results_is_read_twice(self) -> None:
+        case = Case()
+        case.hear("r1", STABILIZING, fresh=True)
+        assert opens(case.choose()) == [("r1", MAIN), ("r1", CORRECTIONS)]
+
+
+class TestRules:
+    def test_what_comes_for_a_closed_generation_is_dropped(self) -> None:
+        """Trace 17: the old connection still holds data; the position does not move."""
+        case = Case()
+        old = case.reading("r1")
+        case.input.lost("r1")
+        case.hear("r2", STABLE)
+        case.choose()
+        case.input.element(old, batch(Kind.STABLE, 1, 5), 0)
+        assert case.port.position == 0
+
+    @pytest.mark.parametrize(
+        ("elements", "why"),
+        [
+            ([batch(Kind.STABLE, 3, 5)], "from 2"),
+            ([Undo(7)], "undo to 7"),
+            ([Boundary(Kind.STABLE, 20, 0), batch(Kind.STABLE, 1, 15)], "below the boundary"),
+            ([Boundary(Kind.STABLE, 20, 0), Boundary(Kind.STABLE, 10, 0)], "goes back"),
+            ([batch(Kind.TENTATIVE, 1, 5), batch(Kind.STABLE, 1, 5)], "without an undo"),
+        ],
+    )
+    def test_a_producer_that_breaks_the_stream_is_found_out(self, elements: list[Any], why: str) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        for element in elements[:-1]:
+            case.input.element(generation, element, 0)
+        with pytest.raises(RemoteProtocolError, match=why):
+            case.input.element(generation, elements[-1], 0)
+
+    def test_and_its_incarnation_is_not_read_again(self) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        assert case.input.quarantine(generation, 0)
+        assert not case.input.quarantine(generation, 0), "it is closed"
+        assert case.choose(10_000_000) == []
+        case.hear("r1", STABLE, incarnation=2)
+        assert opens(case.choose(10_000_000)) == [("r1", MAIN)]
+
+    def test_undo_returns_to_the_position_of_the_feed(self) -> None:
+        case = Case()
+        generation = case.reading("r1", FAILING)
+        case.input.element(generation, batch(Kind.STABLE, 1, 5, 6), 0)
+        case.input.element(generation, batch(Kind.TENTATIVE, 3, 15), 0)
+        case.input.element(generation, Undo(2), 0)
+        assert case.port.tentative == []
+        case.input.element(generation, batch(Kind.STABLE, 3, 12, 15), 0)
+        assert case.port.position == 4
+
+    def test_switching_tells_the_new_producer_what_was_seen(self) -> None:
+        """Trace 11: position, that tentative tuples follow it, and T*."""
+        case = Case()
+        generation = case.reading("r1", FAILING)
+        case.input.element(generation, batch(Kind.STABLE, 1, 19), 0)
+        case.input.element(generation, batch(Kind.TENTATIVE, 2, 24, 31), 0)
+        case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
+        case.input.lost("r1")
+        case.hear("r2", FAILING)
+        (opened,) = [a for a in case.choose() if isinstance(a, Open)]
+        assert (opened.position, opened.held, opened.t_star) == (1, True, 39)

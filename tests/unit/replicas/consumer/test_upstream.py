@@ -1,0 +1,324 @@
+"""The connections of a consumer: feeds that are given up at once, producers that say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.client.view import ClientPort
+from replicas.consumer.feed import MAIN, Action, Close, Feed, Open
+from replicas.consumer.input import Input, choose_among
+from replicas.consumer.upstream import ACKS_MAX, ATTEMPTS, Upstream
+from replicas.link.connection import Connection, Identity, dial
+from replicas.producer.server import fetch_snapshot
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.errors import LinkBroken, LinkClosed
+from spe.stream.batch import Element
+from spe.stream.ids import Channel
+from spe.stream.names import NodeId, NodeState, StreamId
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    HeartbeatAnswer,
+    SnapshotPart,
+    SnapshotRequest,
+    Subscribed,
+    Welcome,
+)
+from tests.support.plans import SEQUENCE, chain, pass_on, source
+
+CHANNEL = Channel(StreamId("s"), 0)
+
+
+class Opening:
+    """An owner that opens one feed."""
+
+    name = "unit/0@n"
+
+    def __init__(self) -> None:
+        port = ClientPort(CHANNEL, self._forget)
+        self.inputs: Sequence[Input] = [Input(CHANNEL, ["n1a"], port, consumer=self.name, stall_us=1, x_us=1)]
+        self._wanted: list[tuple[int, Action]] = [(0, Open(1, "n1a", MAIN, 0, BEFORE_TIME, False, BEFORE_TIME))]
+
+    def _forget(self, channel: Channel, element: Element) -> None:
+        raise AssertionError("nothing was ever subscribed to")
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return []
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        return (0, 1)
+
+    def delivered(self) -> None:
+        raise AssertionError("nothing was ever subscribed to")
+
+    async def room(self, index: int) -> None:
+        """Nothing is in anybody's way."""
+
+
+class Undecided(Opening):
+    """An owner that opens a feed and closes it in the same breath."""
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return [*super().choose(now, peer), (0, Close(1, "another one is better"))]
+
+
+async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
+    """Two heartbeat answers in one step: the first makes a replica the best, the second makes it a bad one."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(upstream.run, {"n1a": cluster.plan.nodes[NodeId("n1a")].address})
+        upstream.add(Undecided())
+        upstream.choose()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    events = [line.split()[2] for line in cluster.log]
+    assert [e for e in events if e != "unreachable"] == ["subscribe", "unsubscribe"]
+
+
+@pytest.mark.parametrize("connect_us", [200_000, 2_000_000])
+async def test_a_connection_has_the_time_that_the_configuration_gives_it(
+    jump_clock: JumpClock, connect_us: int
+) -> None:
+    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
+    cluster = SimCluster(plan)
+    me, address = Identity("node", "n", 1, ""), plan.nodes[NodeId("n1a")].address
+
+    async def silent(stream: trio.abc.Stream) -> None:
+        raise AssertionError("across a cut")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, silent)
+        cluster.cut("source:a", "n1a")
+        with pytest.raises(LinkBroken, match=f"no answer within {connect_us / 1e6:g} s"):
+            await dial(cluster.env("source:a"), plan, me, "n1a", address)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(connect_us / 1e6)
+
+
+@pytest.mark.parametrize("connect_us", [100_000, 600_000, 3_000_000])
+@pytest.mark.parametrize("healed_after", [0.0, 0.05, 0.3, 0.55, 0.95])
+async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
+    jump_clock: JumpClock, connect_us: int, healed_after: float
+) -> None:
+    """What was sent across the cut will not arrive any more, however long a connection may take."""
+    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
+    cluster, address = SimCluster(plan), plan.nodes[NodeId("n1a")].address
+    reached: list[float] = []
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        reached.append(trio.current_time())
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("source:a"), plan, Identity("source", "a", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listen)
+        cluster.cut("source:a", "n1a")
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(5 + healed_after)
+        assert not reached
+        cluster.heal()
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    wait_us = max(2 * plan.timing.heartbeat_us, connect_us / 3)
+    assert 0 <= reached[0] - (5 + healed_after) <= wait_us / 1e6 + 1e-6
+
+
+async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_left(jump_clock: JumpClock) -> None:
+    """Its kernel takes connections, and whatever it is sent; then all of them are answered in one moment."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address, moves, opened = cluster.plan.nodes[NodeId("n1a")].address, trio.Event(), 0
+    now: set[Connection] = set()
+    most: list[int] = []
+
+    async def stand_still(stream: trio.abc.Stream) -> None:
+        nonlocal opened
+        opened += 1
+        connection = Connection(stream)
+        now.add(connection)
+        most.append(len(now))
+        try:
+            await connection.receive_message()
+            async with trio.open_nursery() as nursery:
+
+                async def answer() -> None:
+                    await moves.wait()
+                    await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+                    await trio.sleep_forever()
+
+                nursery.start_soon(answer)
+                while True:
+                    await connection.receive_message()
+        except* (LinkBroken, LinkClosed):
+            now.discard(connection)
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, stand_still)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(9.5)  # not where one ends as another begins
+        assert opened > ATTEMPTS
+        assert max(most) == len(now) == ATTEMPTS
+        moves.set()
+        await trio.sleep(0.1)
+        assert len(now) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
+    """A connection may become half open after the hello; heartbeats, on another one, go on."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+
+    async def silent(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, silent)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(Opening())
+        upstream.choose()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert any("feed_lost" in line and "did not answer the subscription" in line for line in cluster.log)
+
+
+class Counting(Opening):
+    """An owner that keeps what it knew each time it was asked to decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.knew: list[NodeState] = []
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        self.knew.append(self.inputs[0].producers["n1a"].state)
+        return super().choose(now, peer)
+
+
+async def test_inputs_that_may_not_read_a_peer_decide_nothing_when_it_answers() -> None:
+    inputs = [
+        Input(channel, [producer], ClientPort(channel, lambda channel, element: None), consumer="c", stall_us=1, x_us=1)
+        for channel, producer in ((CHANNEL, "n1a"), (Channel(StreamId("t"), 0), "n2a"))
+    ]
+    for one in inputs:
+        for name in one.producers:
+            one.heard(
+                name,
+                incarnation=1,
+                state=NodeState.STABLE,
+                fresh=False,
+                last_id=0,
+                frontier=0,
+                tentative_frontier=0,
+                first=1,
+            )
+    assert [at for at, _ in choose_among(inputs, 0, "n2a")] == [1]
+    assert choose_among(inputs, 0, "n3") == []
+    assert [at for at, _ in choose_among(inputs, 0, None)] == [0]
+
+
+async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
+    jump_clock: JumpClock,
+) -> None:
+    """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+
+    async def failing(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.receive_message()
+        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1))
+        await trio.sleep_forever()
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    owner = Counting()
+    owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, failing)
+        await nursery.start(upstream.run, {"nobody": "nobody:1"})
+        upstream.add(owner)
+        upstream.choose()
+        with trio.move_on_after(1):
+            await trio.sleep_forever()
+        nursery.cancel_scope.cancel()
+
+    assert owner.knew == [NodeState.RECOVERING, NodeState.UP_FAILURE]
+
+
+async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
+    jump_clock: JumpClock,
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    await Connection(theirs).send(SnapshotPart(0, False, b"half"))
+    with pytest.raises(LinkBroken, match="nothing more of the snapshot"):
+        await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0))
+
+
+async def test_a_peer_that_goes_in_the_middle_of_a_frame_has_broken_no_rule() -> None:
+    """As with kill -9 while it sends: its incarnation is not to be quarantined for that."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all(Welcome(PROTOCOL_VERSION, "n1a", 1).encode()[:-3])
+    await theirs.aclose()
+    with pytest.raises(LinkBroken, match="ended inside a frame"):
+        await Connection(ours).receive()
+
+
+class Backing(Opening):
+    """An owner that acknowledges more than goes into one heartbeat, and opens nothing."""
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return []
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        channel = Channel(StreamId("s"), 0)
+        return [(channel, at) for at in range(2 * ACKS_MAX + 5)]
+
+
+async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+    told: list[list[int]] = []
+
+    async def listening(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        connection.allow(1 << 20)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        while True:
+            heartbeat = await connection.receive_message()
+            assert isinstance(heartbeat, Heartbeat)
+            told.append([ack.id for ack in heartbeat.acks])
+            await connection.send(HeartbeatAnswer(heartbeat.number, 1, ()))
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream.add(Backing())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listening)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+
+    assert list(map(len, told[:4])) == [ACKS_MAX, ACKS_MAX, 5, ACKS_MAX]
+    assert [id for ids in told[:3] for id in ids] == list(range(2 * ACKS_MAX + 5))

@@ -1,0 +1,17 @@
+"""The fault files that ship fit the configurations that they are named after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replicas.faults.model import load_faults
+from spe.config import load_plan
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "faults").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_fault_file_fits_its_configuration(path: Path) -> None:
+    assert load_faults(path, load_plan(CONFIGS / path.name))

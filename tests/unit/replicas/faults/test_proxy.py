@@ -1,0 +1,155 @@
+"""The fault proxy between real sockets: what it holds, slows, breaks and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.faults.proxy import FaultProxy, Route, Way
+from replicas.local.ports import free_addresses
+from spe.runtime.network import parse_address
+
+#: Longer than anything on loopback takes, shorter than anybody minds.
+SOON_S = 5.0
+A_WHILE_S = 0.15
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[FaultProxy, Route, trio.SocketStream, trio.SocketStream]]:
+    """A proxy, its route from a to b, and the two ends of a connection through it: a's and b's."""
+    listen, target = free_addresses(2)
+    route = Route("a", "b", listen, target)
+    proxy = FaultProxy([route], Random(1))
+    host, port = parse_address(target)
+    (listener,) = await trio.open_tcp_listeners(port, host=host)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.run)
+        with trio.fail_after(SOON_S):
+            here = await trio.open_tcp_stream(*parse_address(listen))
+            there = await listener.accept()
+            await here.send_all(b"?")  # until it is through, the proxy may not have both ends yet
+            assert await there.receive_some(1) == b"?"
+        try:
+            yield proxy, route, here, there
+        finally:
+            nursery.cancel_scope.cancel()
+            for one in (here, there, listener):
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(one)
+
+
+async def received(stream: trio.SocketStream, count: int) -> bytes:
+    data = b""
+    with trio.fail_after(SOON_S):
+        while len(data) < count and (piece := await stream.receive_some(count - len(data))):
+            data += piece
+    return data
+
+
+async def silent(stream: trio.SocketStream) -> bool:
+    with trio.move_on_after(A_WHILE_S) as scope:
+        await stream.receive_some(1)
+    return scope.cancelled_caught
+
+
+async def test_without_faults_bytes_and_ends_pass_both_ways() -> None:
+    async with linked() as (_, _route, here, there):
+        async with trio.open_nursery() as nursery:  # more than the proxy and both kernels hold
+            nursery.start_soon(here.send_all, b"x" * 10_000_000)
+            assert await received(there, 10_000_000) == b"x" * 10_000_000
+        await there.send_all(b"back")
+        assert await received(here, 4) == b"back"
+        await here.send_eof()
+        assert await received(there, 1) == b""
+        await there.send_all(b"more")  # the other direction lives on
+        assert await received(here, 4) == b"more"
+
+
+async def test_a_held_direction_keeps_bytes_in_order_and_the_other_goes_on() -> None:
+    async with linked() as (proxy, _, here, there):
+        proxy.set_ways({("a", "b"): Way(held=True)})
+        await here.send_all(b"one")
+        await here.send_all(b"two")
+        assert await silent(there)
+        await there.send_all(b"back")
+        assert await received(here, 4) == b"back"
+        proxy.set_ways({})
+        assert await received(there, 6) == b"onetwo"
+
+
+async def test_a_held_link_takes_only_a_window() -> None:
+    async with linked() as (proxy, _, here, _there):
+        proxy.set_ways({("a", "b"): Way(held=True)})
+        with trio.move_on_after(1) as scope:
+            await here.send_all(bytes(64 << 20))
+        assert scope.cancelled_caught
+
+
+async def test_delay_and_bandwidth_make_bytes_later() -> None:
+    async with linked() as (proxy, _, here, there):
+        proxy.set_ways({("a", "b"): Way(delay_us=200_000, jitter_us=10_000)})
+        began = trio.current_time()
+        await here.send_all(b"late")
+        assert await received(there, 4) == b"late"
+        assert trio.current_time() - began >= 0.2
+        proxy.set_ways({("a", "b"): Way(bytes_per_s=100_000)})
+        began = trio.current_time()
+        await here.send_all(b"y" * 30_000)
+        assert await received(there, 30_000) == b"y" * 30_000
+        assert trio.current_time() - began >= 0.25
+
+
+async def test_a_reset_breaks_the_connection_at_both_ends() -> None:
+    async with linked() as (proxy, _, here, there):
+        proxy.reset("b", "a")
+        for end in (here, there):
+            with pytest.raises(trio.BrokenResourceError), trio.fail_after(SOON_S):
+                await end.receive_some(1)
+
+
+async def test_a_half_open_connection_loses_what_is_sent_and_its_end_and_new_ones_go_on() -> None:
+    async with linked() as (proxy, route, here, there):
+        assert not proxy.half_open("a", "c")
+        assert proxy.half_open("b", "a")
+        assert not proxy.half_open("a", "b"), "there is no other one"
+        await here.send_all(bytes(4 << 20))  # more than a window: it is taken, and vanishes
+        assert await silent(there)
+        await here.aclose()
+        assert await silent(there), "it does not hear that the other end has gone"
+        with trio.fail_after(SOON_S):
+            again = await trio.open_tcp_stream(*parse_address(route.listen))
+            await again.send_all(b"heard")
+        await trio.aclose_forcefully(again)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_refused_link_keeps_what_is_open_and_comes_back() -> None:
+    async with linked() as (proxy, route, here, there):
+        await proxy.refuse({("a", "b")})
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(OSError, match="all attempts to connect"), trio.fail_after(SOON_S):
+            await trio.open_tcp_stream(*parse_address(route.listen))
+        await here.send_all(b"still")
+        assert await received(there, 5) == b"still"
+        await proxy.refuse(set())
+        with trio.fail_after(SOON_S):
+            again = await trio.open_tcp_stream(*parse_address(route.listen))
+        await trio.aclose_forcefully(again)
+
+
+async def test_a_dead_target_is_a_reset() -> None:
+    listen, target = free_addresses(2)
+    proxy = FaultProxy([Route("a", "b", listen, target)], Random(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.run)
+        with trio.fail_after(SOON_S):
+            stream = await trio.open_tcp_stream(*parse_address(listen))
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some(1)
+        await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()

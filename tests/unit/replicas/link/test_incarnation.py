@@ -1,0 +1,57 @@
+"""The incarnation grows with each start, whatever the clock and the disk do."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import trio
+
+from replicas.link.incarnation import claim
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.stream.names import NodeState
+from tests.simulation.test_cluster import SECONDS, make_plan, run
+
+PATH = PurePosixPath("nodes/n1/incarnation")
+
+
+async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(make_plan())
+    env = cluster.env("n1a")
+    first = await claim(env, PATH)
+    cluster.skew("n1a", -3_600_000_000)
+    second = await claim(env, PATH)
+    cluster.skew("n1a", 0)
+    await trio.sleep(1)
+    third = await claim(env, PATH)
+    assert second == first + 1
+    assert third > second
+
+
+async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(make_plan())
+    env = cluster.env("n1a")
+    await env.storage.write_atomic(PATH, b"nonsense")
+    cluster.disks["n1a"].space_left = 0
+    assert await claim(env, PATH) == env.clock.wall_us()
+    assert any("incarnation_damaged" in line for line in cluster.log)
+    assert any("incarnation_not_kept" in line for line in cluster.log)
+
+
+async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(jump_clock: JumpClock) -> None:
+    """Its acknowledgements count, so upstream's buffers shrink again."""
+    plan = make_plan(2)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            cluster.kill("n2a")
+            cluster.skew("n2a", -3_600_000_000)
+            await trio.sleep(0.5)
+            cluster.restart("n2a")
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            for name, replica in cluster.replicas().items():
+                assert replica.state is NodeState.STABLE
+                kept = max(log.stable.end - log.stable.start for log in replica.logs)
+                assert kept <= 1, f"{name} keeps {kept} entries"

@@ -1,0 +1,178 @@
+"""Which standbys run beside what they back: chosen by the planner, and one after the other (docs/rules.md H7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicas.placement.activation import Activation, Choice, RateMeter
+from spe.config import load_plan_data
+from spe.errors import ConfigError
+from spe.plan.plan import Plan
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeState, UnitId
+from spe.wire.messages import OutputStatus
+
+SECOND = 1_000_000
+GENERATOR = {"name": "orders", "rate": 100, "keys": 10, "seed": 1, "duration": "10s"}
+CONFIG = {
+    "nodes": ["n1", "n2", "n3", "n4", "n5"],
+    "sources": {"a": {"from": {"generator": GENERATOR}}},
+    "query": {
+        "sums": {
+            "aggregate": {"from": "a", "window": {"tumbling": "1s"}, "group_by": "key", "compute": {"n": "count(*)"}}
+        }
+    },
+    "outputs": ["sums"],
+    "fragments": {
+        "f": {
+            "operators": ["sums"],
+            "key": "key",
+            "partitions": 4,
+            "replicas": [["n1"], ["n2"], ["n3"], ["n4"]],
+            "standby": [["n5"], ["n5"], ["n5"], []],
+        }
+    },
+    "clients": {"c": {"reads": ["sums"]}},
+}
+
+
+def plan(budget: int = 2) -> Plan:
+    return load_plan_data({**CONFIG, "coordinator": {"budget": budget}})
+
+
+def part(number: int) -> PartitionId:
+    return PartitionId(UnitId("f"), number)
+
+
+def activation(budget: int = 2, *active: int, margin: float = 0.1) -> Activation:
+    return Activation(plan(budget), budget, algorithm="structure-aware", margin=margin, active=map(part, active))
+
+
+def rates(*each: float) -> dict[str, list[float]]:
+    return {"a": [sum(each)], "f": list(each)}
+
+
+def test_those_partitions_are_chosen_that_give_most_and_can_be_run_by_somebody() -> None:
+    choice = activation().choose(rates(10, 40, 20, 1000))
+    assert choice.active == {part(1), part(2)}, "nobody stands by for the largest"
+    assert choice.value == pytest.approx(60 / 1070)
+    assert choice.before == 0
+
+
+def test_another_plan_must_be_better_by_the_margin() -> None:
+    one = activation(1, 1)
+    assert not one.adopt(Choice(frozenset({part(0)}), 0.104, 0.1))
+    assert one.target == {part(1)}
+    assert one.adopt(Choice(frozenset({part(0)}), 0.12, 0.1))
+    assert one.target == {part(0)}
+
+
+def test_a_plan_that_is_not_filled_yet_takes_any_better_one() -> None:
+    one = activation(2, 1)
+    assert one.adopt(one.choose(rates(10, 40, 20, 1)))
+    assert one.target == {part(1), part(2)}
+
+
+def test_a_new_one_runs_before_an_old_one_goes() -> None:
+    one = activation(1, 1)
+    one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
+    states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): NodeState.RECOVERING}
+    assert one.step(states.get) == part(0)
+    assert set(one.wanted()) == {part(0), part(1)}
+    assert not one.settled
+    assert one.step(states.get) is None, "it is on its way"
+    states[part(0)] = NodeState.UP_FAILURE
+    assert one.step(states.get) is None, "what is to take its place does not do it yet"
+    states[part(0)] = NodeState.STABLE
+    assert one.step(states.get) == part(1)
+    assert one.wanted() == {part(0): {"n5"}}
+    assert one.step(states.get) is None
+    assert one.settled
+
+
+def test_nobody_waits_for_one_whose_node_is_dead() -> None:
+    one = activation(2)
+    one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.1))
+    states: dict[PartitionId, NodeState | None] = {part(0): None, part(1): NodeState.RECOVERING}
+    assert [one.step(states.get), one.step(states.get)] == [part(0), part(1)]
+
+
+def test_what_runs_is_not_given_up_for_one_whose_node_is_dead() -> None:
+    one = activation(1, 1)
+    one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
+    states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): None}
+    assert one.step(states.get) == part(0)
+    assert one.step(states.get) is None, "somebody must run"
+    states[part(0)] = NodeState.STABLE
+    assert one.step(states.get) == part(1)
+
+
+def test_of_those_that_leave_a_dead_one_goes_first() -> None:
+    one = activation(1, 0, 1, 2)
+    one.adopt(Choice(frozenset({part(2)}), 1.0, 0.1))
+    states = {part(0): NodeState.STABLE, part(1): None, part(2): NodeState.STABLE}
+    assert [one.step(states.get), one.step(states.get)] == [part(1), part(0)]
+
+
+def test_whose_node_is_dead_is_not_chosen_and_does_not_count() -> None:
+    one = activation(2, 1)
+    choice = one.choose(rates(10, 40, 20, 0), [part(1)])
+    assert choice.active == {part(0), part(2)}
+    assert choice.before == 0
+    assert one.choose(rates(10, 40, 20, 0), [part(0), part(1)]).active == {part(2)}
+    assert one.choose(rates(10, 40, 20, 0), [part(0), part(1), part(2)]).active == frozenset()
+
+
+def test_a_plan_that_fills_less_is_no_reason_to_give_up_a_better_one() -> None:
+    """Structure-aware may leave room: then any better one is taken, and none that is worse."""
+    one = activation(2, 0, 1)
+    assert not one.adopt(Choice(frozenset({part(2)}), 0.34, 0.66))
+    one = activation(3, 0, 1)
+    assert not one.adopt(Choice(frozenset({part(2)}), 0.34, 0.66))
+    assert one.adopt(Choice(frozenset({part(0), part(1), part(2)}), 0.67, 0.66))
+
+
+def test_with_a_smaller_budget_some_go() -> None:
+    one = activation(1, 0, 1, 2)
+    assert one.adopt(Choice(frozenset({part(1)}), 0.2, 0.5))
+    assert [one.step(lambda _: NodeState.STABLE) for _ in range(3)] == [part(0), part(2), None]
+
+
+def test_a_partition_that_has_no_standby_any_more_is_forgotten() -> None:
+    assert activation(1, 1, 3).active == {part(1)}
+
+
+def test_rates_are_measured_by_ids_over_whole_periods_without_a_failure() -> None:
+    meter = RateMeter(plan(), 0)
+
+    def heard(*ids: int, source: int = 0, state: NodeState = NodeState.STABLE) -> None:
+        meter.heard(OutputStatus("sums", p, state, False, last, 0, 0, 1, 0.0) for p, last in enumerate(ids))
+        if source:
+            meter.heard([OutputStatus("a", 0, NodeState.STABLE, False, source, 0, 0, 1, 0.0)])
+
+    heard(1_000, 1_000, 1_000, 1_000, source=50_000)
+    assert meter.take(4 * SECOND) == {}, "they were running when we began"
+    heard(1_010, 1_020, 1_030, 1_040, source=50_500)
+    assert meter.take(14 * SECOND) == {"a": [50.0], "f": [1.0, 2.0, 3.0, 4.0]}
+    heard(1_020, 1_020, 1_050, 1_060, source=51_000)
+    before = {"a": [50.0], "f": [1.0, 2.0, 3.0, 4.0]}
+    assert meter.take(24 * SECOND) == before, "one partition made nothing: what was measured before counts"
+    heard(1_025, 1_300, 1_055, 1_065, state=NodeState.UP_FAILURE)
+    heard(1_030, 1_400, 1_060, 1_070, source=51_600)
+    assert meter.take(34 * SECOND) == {**before, "a": [60.0]}, "it failed"
+    heard(1_040, 1_900, 1_070, 1_080)
+    assert meter.take(44 * SECOND) == {**before, "a": [60.0]}, "it catches up, and the source was not heard of"
+    heard(1_060, 1_910, 1_080, 1_090, source=10)
+    heard(1_059, 1_909, 1_080, 1_090)  # another replica, a little behind
+    assert meter.take(54 * SECOND) == {"a": [60.0], "f": [2.0, 1.0, 1.0, 1.0]}, "the source begins anew"
+    heard(source=110)
+    assert meter.take(64 * SECOND)["a"] == [60.0]
+    heard(source=310)
+    assert meter.take(74 * SECOND)["a"] == [20.0]
+
+
+def test_a_budget_beyond_the_standbys_is_a_mistake_that_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"coordinator\.budget: expected at most 3, as many partitions have one replica"
+    ):
+        plan(4)

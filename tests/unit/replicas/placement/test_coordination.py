@@ -1,0 +1,250 @@
+"""What the coordinator decides, from heartbeats written by hand (docs/rules.md H)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replicas.placement.coordination import REPEAT_US, Coordination
+from spe.plan.plan import Plan, Standbys
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, UnitId
+from spe.wire.messages import OutputStatus
+from tests.simulation.test_cluster import make_plan
+
+A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
+PARTITION = PartitionId(UnitId("u1"), 0)
+PATIENCE, RECOVERY = 100, 2_000
+STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeState.RECOVERING
+
+
+def plan() -> Plan:
+    found = make_plan(1, replicas=3)
+    return replace(found, placement={PARTITION: (A,)}, standbys={PARTITION: Standbys((B, C), 1)})
+
+
+def output(state: NodeState, frontier: int) -> OutputStatus:
+    return OutputStatus("s1", 0, state, False, 0, frontier, 0, 1, 0.0)
+
+
+class World:
+    """A coordinator, and what each node would answer; None: it is dead."""
+
+    def __init__(self) -> None:
+        self.coordination = Coordination(plan(), 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
+        self.frontier = {A: 0, B: 0, C: 0}
+
+    def at(self, now: int) -> str:
+        for node, state in self.nodes.items():
+            if state is None:
+                self.coordination.lost(node, now)
+            elif isinstance(state, NodeState):
+                self.coordination.heard(node, [output(state, self.frontier[node])], now)
+            else:
+                self.coordination.heard(node, [], now)
+        return " ".join(f"{d.verb}@{d.replica.node}" for d in self.coordination.decide(now))
+
+
+def test_while_somebody_serves_a_partition_nobody_is_told_anything() -> None:
+    world = World()
+    for state in (STABLE, UP_FAILURE, NodeState.STABILIZATION):
+        world.nodes[A] = state
+        assert world.at(10) == ""
+        assert world.at(10 * RECOVERY) == ""
+
+
+def test_the_first_standby_that_lives_takes_over_when_patience_is_over() -> None:
+    world = World()
+    world.at(10)
+    world.nodes |= {A: None, B: None}
+    assert world.at(20) == ""
+    assert world.at(20 + PATIENCE) == "install@n1c"
+
+
+def test_a_replica_that_recovers_gets_more_time_for_it_may_need_nobody() -> None:
+    world = World()
+    world.nodes[A] = RECOVERING
+    assert world.at(10) == ""
+    assert world.at(RECOVERY - 1) == ""
+    assert world.at(RECOVERY) == "install@n1b", "counted from the start, when nobody served it either"
+
+
+def test_a_node_that_was_never_heard_of_may_still_be_starting() -> None:
+    world = World()
+    world.nodes[A] = None
+    assert world.at(PATIENCE) == ""
+    assert world.at(RECOVERY) == "install@n1b"
+
+
+def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
+    world = World()
+    world.at(10)
+    world.nodes[A] = None
+    world.at(20)
+    assert world.at(200) == "install@n1b"
+    assert world.at(300) == ""
+    assert world.at(200 + REPEAT_US) == "install@n1b"
+    world.nodes[B] = RECOVERING
+    assert world.at(200 + REPEAT_US + RECOVERY - 1) == "", "it is on its way"
+    assert world.at(200 + REPEAT_US + RECOVERY) == "install@n1c", "it cannot, it seems; the next one may"
+
+
+def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() -> None:
+    world = World()
+    world.nodes |= {A: RECOVERING, B: STABLE}
+    assert world.at(10) == ""
+    world.nodes[A] = UP_FAILURE
+    assert world.at(20) == ""
+    world.nodes |= {A: STABLE, B: UP_FAILURE}
+    assert world.at(30) == "", "while something is broken two are better than one"
+    world.nodes[B] = STABLE
+    assert world.at(40) == "retire@n1b"
+
+
+def test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper() -> None:
+    """A frozen replica still says that it is STABLE; and what goes on meanwhile is nobody's fault."""
+    world = World()
+    world.nodes |= {A: STABLE, B: STABLE}
+    world.frontier = {A: 100, B: 900, C: 0}
+    assert world.at(10) == ""
+    world.frontier = {A: 890, B: 950, C: 0}
+    assert world.at(20) == ""
+    world.frontier = {A: 940, B: 1_000, C: 0}
+    assert world.at(30) == "retire@n1b"
+
+
+def test_helpers_retire_one_after_the_other_the_last_first() -> None:
+    world = World()
+    world.nodes |= {B: STABLE, C: STABLE}
+    assert world.at(10) == "retire@n1c"
+    world.nodes[C] = "stands by"
+    assert world.at(20) == "retire@n1b"
+
+
+def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
+    """Two that begin at once would have nothing to give each other."""
+    world = World()
+    world.coordination.want(PARTITION, [B], 0)
+    world.nodes[A] = RECOVERING
+    assert world.at(10) == ""
+    world.nodes[A] = STABLE
+    assert world.at(20) == "install@n1b"
+
+
+def test_a_standby_that_is_wanted_runs_and_stays() -> None:
+    world = World()
+    world.coordination.want(PARTITION, [C], 0)
+    assert world.at(10) == "install@n1c"
+    world.nodes[C] = STABLE
+    assert world.at(20) == ""
+    world.coordination.want(PARTITION, [], 30)
+    assert world.at(30 + REPEAT_US) == "retire@n1c"
+
+
+class TwoDeep:
+    """u2, which n2a runs and n2b backs, reads u1, which n1a and n1b run."""
+
+    def __init__(self) -> None:
+        found = make_plan(2)
+        self.of = PartitionId(UnitId("u2"), 0)
+        placement = {**found.placement, self.of: (NodeId("n2a"),)}
+        plan = replace(found, placement=placement, standbys={self.of: Standbys((NodeId("n2b"),), 1)})
+        self.coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.first = {"n1a": 40, "n1b": 40}
+        self.lacking = {"n2b": True}
+
+    def at(self, now: int) -> list[str]:
+        for node, first in self.first.items():
+            output = OutputStatus("s1", 0, STABLE, False, 90, 0, 0, first, 0.0)
+            self.coordination.heard(NodeId(node), [output], now)
+        for node, lacking in self.lacking.items():
+            output = OutputStatus("s2", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=lacking)
+            self.coordination.heard(NodeId(node), [output], now)
+        return [f"{d.verb} {d.replica}" for d in self.coordination.decide(now)]
+
+
+def test_where_nothing_is_left_to_go_on_from_one_replica_before_it_begins_anew() -> None:
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    assert world.at(10) == []
+    assert world.at(9 + RECOVERY) == [], "it may have been told of something only now"
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1b"]
+    assert world.at(11 + RECOVERY) == []
+    world.first["n1b"] = 1
+    assert world.at(20 + RECOVERY + REPEAT_US) == [], "it has begun"
+    world.first["n1b"] = 7
+    assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
+
+
+def test_while_one_of_them_can_go_on_nobody_begins_anew() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": False, "n2b": True}
+    world.at(10)
+    assert world.at(10 + 3 * RECOVERY) == []
+    world.lacking["n2a"] = True
+    assert world.at(20 + 3 * RECOVERY) == []
+    assert world.at(20 + 4 * RECOVERY) == ["replay u1/0@n1b"]
+
+
+def test_while_a_standby_has_not_tried_nobody_begins_anew() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": True}
+    world.coordination.heard(NodeId("n2b"), [], 0)
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["install u2/0@n2b"]
+
+
+def test_one_that_does_not_follow_is_passed_over_for_a_while() -> None:
+    world = World()
+    world.at(10)
+    world.nodes[A] = None
+    world.at(20)
+    assert world.at(200) == "install@n1b"
+    world.coordination.refused(ReplicaId(*PARTITION, B), 210)
+    assert world.at(220) == "install@n1c"
+    assert world.at(200 + REPEAT_US) == "install@n1b"
+
+
+def test_a_helper_that_does_not_come_is_not_waited_for() -> None:
+    world = World()
+    coordination = world.coordination
+    coordination.want(PARTITION, [B], 5)
+    assert coordination.helper(PARTITION, 6) is RECOVERING, "it was not heard yet"
+    world.at(10)
+    assert coordination.helper(PARTITION, 5 + RECOVERY) is None
+    world.nodes[B] = STABLE
+    world.at(20)
+    assert coordination.helper(PARTITION, 5 + RECOVERY) is STABLE
+    assert coordination.unable() == frozenset()
+    world.nodes[B] = None
+    world.at(30)
+    assert coordination.helper(PARTITION, 31) is None
+    assert coordination.unable() == {PARTITION}
+
+
+def test_a_standby_that_is_away_may_come_back_with_a_state() -> None:
+    world = TwoDeep()
+    world.lacking = {"n2a": True}
+    world.coordination.heard(NodeId("n2b"), [], 0)
+    world.at(10)
+    world.coordination.lost(NodeId("n2b"), 20)
+    assert world.at(10 + RECOVERY) == []
+    assert world.at(9 + 4 * RECOVERY) == []
+    assert world.at(10 + 4 * RECOVERY) == ["replay u1/0@n1b"], "it does not come"
+
+
+def test_what_lies_before_two_partitions_begins_anew_once() -> None:
+    found = make_plan(2)
+    ids = [PartitionId(UnitId("u2"), p) for p in range(2)]
+    units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in found.units)
+    placement = {**found.placement, **{id: (NodeId("n2a"),) for id in ids}}
+    standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
+    plan = replace(found, units=units, placement=placement, standbys=standbys)
+    coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for now in (10, 10 + RECOVERY):
+        coordination.heard(NodeId("n1a"), [OutputStatus("s1", 0, STABLE, False, 90, 0, 0, 40, 0.0)], now)
+        lost = [OutputStatus("s2", p, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True) for p in range(2)]
+        coordination.heard(NodeId("n2a"), [], now)
+        coordination.heard(NodeId("n2b"), lost, now)
+        decided = [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
+    assert decided == ["replay u1/0@n1a"]

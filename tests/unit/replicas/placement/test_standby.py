@@ -1,0 +1,137 @@
+"""What a passive replica asks for and acknowledges (docs/rules.md H)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replicas.placement.standby import FULL, Standby
+from spe.plan.plan import Reconcile
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeId, NodeState, StreamId
+from spe.wire.messages import OutputStatus
+from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+
+EVERY = 1
+A, C = "n1a", "n1c"
+
+
+def standby(every_us: int = EVERY, reconcile: Reconcile = Reconcile.CHECKPOINT) -> Standby:
+    found = plan()
+    nodes = {id: replace(node, reconcile=reconcile) for id, node in found.nodes.items()}
+    standbys = {id: replace(one, every_us=every_us) for id, one in found.standbys.items()}
+    return Standby(replace(found, nodes=nodes, standbys=standbys), ReplicaId(*PARTITION, NodeId("n1b")), 0)
+
+
+def output(last_id: int, *, state: NodeState = NodeState.STABLE, stream: str = "s1", fill: float = 0.0) -> OutputStatus:
+    return OutputStatus(stream, 0, state, False, last_id, last_id, 0, 1, fill)
+
+
+def hears(one: Standby, peer: str, *outputs: OutputStatus) -> None:
+    one.heard(peer, {Channel(StreamId(o.stream), o.partition): o for o in outputs})
+
+
+def snapshot(*positions: int) -> dict[str, list[int]]:
+    return {"positions": list(positions)}
+
+
+def positions(one: Standby) -> list[int]:
+    return [upto for _, upto in one.acks()]
+
+
+def test_it_acknowledges_what_the_older_of_its_two_checkpoints_holds() -> None:
+    """The newer one may turn out damaged, and upstream must have what follows the other."""
+    one = standby()
+    assert [(str(c), upto) for c, upto in one.acks()] == [("a/0", 0), ("b/0", 0), ("c/0", 0)]
+    one.holds(snapshot(5, 6, 7))
+    assert positions(one) == [0, 0, 0]
+    one.holds(snapshot(8, 8, 9))
+    assert positions(one) == [5, 6, 7]
+
+
+def test_it_asks_whoever_is_furthest_once_per_interval() -> None:
+    one = standby()
+    assert one.wish(EVERY) is None, "nobody runs it"
+    hears(one, A, output(10))
+    hears(one, C, output(12))
+    assert one.wish(EVERY - 1) is None
+    assert one.wish(EVERY) == C
+    assert one.wish(EVERY) is None
+    assert one.wish(2 * EVERY) == C
+
+
+def test_it_asks_nobody_who_recovers_or_is_gone() -> None:
+    one = standby()
+    hears(one, A, output(10, state=NodeState.RECOVERING))
+    assert one.wish(EVERY) is None
+    hears(one, A, output(10))
+    one.lost(A)
+    assert one.wish(EVERY) is None
+    hears(one, A, output(10))
+    hears(one, A)
+    assert one.wish(EVERY) is None, "its node answers, and does not run it"
+
+
+def test_it_does_not_ask_again_for_what_it_has() -> None:
+    one = standby()
+    hears(one, A, output(10))
+    assert one.wish(EVERY) == A
+    one.holds(snapshot(1, 1, 1))
+    assert one.wish(5 * EVERY) == A, "the older one holds less, so upstream keeps more than it need"
+    one.holds(snapshot(1, 1, 1))
+    assert positions(one) == [1, 1, 1]
+    assert one.wish(9 * EVERY) is None
+    hears(one, A, output(11))
+    assert one.wish(9 * EVERY) == A
+
+
+def test_a_full_producer_makes_it_ask_before_its_time() -> None:
+    one = standby()
+    hears(one, A, output(10))
+    assert one.wish(EVERY) == A
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(EVERY) == A
+    hears(one, "source:b", output(99, stream="b", fill=FULL / 2))
+    assert one.wish(EVERY) is None
+
+
+def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
+    """Upstream may have forgotten what it would need."""
+    one = standby()
+    one.holds(snapshot(5, 6, 7))
+    assert one.useful(snapshot(5, 6, 7))
+    assert one.useful(snapshot(9, 6, 7))
+    assert not one.useful(snapshot(9, 5, 9))
+
+
+def test_a_log_that_is_kept_for_somebody_else_is_no_reason_to_hurry() -> None:
+    one = standby(every_us=8)
+    for at in (90, 95):
+        one.holds(snapshot(9, at, 9))
+    hears(one, A, output(10))
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(4) is None, "we acknowledge 90 of 99: others need more"
+    assert one.wish(8) == A
+
+
+def test_what_did_not_come_is_asked_for_again_sooner() -> None:
+    one = standby(every_us=8)
+    hears(one, A, output(10))
+    assert one.wish(8) == A
+    assert one.failed() == 1
+    assert one.wish(9) is None
+    assert one.wish(10) == A
+    assert one.failed() == 2
+    assert one.wish(12) == A
+    one.came()
+    one.holds(snapshot(1, 1, 1))
+    assert one.wish(14) is None
+    assert one.failed() == 1
+
+
+def test_with_undo_a_tainted_replica_is_left_alone_until_a_producer_is_full() -> None:
+    """It would have to make a consistent state for us."""
+    one = standby(reconcile=Reconcile.UNDO)
+    hears(one, A, output(10, state=NodeState.UP_FAILURE))
+    assert one.wish(EVERY) is None
+    hears(one, "source:b", output(99, stream="b", fill=FULL))
+    assert one.wish(EVERY) == A

@@ -1,0 +1,89 @@
+"""What a coordinator keeps on its disk, and what it says of a disk that does not keep it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from replicas.placement.store import ORDERS, PATH, CoordinatorStore
+from replicas.simulation.disk import SimDisk
+from spe.errors import LogCorrupt
+from spe.runtime.env import Env
+from spe.runtime.production import NullTrace
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+
+WANTED = {PartitionId(UnitId("f"), 1): frozenset({NodeId("n1"), NodeId("n2")})}
+
+
+def store(disk: SimDisk) -> CoordinatorStore:
+    nothing: Any = None
+    return CoordinatorStore(Env(nothing, nothing, disk, nothing, Random(0), NullTrace()))
+
+
+async def test_each_start_begins_a_larger_epoch() -> None:
+    disk = SimDisk()
+    assert await store(disk).begin(70) == 70
+    assert await store(disk).begin(60) == 71, "the clock went back"
+    assert await store(disk.restarted()).begin(90) == 90
+
+
+async def test_what_is_wanted_and_the_last_number_are_found_again() -> None:
+    disk = SimDisk()
+    one = store(disk)
+    assert (one.wanted(), one.last_number()) == ({}, 0)
+    await one.want(WANTED)
+    for number in (1, 2):
+        one.ordered(number, 70, 5, "install", "f/1@n1", "")
+    await one.write()
+    disk = disk.restarted()
+    again = store(disk)
+    assert (again.wanted(), again.last_number()) == (WANTED, 2)
+    await again.want({})
+    assert store(disk).wanted() == {}
+
+
+async def test_of_orders_the_newest_are_kept() -> None:
+    disk = SimDisk()
+    one = store(disk)
+    for number in range(1, ORDERS + 11):
+        one.ordered(number, 70, 5, "install", "f/1@n1", "")
+    await one.write()
+    (kept, first) = one._database.execute("SELECT count(*), min(number) FROM orders").fetchone()
+    assert (kept, first) == (ORDERS, 11)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "torn", "other"])
+async def test_a_damaged_file_is_said_by_name_with_what_to_do(damage: str) -> None:
+    disk = SimDisk()
+    one = store(disk)
+    await one.begin(1)
+    await one.want(WANTED)
+    data = bytearray(disk.read(PATH))
+    match damage:
+        case "flipped":
+            data[3] ^= 1
+        case "torn":
+            del data[len(data) // 2 :]
+        case _:
+            data[:] = b"SELECT 1"
+    await disk.write_atomic(PATH, bytes(data))
+    with pytest.raises(LogCorrupt, match=r"coordinator/state\.sqlite.*put it aside"):
+        store(disk)
+
+
+async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins() -> None:
+    disk = SimDisk()
+    one = store(disk)
+    await one.begin(70)
+    disk.space_left = 0
+    with pytest.raises(OSError, match="space"):
+        await one.want(WANTED)
+    with pytest.raises(OSError, match="space"):
+        await store(disk).begin(80)
+    disk.space_left = 1 << 30
+    again = store(disk)
+    assert again.wanted() == {}
+    assert await again.begin(0) == 71

@@ -1,0 +1,89 @@
+"""Places after the hello: each peer of the plan has its own, everybody else shares a few."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import trio
+import trio.testing
+
+from replicas.link.connection import Identity
+from replicas.producer.admission import (
+    GUESTS,
+    GUESTS_MAX,
+    PLACES,
+    PLACES_PER_SUBSCRIPTION,
+    Reception,
+    checkpoints,
+    subscriptions,
+)
+from spe.plan.plan import COORDINATOR, Standbys
+from spe.stream.names import NodeId
+from tests.simulation.test_cluster import make_plan
+
+PLAN = make_plan()
+
+
+def reception() -> Reception:
+    return Reception(PLAN, Identity("node", "n1a", 1))
+
+
+def test_subscriptions_are_counted_per_reader_and_channel() -> None:
+    two = make_plan(depth=2)
+    assert subscriptions(two, "source:a", "n1a") == 1
+    assert subscriptions(two, "n1a", "n2a") == 1
+    assert subscriptions(two, "n2a", "n1a") == 0
+    assert subscriptions(PLAN, "n1a", "client:c") == 1
+    assert subscriptions(PLAN, "n1a", "client:unknown") == 0
+
+
+async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpoints() -> None:
+    (partition,) = PLAN.placement
+    backed = replace(PLAN, placement={partition: (NodeId("n1a"),)}, standbys={partition: Standbys((NodeId("n1b"),), 1)})
+    assert subscriptions(backed, "source:a", "n1b") == 1
+    assert checkpoints(backed, "n1a", "n1b") == 1
+    assert checkpoints(backed, "n1b", "n1a") == 0
+    desk = Reception(backed, Identity("node", "n1a", 1))
+    with desk.visit(COORDINATOR):
+        assert desk.status() == {COORDINATOR: 1, "sent away": 0}
+
+
+async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> None:
+    desk, places = reception(), PLACES + PLACES_PER_SUBSCRIPTION
+    with ExitStack() as stack:
+        other = stack.enter_context(desk.visit("n1b"))
+        scopes = [stack.enter_context(desk.visit("client:c")) for _ in range(places)]
+        assert not any(s.cancel_called for s in scopes)
+        scopes.append(stack.enter_context(desk.visit("client:c")))
+        assert [s.cancel_called for s in scopes] == [True] + [False] * places
+        assert not other.cancel_called
+        assert desk.status() == {"n1b": 1, "client:c": places, "sent away": 1}
+    assert desk.status() == {"sent away": 1}
+
+
+async def test_whoever_is_not_in_the_plan_never_takes_a_place_of_a_peer() -> None:
+    desk = reception()
+    with ExitStack() as stack:
+        peer = stack.enter_context(desk.visit("client:c"))
+        guests = [stack.enter_context(desk.visit(f"client:{at}")) for at in range(300)]
+        assert sum(g.cancel_called for g in guests) == 300 - GUESTS_MAX
+        assert not peer.cancel_called
+        assert desk.status() == {"client:c": 1, GUESTS: GUESTS_MAX, "sent away": 300 - GUESTS_MAX}
+
+
+async def test_a_connection_that_must_make_room_ends_there() -> None:
+    desk, ended = reception(), []
+
+    async def stay(number: int) -> None:
+        with desk.visit("n1b") as scope:
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+        ended.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(PLACES + 2):
+            nursery.start_soon(stay, number)
+            await trio.testing.wait_all_tasks_blocked()
+        assert ended == [0, 1]
+        nursery.cancel_scope.cancel()

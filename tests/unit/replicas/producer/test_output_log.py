@@ -1,0 +1,846 @@
+"""The producing side of a stream: docs/rules.md V1-V6 with the table, A1-A3, and docs/traces.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+import pytest
+
+import replicas.producer.entry
+from replicas.producer.element_log import COALESCE_ROWS
+from replicas.producer.entry import Entry
+from replicas.producer.output_log import NotReady, OutputLog, Truncated
+from replicas.producer.subscription import OutputSubscription, Overtaken
+from replicas.simulation.disk import SimDisk
+from spe.errors import LocalProtocolError
+from spe.plan.plan import Limits
+from spe.runtime.spill import SpillDamaged, SpillFolder
+from spe.stream.batch import Batch, Boundary, Column, Rows
+from spe.stream.hashing import partition_of
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.messages import Mode, StateChange
+from spe.wire.state import decode_state, encode_state
+from tests.support.producing import PLENTY, TextProducer, pull, pulled
+from tests.support.streams import parse, show
+
+STABLE, UP_FAILURE = NodeState.STABLE, NodeState.UP_FAILURE
+STABILIZATION, RECOVERING = NodeState.STABILIZATION, NodeState.RECOVERING
+MAIN: Mode = "main"
+CORRECTIONS: Mode = "corrections"
+
+
+def payload_of(index: int, count: int = 2) -> str:
+    """A payload that hashes to partition ``index``."""
+    letters = StringDictionary("abcdefgh")
+    where = partition_of([Column(np.arange(8, dtype=np.int32), None, letters)], count)
+    return letters.strings[int(np.flatnonzero(where == index)[0])]
+
+
+# --- the table "What a producer sends first" ---
+
+BEHIND, LEVEL = (6, 20), (9, 40)
+AFTER_SIX = "S7/21c S8/31d S9/35e B40(9)"
+REST = "S7/21c S8/31d S9/35e S10/45f B50(10)"
+
+
+def producer_in(state: NodeState, *, fresh: bool = False) -> TextProducer:
+    """Ids 4 … 9 and boundary 40; in a failure T/44 b50 T/55 b60 after them."""
+    one = TextProducer()
+    one.stable("S1/5 S2/7 S3/8 B10 S4/11 S5/15 S6/19b B20 S7/21c B30 S8/31d S9/35e B40")
+    one.log.acknowledge("v/0@a", 1, 3)
+    if state in (UP_FAILURE, STABILIZATION):
+        one.fails("T/44x b50 T/55y b60")
+    one.log.set_state(state, fresh)
+    return one
+
+
+def then_all_is_stable(one: TextProducer) -> None:
+    """The failure heals, if there is one; id 10 and boundary 50 come."""
+    if one.log.state is UP_FAILURE:
+        one.stabilises()
+    one.stable("S10/45f B50")
+    one.done()
+
+
+@pytest.mark.parametrize(
+    ("state", "fresh", "place", "held", "first", "then"),
+    [
+        (STABLE, False, BEHIND, False, AFTER_SIX, "S10/45f B50(10)"),
+        (STABLE, False, BEHIND, True, f"U(6) {AFTER_SIX} R+", "S10/45f B50(10)"),
+        (STABLE, False, LEVEL, False, "", "S10/45f B50(10)"),
+        (STABLE, False, LEVEL, True, "", "U(9) S10/45f B50(10) R+"),
+        (UP_FAILURE, False, BEHIND, False, f"{AFTER_SIX} T/44x T/55y b60", "U(9) S10/45f B50(10) R+"),
+        (UP_FAILURE, False, BEHIND, True, f"U(6) {AFTER_SIX} R- T/44x T/55y b60", "U(9) S10/45f B50(10) R+"),
+        (UP_FAILURE, False, LEVEL, False, "T/44x T/55y b60", "U(9) S10/45f B50(10) R+"),
+        (UP_FAILURE, False, LEVEL, True, "T/55y b60", "U(9) S10/45f B50(10) R+"),
+        (STABILIZATION, False, BEHIND, False, AFTER_SIX, "S10/45f B50(10) R+"),
+        (STABILIZATION, False, BEHIND, True, f"U(6) {AFTER_SIX}", "S10/45f B50(10) R+"),
+        (STABILIZATION, False, LEVEL, False, "", "S10/45f B50(10) R+"),
+        (STABILIZATION, False, LEVEL, True, "", "U(9) S10/45f B50(10) R+"),
+        (STABILIZATION, True, BEHIND, False, "T/44x T/55y b60", f"U(6) {REST} R+"),
+        (STABILIZATION, True, BEHIND, True, "T/55y b60", f"U(6) {REST} R+"),
+        (STABILIZATION, True, LEVEL, False, "T/44x T/55y b60", "U(9) S10/45f B50(10) R+"),
+        (STABILIZATION, True, LEVEL, True, "T/55y b60", "U(9) S10/45f B50(10) R+"),
+    ],
+)
+def test_what_a_producer_sends_first_and_when_all_is_stable(
+    state: NodeState, fresh: bool, place: tuple[int, int], held: bool, first: str, then: str
+) -> None:
+    """A consumer that holds tentative tuples has seen them up to 49."""
+    one = producer_in(state, fresh=fresh)
+    subscription = one.subscribe(*place, 49 if held else None, held=held)
+    assert pulled(subscription) == first
+    assert pulled(subscription) == ""
+    then_all_is_stable(one)
+    assert pulled(subscription) == then
+    assert pulled(subscription) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "fresh", "first", "then"),
+    [
+        (STABLE, False, f"U(6) {AFTER_SIX} R+", "S10/45f B50(10)"),
+        (UP_FAILURE, False, f"U(6) {AFTER_SIX} R-", "S10/45f B50(10) R+"),
+        (STABILIZATION, False, f"U(6) {AFTER_SIX}", "S10/45f B50(10) R+"),
+        (STABILIZATION, True, f"U(6) {AFTER_SIX}", "S10/45f B50(10) R+"),
+    ],
+)
+def test_a_correcting_subscription_never_gets_anything_tentative(
+    state: NodeState, fresh: bool, first: str, then: str
+) -> None:
+    one = producer_in(state, fresh=fresh)
+    subscription = one.subscribe(*BEHIND, 49, held=True, mode=CORRECTIONS)
+    assert pulled(subscription) == first
+    then_all_is_stable(one)
+    assert pulled(subscription) == then
+
+
+@pytest.mark.parametrize("state", [STABLE, UP_FAILURE, STABILIZATION])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_consumer_whose_next_id_is_gone_is_told_what_is_left(state: NodeState, fresh: bool) -> None:
+    log = producer_in(state, fresh=fresh).log
+    assert log.subscribe(MAIN, 2, 10, False, 9) == Truncated(4)
+    assert isinstance(log.subscribe(MAIN, 3, 10, False, 9), OutputSubscription)
+
+
+@pytest.mark.parametrize("position", [2, 6, 9])
+def test_a_recovering_producer_serves_nobody(position: int) -> None:
+    assert producer_in(RECOVERING).log.subscribe(MAIN, position, 20, True, 49) == NotReady()
+
+
+def test_a_boundary_beyond_the_consumers_counts_like_a_tuple() -> None:
+    """p = q, but sb = 30 while the producer is at 40: the undo need not wait for a tuple."""
+    one = producer_in(STABLE)
+    assert pulled(one.subscribe(9, 30, 49, held=True)) == "U(9) B40(9) R+"
+    assert pulled(one.subscribe(9, 30)) == "B40(9)"
+
+
+def test_changes_of_state_travel_in_band() -> None:
+    """F2: in order with the elements, and once more where a rec_done did not say everything."""
+    one = producer_in(STABLE)
+    subscription = one.subscribe(*LEVEL)
+    assert subscription.pull(PLENTY) == []
+    one.fails("b50")
+    assert subscription.pull(PLENTY)[0] == StateChange(UP_FAILURE, False)
+    one.stabilises()
+    one.stable("S10/41 B42")
+    assert subscription.pull(PLENTY)[0] == StateChange(STABILIZATION, False)
+    one.stabilises(fresh=True)
+    one.tentative("T/57 b60")
+    *_, rec_done, news, batch, _boundary = subscription.pull(PLENTY)
+    assert show([rec_done, batch]) == "R- T/57"  # type: ignore[list-item]
+    assert news == StateChange(STABILIZATION, True)
+    one.done()
+    assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False)
+
+
+# --- traces (docs/traces.md) ---
+
+
+def after_trace_4() -> TextProducer:
+    """Last stable id 6, frontier 10; then T/15x T/24y b30."""
+    one = TextProducer()
+    one.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/6 B10")
+    one.fails("T/15x T/24y b30")
+    return one
+
+
+CORRECTIONS_OF_TRACE_6 = "S7/12u S8/15x S9/18v S10/24y B50"
+
+
+def test_trace_6_each_subscriber_gets_the_correction_that_it_needs() -> None:
+    """P was sent the tentative tuples, Q joined during STABILIZATION."""
+    one = after_trace_4()
+    p = one.subscribe(6, 10)
+    assert pulled(p) == "T/15x T/24y b30"
+    one.stabilises()
+    q = one.subscribe(6, 10)
+    assert pulled(q) == ""
+    one.stable(CORRECTIONS_OF_TRACE_6)
+    one.done()
+    assert pulled(p) == "U(6) S7/12u S8/15x S9/18v S10/24y B50(10) R+"
+    assert pulled(q) == "S7/12u S8/15x S9/18v S10/24y B50(10) R+"
+
+
+def test_trace_8_a_failure_during_redo_begins_after_the_rec_done() -> None:
+    one = after_trace_4()
+    p = one.subscribe(6, 10)
+    pulled(p)
+    one.stabilises()
+    one.stable("S7/12u S8/15x B20")
+    assert pulled(p) == "U(6) S7/12u S8/15x B20(8)"
+    one.stable("S9/18v S10/24y B50")
+    one.done(UP_FAILURE)
+    one.tentative("T/55z b60")
+    assert pulled(p) == "S9/18v S10/24y B50(10) R- T/55z b60"
+    one.stabilises()
+    one.stable("S11/55z B60")
+    one.done()
+    assert pulled(p) == "U(10) S11/55z B60(11) R+"
+
+
+def test_trace_11_between_two_failing_producers_by_t_max() -> None:
+    """The client has T/24 T/31 b40 of r1; r2 made its own, and is further on."""
+    r2 = TextProducer()
+    r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
+    r2.fails("T/24′ T/31′ b40 T/45′ b50")
+    assert pulled(r2.subscribe(6, 20, 39, held=True)) == "T/45′ b50"
+
+
+def test_trace_12_to_a_replica_that_never_failed() -> None:
+    r2 = TextProducer()
+    r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
+    behind = r2.subscribe(6, 20, 39, held=True)
+    assert pulled(behind) == ""
+    r2.stable("B30")
+    assert pulled(behind) == "U(6) B30(6) R+"
+    r2.stable("S7/31 S8/33 S9/38 B40")
+    assert pulled(r2.subscribe(6, 20, 39, held=True)) == "U(6) S7/31 S8/33 S9/38 B40(9) R+"
+
+
+def test_trace_13_a_consumer_that_is_ahead() -> None:
+    """p = 100, the producer is at 90: its undo goes to 100, and 91 … 100 are not sent again."""
+    r2 = TextProducer()
+    r2.stable(" ".join(f"S/{2 * i}" for i in range(1, 91)) + " B181")
+    r2.fails(" ".join(f"T/{t}" for t in range(181, 231)) + " b231")
+    subscription = r2.subscribe(100, 200)
+    assert pulled(subscription) == " ".join(f"T/{t}" for t in range(200, 231)) + " b231"
+    r2.stabilises()
+    r2.stable(" ".join(f"S/{2 * i}" for i in range(91, 96)) + " B191")
+    assert pulled(subscription) == ""
+    r2.stable(" ".join(f"S/{2 * i}" for i in range(96, 121)) + " B250")
+    r2.done()
+    expected = " ".join(f"S{i}/{2 * i}" for i in range(101, 121))
+    assert pulled(subscription) == f"U(100) {expected} B250(120) R+"
+
+
+def test_trace_14_a_substream_that_gets_no_tuple_still_moves_on() -> None:
+    """Ids 1 … 5 and 6 … 8 all hash to the other partition."""
+    x = payload_of(0)
+    one = TextProducer(consumers=["v/1@a"])
+    j = one.subscribe(0, 0, share=(1, 2, (0,)))
+    one.stable(f"S/1{x} S/2{x} S/3{x} S/4{x} S/5{x} B10")
+    assert pulled(j) == "B10(5)"
+    one.log.acknowledge("v/1@a", 1, 5)
+    assert one.log.first == 6
+    one.fails(f"T/12{x} b20")
+    assert pulled(j) == "b20"
+    one.stabilises()
+    one.stable(f"S/11{x} S/12{x} S/13{x} B20")
+    one.done()
+    assert pulled(j) == "U(5) B20(8) R+"
+
+
+def test_trace_16_a_restarted_replica_serves_what_the_failed_one_held() -> None:
+    """r2 is in UP_FAILURE with truncation line 4; r1 takes over its log, then makes its own tentative run."""
+    r2 = TextProducer()
+    r2.stable("S1/1 S2/2 S3/3 S4/4 B10 S5/11 S6/12 S7/15 B30 S8/31 S9/32 S10/40 B50")
+    r2.log.acknowledge("v/0@a", 1, 4)
+    r2.fails("T/51 b60")
+    r1 = TextProducer()
+    r1.log.set_state(RECOVERING)
+    assert r1.log.subscribe(MAIN, 4, 10, False, 9) == NotReady()
+    r1.log.install(decode_state(encode_state(r2.log.export())))
+    assert (r1.log.first, r1.log.last_id, r1.log.frontiers()) == (5, 10, (50, -(2**62)))
+    r1.fails("T/52 b60")
+    client = r1.subscribe(4, 10)
+    assert pulled(client) == "S5/11 S6/12 S7/15 S8/31 S9/32 S10/40 B50(10) T/52 b60"
+
+
+# --- V1 to V6 beyond the traces ---
+
+
+def test_live_that_resumes_in_the_middle_of_corrections_says_rec_done_first() -> None:
+    """R5: the partner is lost; what was corrected up to 20 stands, and what comes is tentative after it (V2)."""
+    one = after_trace_4()
+    p = one.subscribe(6, 10)
+    pulled(p)
+    one.stabilises()
+    one.stable("S7/12u S8/15x B20")
+    assert pulled(p) == "U(6) S7/12u S8/15x B20(8)"
+    one.stabilises(fresh=True)
+    assert pulled(p) == "R- T/24y b30"
+    one.tentative("T/33w b40")
+    assert pulled(p) == "T/33w b40"
+    one.stable("S9/18v S10/24y S11/33w B40")
+    assert pulled(p) == ""
+    one.done()
+    assert pulled(p) == "U(8) S9/18v S10/24y S11/33w B40(11) R+"
+
+
+def test_what_a_corrected_bucket_held_before_is_not_sent_again_when_live_resumes() -> None:
+    """[10,20) is corrected, without tuples; its tentative version went with the undo."""
+    one = TextProducer()
+    one.stable("S1/1 B10")
+    one.fails("T/15x T/24y b30")
+    p = one.subscribe(1, 10)
+    pulled(p)
+    one.stabilises()
+    one.stable("B20")
+    assert pulled(p) == "U(1) B20(1)"
+    one.stabilises(fresh=True)
+    assert pulled(p) == "R- T/24y b30"
+
+
+def test_a_new_run_goes_on_where_the_old_one_ended_for_a_consumer_that_is_ahead() -> None:
+    """Nothing stable came for it in between, so nothing was undone: V3 alone keeps it from getting tuples twice."""
+    one = TextProducer()
+    one.stable("S1/1 B10")
+    ahead = one.subscribe(5, 20)
+    one.fails("T/15x T/24y b30 T/31z")
+    assert pulled(ahead) == "T/24y T/31z b30"  # still true after 31
+    one.stabilises()
+    one.stable("S2/15 B20")
+    one.done(UP_FAILURE)
+    one.tentative("T/24v b30 T/31w T/33w b40")
+    assert pulled(ahead) == "T/33w b40"
+    one.tentative("b50")
+    assert pulled(ahead) == "b50"
+    one.stabilises()
+    one.stable("S3/20 B30")
+    one.done(UP_FAILURE)
+    one.tentative("T/44w b50 T/55w b60")
+    assert pulled(ahead) == "T/55w b60"
+
+
+def test_live_that_runs_from_the_start_sends_no_rec_done_in_between() -> None:
+    one = after_trace_4()
+    p = one.subscribe(6, 10)
+    one.stabilises(fresh=True)
+    assert pulled(p) == "T/15x T/24y b30"
+    one.stable("S7/12u S8/15x B20")
+    one.tentative("b40")
+    assert pulled(p) == "b40"
+
+
+def test_within_a_run_every_tuple_goes_out_whatever_its_t_max() -> None:
+    """A window's result has t_max = end − 1, so the boundary at its end says nothing new by V3's measure, and an
+    unmatched outer row has an older t_max than what went before it.  Only who enters late must be careful."""
+    one = TextProducer()
+    one.stable("S1/9 B10")
+    p = one.subscribe(1, 10)
+    one.fails("T/19a")
+    assert pulled(p) == "T/19a"
+    one.tentative("b20")
+    assert pulled(p) == "b20"
+    one.tentative("T/25^15b b30")
+    assert pulled(p) == "T/25^15b b30"
+    assert pulled(one.subscribe(1, 10, 19, held=True)) == "b30"
+
+
+def test_a_tentative_boundary_alone_must_be_undone_as_well() -> None:
+    one = TextProducer()
+    one.stable("S1/9 B10")
+    p = one.subscribe(1, 10)
+    one.fails("b20")
+    assert pulled(p) == "b20"
+    one.stabilises()
+    one.stable("B20")
+    one.done()
+    assert pulled(p) == "U(1) B20(1) R+"
+
+
+def test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over() -> None:
+    """Its consumer has everything stable from another replica, and reads this one to hear that it is through."""
+    one = TextProducer()
+    one.stable("S1/9 B10")
+    one.fails("b20")
+    one.stabilises()
+    p = one.subscribe(1, END_OF_TIME, 29, held=True, mode=CORRECTIONS)
+    assert pulled(p) == ""
+    one.stable("Binf")
+    one.done()
+    assert pulled(p) == "R+"
+
+
+def test_a_correcting_feed_becomes_the_main_one() -> None:
+    """F5: after R+ its consumer sets the mode, and gets what the next failure brings."""
+    one = after_trace_4()
+    p = one.subscribe(6, 10, 29, held=True, mode=CORRECTIONS)
+    one.stabilises()
+    one.stable(CORRECTIONS_OF_TRACE_6)
+    one.done()
+    assert pulled(p) == "U(6) S7/12u S8/15x S9/18v S10/24y B50(10) R+"
+    p.set_mode(MAIN)
+    one.fails("T/55 b60")
+    assert pulled(p) == "T/55 b60"
+
+
+def test_a_suffix_beyond_its_cap_loses_its_oldest_part() -> None:
+    """V6; whoever reads goes on where it can."""
+    one = TextProducer(limits=Limits(suffix_bytes=3_000))
+    one.stable("B10")
+    p = one.subscribe(0, 10)
+    one.fails("T/11a b12")
+    assert pulled(p) == "T/11a b12"
+    for t in range(12, 42):
+        one.tentative(f"T/{t}x b{t + 1}")
+    assert one.log.suffix.nbytes <= 3_000
+    dropped = one.log.statistics()["suffix_dropped"]
+    assert 1 < dropped < 31
+    assert pulled(p) == " ".join(f"T/{t}x" for t in range(11 + dropped, 42)) + " b42"
+
+
+def test_a_range_without_rows_goes_with_the_next_rows_when_no_boundary_follows_it() -> None:
+    """U10: from is always the feed's own position, whatever lay in between."""
+    x, y = payload_of(0), payload_of(1)
+    one = TextProducer()
+    j = one.subscribe(0, 0, share=(1, 2, (0,)))
+    one.stable(f"S/1{x} S/2{x}")
+    assert pulled(j) == ""
+    one.stable(f"S/3{y} S/4{x} B10")
+    batch, boundary = pull(j)
+    assert isinstance(batch, Batch)
+    assert (batch.from_id, batch.upto_id, batch.row_ids().tolist()) == (0, 4, [3])
+    assert show([boundary]) == "B10(4)"
+
+
+def test_rows_are_hashed_once_for_all_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+
+    def counting(columns: list[Column], count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        hashed.append(count)
+        return partition_of(columns, count)
+
+    monkeypatch.setattr(replicas.producer.entry, "partition_of", counting)
+    one = TextProducer()
+    readers = [one.subscribe(0, 0, share=(i, 3, (0,))) for i in (0, 1, 2, 0, 1, 2)]
+    one.stable("S/1a S/2b S/3c S/4d B10")
+    got = [pull(r)[0] for r in readers]
+    assert sum(len(b) for b in got if isinstance(b, Batch)) == 8
+    assert hashed == [3]
+
+
+# --- batches on the wire ---
+
+
+def test_on_the_live_path_nothing_is_copied() -> None:
+    one = TextProducer()
+    p = one.subscribe(0, 0)
+    slice_ = parse("S1/1a S2/2b B10(2)")
+    one.log.append_stable(slice_)
+    batch, boundary = pull(p)
+    assert isinstance(batch, Batch)
+    assert isinstance(slice_[0], Batch)
+    assert batch.rows is slice_[0].rows
+    assert show([boundary]) == "B10(2)"
+
+
+def test_a_backlog_of_small_slices_is_sent_in_large_pieces() -> None:
+    """Many batches, then the last boundary only: it promises what the others did."""
+    one = TextProducer()
+    for t in range(1, 2 * COALESCE_ROWS + 1):
+        one.stable(f"S/{t} B{t + 1}")
+    got = pull(one.subscribe(0, 0))
+    assert [len(e) for e in got if isinstance(e, Batch)] == [COALESCE_ROWS, COALESCE_ROWS]
+    assert [e.time for e in got if isinstance(e, Boundary)] == [COALESCE_ROWS + 1, 2 * COALESCE_ROWS + 1]
+
+
+def test_a_pull_stays_near_its_limit_and_the_rest_follows() -> None:
+    """Also in the middle of a stored batch; nothing tentative or rec_done overtakes what is still to come."""
+    one = TextProducer()
+    one.stable(" ".join(f"S/{t}" for t in range(100)) + " B100")
+    one.fails("T/100 b110")
+    p = one.subscribe(0, 0, 50, held=True)
+    row_bytes = one.log.export()["batches"][0]["rows"].nbytes // 100
+    pieces = [show(e) for e in iter(lambda: pull(p, 30 * row_bytes), [])]
+    assert len(pieces) == 4
+    assert all(piece.count("S") <= 31 for piece in pieces)
+    assert " ".join(pieces) == "U(0) " + " ".join(f"S{t + 1}/{t}" for t in range(100)) + " B100(100) R- T/100 b110"
+
+
+@pytest.mark.parametrize("kind", ["stable", "tentative"])
+def test_a_batch_is_not_cut_only_to_fill_a_pull_up(kind: str) -> None:
+    """A frame of three rows costs what one of a thousand does."""
+    one = TextProducer()
+    if kind == "tentative":
+        one.fails()
+    row = "S" if kind == "stable" else "T"
+    for first in (0, 20, 40):
+        text = " ".join(f"{row}/{t}" for t in range(first, first + 20)) + (f" B{first + 20}" if row == "S" else "")
+        (one.stable if kind == "stable" else one.tentative)(text)
+    p = one.subscribe(0, 0)
+    log = one.log.stable if kind == "stable" else one.log.suffix
+    row_bytes = log.entries_after(-1)[-1].batch.rows.nbytes // 20
+    got = [pull(p, 33 * row_bytes) for _ in range(3)]
+    assert [[len(e) for e in elements if isinstance(e, Batch)] for elements in got] == [[20], [20], [20]]
+
+
+def test_a_row_larger_than_the_limit_is_sent_all_the_same() -> None:
+    one = TextProducer()
+    one.stable("S1/1 S2/2 B3")
+    p = one.subscribe(0, 0)
+    assert [pulled(p, 1) for _ in range(3)] == ["S1/1", "S2/2 B3(2)", ""]
+
+
+# --- acknowledgements, truncation, caps (A2) ---
+
+REPLICAS = ("v/0@a", "v/0@b", "v/1@a", "client:desk")
+
+
+def truncating(*acks: int, standbys: Sequence[str] = ()) -> OutputLog:
+    """Ten single tuples; one acknowledgement per consumer."""
+    one = TextProducer(consumers=REPLICAS, standbys=standbys)
+    one.stable(" ".join(f"S/{t} B{t + 1}" for t in range(1, 11)))
+    for name, ack in zip(REPLICAS, acks, strict=False):
+        one.log.acknowledge(name, 5, ack)
+    return one.log
+
+
+def test_the_log_is_kept_for_the_slowest_configured_consumer() -> None:
+    log = truncating(9, 8, 7)
+    assert (log.truncation_line, log.first) == (0, 1)  # the client was never heard: 0
+    log.acknowledge("client:desk", 1, 6)
+    assert (log.truncation_line, log.first) == (6, 7)
+
+
+def test_an_unknown_consumers_acknowledgement_is_counted_and_has_no_effect() -> None:
+    log = truncating(9, 8, 7, 6)
+    log.acknowledge("v/7@z", 1, 0)
+    assert (log.truncation_line, log.first) == (6, 7)
+    log.acknowledge("v/7@z", 1, 9)
+    assert (log.truncation_line, log.first) == (6, 7)
+    log.acknowledge("client:desk", 5, 7)
+    assert (log.truncation_line, log.first) == (7, 8)
+    assert log.statistics()["unknown_acks"] == 2
+
+
+def test_acknowledgements_grow_within_an_incarnation_and_may_fall_with_a_new_one() -> None:
+    log = truncating(9, 9, 9, 6)
+    log.acknowledge("client:desk", 5, 4)
+    assert log.truncation_line == 6
+    log.acknowledge("client:desk", 6, 4)
+    assert log.truncation_line == 4
+    log.acknowledge("client:desk", 5, 9)
+    assert (log.truncation_line, log.first) == (4, 7)
+
+
+def test_what_everybody_has_is_not_kept_by_a_replica_that_lags() -> None:
+    log = truncating(20, 20, 20, 20)
+    assert (log.first, log.stable.nbytes) == (11, 0)
+    log.append_stable(parse("S11/11 S12/12 B13(12)", position=10))
+    assert (log.first, log.last_id, log.stable.nbytes) == (13, 12, 0)
+
+
+def test_a_consumer_that_is_ahead_is_served_although_what_it_has_is_dropped_when_made() -> None:
+    one = TextProducer()
+    one.log.acknowledge("v/0@a", 1, 2)
+    ahead = one.subscribe(2, 5)
+    one.stable("S1/1 S2/2 B6")
+    assert pulled(ahead) == "B6(2)"
+    one.stable("S3/7 B8")
+    assert pulled(ahead) == "S3/7 B8(3)"
+
+
+def test_the_log_says_when_it_is_full_and_never_drops_stable_tuples_by_itself() -> None:
+    one = TextProducer(limits=Limits(output_bytes=2_000))
+    t = 0
+    while not one.log.full:
+        assert one.log.fill < 1
+        t += 1
+        one.stable(f"S/{t} B{t + 1}")
+    one.stable(f"S/{t + 1} B{t + 2}")
+    assert one.log.first == 1
+    one.log.acknowledge("v/0@a", 1, t + 1)
+    assert one.log.fill == 0
+
+
+def test_only_dead_consumers_with_a_live_sibling_further_on_can_be_evicted() -> None:
+    log = truncating(2, 9, 1, 3)
+    assert log.evictable({"v/0@a"}) == ["v/0@a"]
+    assert log.evictable({"v/0@a", "v/0@b"}) == []  # no live sibling
+    assert log.evictable({"v/0@b"}) == []  # its sibling is behind it
+    assert log.evictable({"v/1@a", "client:desk"}) == []  # no sibling at all
+    log.evict("v/0@a")
+    assert log.evictable({"v/0@a"}) == []
+    assert log.truncation_line == 1
+
+
+def test_an_evicted_consumer_must_install_before_it_counts_again() -> None:
+    log = truncating(2, 9, 8, 8)
+    log.evict("v/0@a")
+    assert log.first == 9
+    assert log.subscribe(MAIN, 2, 3, False, 2) == Truncated(9)
+    log.acknowledge("v/0@a", 6, 2)
+    assert (log.truncation_line, log.statistics()["evicted"]) == (8, 1)
+    log.acknowledge("v/0@a", 6, 8)
+    log.acknowledge("v/0@b", 5, 10)
+    assert (log.truncation_line, log.statistics()["evicted"]) == (8, 0)
+
+
+def test_a_standby_for_which_alone_the_log_is_kept_can_be_evicted_though_it_lives() -> None:
+    """H2: it may store nothing, or old checkpoints only; those that run are not held up by that."""
+    assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable(set()) == ["v/0@a"]
+    assert truncating(2, 9, 1, 3, standbys=["v/0@a"]).evictable(set()) == [], "another one needs more"
+    assert truncating(9, 2, 3, 3, standbys=["v/0@a"]).evictable(set()) == [], "it is the replica that needs most"
+    assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable({"v/0@b"}) == [], "nobody else has it"
+
+
+def test_a_dead_replica_can_be_evicted_for_a_standby_that_holds_more() -> None:
+    """It runs the partition, or its checkpoint will: the log is not kept for one that may never come back."""
+    assert truncating(2, 9, 3, 3, standbys=["v/0@b"]).evictable({"v/0@a"}) == ["v/0@a"]
+    log = truncating(3, 1, 8, 8, standbys=["v/0@b"])
+    log.evict("v/0@b")
+    log.acknowledge("v/0@b", 5, 1)
+    assert (log.first, log.truncation_line) == (4, 3)
+    assert log.evictable({"v/0@a"}) == [], "what it was given back it does not hold yet"
+    log.acknowledge("v/0@b", 5, 5)
+    assert log.evictable({"v/0@a"}) == ["v/0@a"]
+
+
+def test_an_evicted_standby_gets_its_place_back_where_the_log_begins() -> None:
+    """Its checkpoints always lie behind the replica, so it would never count again."""
+    log = truncating(2, 9, 8, 8, standbys=["v/0@a"])
+    log.evict("v/0@a")
+    assert log.first == 9
+    log.acknowledge("v/0@a", 5, 2)
+    for name in ("v/0@b", "v/1@a", "client:desk"):
+        log.acknowledge(name, 5, 10)
+    assert (log.truncation_line, log.first, log.statistics()["evicted"]) == (8, 9, 0)
+    log.acknowledge("v/0@a", 5, 9)
+    assert log.first == 10
+
+
+def test_a_new_consumer_holds_the_log_before_it_is_heard() -> None:
+    """A6: it is added to the set before its install begins."""
+    log = truncating(5, 5, 5, 5)
+    log.set_consumers([*REPLICAS, "v/1@c"])
+    log.acknowledge("client:desk", 5, 10)
+    assert (log.truncation_line, log.first) == (0, 6)
+    log.set_consumers(["client:desk"])
+    assert (log.truncation_line, log.first) == (10, 11)
+
+
+def test_without_configured_consumers_the_newest_half_is_kept() -> None:
+    one = TextProducer(consumers=(), limits=Limits(output_bytes=4_000))
+    p = one.subscribe(0, 0)
+    for t in range(1, 30):
+        one.stable(f"S/{t} B{t + 1}")
+        assert pulled(p) == f"S{t}/{t} B{t + 1}({t})"
+    assert 1 < one.log.first < 29
+    assert not one.log.full
+
+
+def test_a_subscription_ends_when_what_it_needs_is_gone() -> None:
+    """A consumer came back behind its old acknowledgement, and the line moved meanwhile (A3)."""
+    one = TextProducer()
+    one.stable("S/1 B2 S/3 B4")
+    p = one.subscribe(0, 0)
+    one.log.acknowledge("v/0@a", 1, 1)
+    with pytest.raises(Overtaken, match="1 comes next"):
+        p.pull(PLENTY)
+    assert one.log.subscribe(MAIN, 0, 0, False, -1) == Truncated(2)
+
+
+def test_fresh_results_go_on_while_what_is_held_back_is_acknowledged_over_the_correcting_feed() -> None:
+    """V4, A1: the consumer of a lone replica works on the corrections while it goes on reading the fresh results."""
+    one = after_trace_4()
+    main, corrections = one.subscribe(6, 10), one.subscribe(6, 10, mode=CORRECTIONS)
+    one.stabilises(fresh=True)
+    assert pulled(main) == "T/15x T/24y b30"
+    one.stable("S7/12u S8/15x B20")
+    assert pulled(corrections) == "S7/12u S8/15x B20(8)"
+    one.log.acknowledge("v/0@a", 1, 8)
+    assert one.log.first > 7
+    one.tentative("T/33z b40")
+    assert pulled(main) == "T/33z b40"
+    one.done()
+    assert pulled(corrections) == "R+"
+    with pytest.raises(Overtaken, match="7 comes next"):
+        main.pull(PLENTY)
+
+
+def test_a_subscription_ends_when_the_log_is_replaced() -> None:
+    one = TextProducer()
+    one.stable("S/1 B2")
+    p = one.subscribe(0, 0)
+    one.log.install(one.log.export())
+    with pytest.raises(Overtaken, match="replaced by a snapshot"):
+        p.pull(PLENTY)
+
+
+# --- the unit's side ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["S3/11 B20(3)", "B20(7)", "B9(1)", "T/11 b20", "U(1)", "R+"],
+    ids=["gap", "boundary ahead of its ids", "boundary goes back", "tentative", "undo", "rec_done"],
+)
+def test_the_stable_log_takes_only_what_follows(text: str) -> None:
+    one = TextProducer()
+    one.stable("S1/5 B10")
+    with pytest.raises(LocalProtocolError, match="orders/0"):
+        one.log.append_stable(parse(text))
+
+
+def test_tentative_elements_are_made_in_a_failure_only() -> None:
+    one = TextProducer()
+    with pytest.raises(LocalProtocolError, match="tentative element in state STABLE"):
+        one.tentative("T/1 b2")
+    one.fails("T/1 b2")
+    with pytest.raises(LocalProtocolError, match="STABLE with a tentative suffix"):
+        one.log.set_state(STABLE)
+    with pytest.raises(LocalProtocolError, match="stable element while the tentative suffix grows"):
+        one.stable("S/1 B2")
+
+
+def test_bytes_are_counted_as_they_come_and_go() -> None:
+    log = OutputLog(Channel(StreamId("s"), 0), Schema.of(n="int64"), ["c"], Limits())
+    log.set_state(STABLE)
+    big = Rows.from_tuples(log.schema, range(1_000), [(i,) for i in range(1_000)])
+    log.append_stable([Batch(Kind.STABLE, 0, 1_000, None, big), Boundary(Kind.STABLE, 1_000, 1_000)])
+    assert 16_000 < log.stable.nbytes < 17_000
+    log.acknowledge("c", 1, 999)
+    assert log.first == 1  # batches go as a whole
+    log.acknowledge("c", 1, 1_000)
+    assert log.stable.nbytes == 0
+
+
+def test_a_boundary_survives_the_truncation_of_what_came_before_it() -> None:
+    """Who holds the last id but not the boundary after it is still served."""
+    one = TextProducer()
+    one.stable("S1/5 B10 B20")
+    one.log.acknowledge("v/0@a", 1, 1)
+    assert one.log.stable.end == one.log.stable.start
+    assert pulled(one.subscribe(1, 10)) == "B20(1)"
+
+
+class TestSpilled:
+    """The oldest part of the stable log lies in files; who reads does not see the difference."""
+
+    LIMITS = Limits(output_bytes=40_000)
+
+    def make(self, count: int = 150) -> tuple[OutputLog, SimDisk, SpillFolder]:
+        storage = SimDisk()
+        folder = SpillFolder(storage, PurePosixPath("spill"), 1 << 30, now=lambda: 0, told=[].append)
+        schema = Schema.of(n="int64")
+        channel = Channel(StreamId("s"), 0)
+        log = OutputLog(channel, schema, ["c", "d"], self.LIMITS, folder.shelf(schema))
+        log.set_state(NodeState.STABLE)
+        for at in range(count):
+            rows = Rows.from_tuples(schema, [10 * at, 10 * at + 1], [(2 * at,), (2 * at + 1,)])
+            batch = Batch(Kind.STABLE, 2 * at, 2 * at + 2, None, rows)
+            log.append_stable([batch, Boundary(Kind.STABLE, 10 * at + 5, 2 * at + 2)])
+        return log, storage, folder
+
+    def read(self, log: OutputLog, position: int, max_bytes: int = 100) -> list[int]:
+        """What a consumer at ``position`` gets, checked for gaps and for boundaries that lie."""
+        one = log.subscribe("main", position, BEFORE_TIME, False, BEFORE_TIME)
+        assert isinstance(one, OutputSubscription)
+        got: list[int] = []
+        frontier = BEFORE_TIME
+        while elements := one.pull(max_bytes):
+            for element in elements:
+                if isinstance(element, Batch):
+                    assert element.from_id == position + len(got)
+                    assert int(element.rows.time[0]) >= frontier
+                    got += [n for (n,) in element.rows.to_tuples()]
+                elif isinstance(element, Boundary):
+                    assert element.upto_id == position + len(got)
+                    frontier = element.time
+        assert frontier == log.frontiers()[0]
+        return got
+
+    def test_memory_stays_under_the_cap_and_everything_is_there(self) -> None:
+        log, _, folder = self.make()
+        assert folder.used > 0
+        assert not log.full
+        assert log.fill < 0.9
+        assert log.first == 1
+        for position in (0, 1, 7, 40, 90, 299):
+            assert self.read(log, position) == list(range(position, 300))
+            assert self.read(log, position, 10_000) == list(range(position, 300))
+
+    def test_acknowledgements_free_the_files(self) -> None:
+        log, storage, folder = self.make()
+        log.acknowledge("c", 1, 300)
+        log.acknowledge("d", 1, 51)
+        assert 1 < log.first <= 52
+        assert self.read(log, 51) == list(range(51, 300))
+        log.acknowledge("d", 1, 300)
+        assert log.first == 301
+        assert (folder.used, storage.list(PurePosixPath("spill")), log.stable.nbytes) == (0, [], 0)
+
+    def test_a_snapshot_holds_what_is_spilled(self) -> None:
+        log, _, _ = self.make()
+        other, _, folder = self.make(3)
+        other.install(log.export())
+        assert other.first == 1
+        assert folder.used > 0
+        assert not other.full
+        assert self.read(other, 0) == list(range(300))
+
+    def test_what_is_spilled_can_be_read_ahead_piece_by_piece(self) -> None:
+        """And what is forgotten meanwhile is not in the snapshot."""
+        log, _, _ = self.make()
+        ahead: list[Entry] = []
+        pieces = 0
+        while piece := log.spilled_after(ahead[-1].batch.upto_id if ahead else 0):
+            ahead += piece
+            pieces += 1
+        assert pieces > 1
+        assert ahead[0].batch.from_id == 0
+        assert len(ahead) < 300, "the rest is in memory"
+        for name in "cd":
+            log.acknowledge(name, 1, 60)
+        other, _, _ = self.make(3)
+        other.install(log.export(ahead))
+        assert 1 < other.first == log.first
+        assert self.read(other, 60) == list(range(60, 300))
+
+    def test_a_damaged_piece_is_never_served_and_the_log_begins_behind_it(self) -> None:
+        log, storage, folder = self.make()
+        name = storage.list(PurePosixPath("spill"))[0]
+        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
+        with pytest.raises(SpillDamaged):
+            self.read(log, 0)
+        assert folder.damaged == 1
+        first = log.first
+        assert 1 < first < 60
+        assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == Truncated(first)
+        assert self.read(log, first - 1) == list(range(first - 1, 300))
+
+    def test_a_snapshot_begins_behind_a_damaged_piece(self) -> None:
+        log, storage, _ = self.make()
+        name = storage.list(PurePosixPath("spill"))[0]
+        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
+        exported = log.export()
+        assert exported["base_id"] == log.first - 1 > 0
+
+    def test_when_the_disk_refuses_it_is_full_as_without_one(self) -> None:
+        log, storage, folder = self.make(3)
+        storage.space_left = 0
+        at = 3
+        while not log.full:
+            rows = Rows.from_tuples(log.schema, [10 * at], [(at,)])
+            log.append_stable([Batch(Kind.STABLE, log.last_id, log.last_id + 1, None, rows)])
+            at += 1
+        assert folder.refused > 0
+        assert self.read(log, 6) == list(range(3, at))

@@ -1,0 +1,59 @@
+"""The clock of a simulation: deadlines and alarms, in order, and time that stands while somebody can run."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.lowlevel
+
+from replicas.link.signal import Signal
+from replicas.simulation.clock import JumpClock, current_clock
+
+
+async def wait_for(signal: Signal, when: float, woken: list[tuple[str, float]], name: str) -> None:
+    token = signal.token()
+    current_clock().wake_at(when, signal)
+    await token.wait()
+    woken.append((name, trio.current_time()))
+
+
+async def test_alarms_and_deadlines_come_at_their_times_and_in_order(jump_clock: JumpClock) -> None:
+    woken: list[tuple[str, float]] = []
+    both = Signal()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for, Signal(), 3.0, woken, "late")
+        nursery.start_soon(wait_for, both, 1.0, woken, "one")
+        nursery.start_soon(wait_for, both, 2.0, woken, "other of the same signal")
+        await trio.sleep(1.5)
+        woken.append(("deadline", trio.current_time()))
+        await trio.sleep(2.5)
+    names = [name for name, _ in woken]
+    assert sorted(names[:2]) == ["one", "other of the same signal"]  # whoever waits looks, and waits again if it must
+    assert names[2:] == ["deadline", "late"]
+    assert [at for _, at in woken] == [1.0, 1.0, 1.5, 3.0]
+
+
+async def test_an_alarm_of_somebody_who_was_woken_before_moves_no_time(jump_clock: JumpClock) -> None:
+    woken: list[tuple[str, float]] = []
+    signal = Signal()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for, signal, 5.0, woken, "it")
+        await trio.sleep(1.0)
+        signal.wake()
+    assert woken == [("it", 1.0)]
+    token = signal.token()
+    await trio.sleep(9.0)
+    assert trio.current_time() == 10.0
+    assert not token.is_set()  # the alarm was of the token before
+
+
+async def test_an_alarm_of_a_time_that_is_over_comes_at_once(jump_clock: JumpClock) -> None:
+    woken: list[tuple[str, float]] = []
+    await trio.sleep(4.0)
+    await wait_for(Signal(), 2.0, woken, "it")
+    assert woken == [("it", 4.0)]
+
+
+async def test_another_clock_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(TypeError, match="needs the clock JumpClock, found MockClock"):
+        current_clock()

@@ -1,0 +1,138 @@
+"""Scenarios drawn from seeds: always ones that can be run, of every kind, and the same for the same seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from replicas.faults.model import FaultKind, processes_of
+from replicas.simulation.patterns import COUNTS, KINDS, STANDBY_KINDS
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.swarm import random_scenario
+from replicas.simulation.topologies import MOST_REPLICAS
+from spe.config import load_plan_data
+from spe.plan.plan import COORDINATOR, Partitioning, Plan
+
+SEEDS = range(200)
+
+
+@pytest.fixture(scope="module")
+def scenarios() -> list[Scenario]:
+    return [random_scenario(seed) for seed in SEEDS]
+
+
+@pytest.fixture(scope="module")
+def plans(scenarios: list[Scenario]) -> list[Plan]:
+    return [load_plan_data(s.config) for s in scenarios]
+
+
+def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[Scenario]) -> None:
+    drawn: Counter[str] = Counter()
+    for scenario in scenarios:
+        defaults = scenario.config["defaults"]
+        drawn.update([*defaults["policy"].values(), defaults["reconcile"], str(defaults.get("checkpoint"))])
+        drawn.update(kind for source in scenario.config["sources"].values() for kind in source["from"]["generator"])
+        for entry in scenario.config["query"].values():
+            ((operator, body),) = entry.items()
+            drawn.update([operator, *body.get("window", {}), *(["within"] if "within" in body else [])])
+            drawn.update(call.partition("(")[0] for call in body.get("compute", {}).values() if operator == "aggregate")
+            drawn.update([body["kind"]] if operator == "join" else [])
+    expected = {
+        "filter",
+        "map",
+        "union",
+        "aggregate",
+        "join",
+        "topk",
+        "custom",
+        "tumbling",
+        "sliding",
+        "count",
+        "within",
+    }
+    expected |= {"inner", "left", "right", "full", "sum", "avg", "min", "max", "first", "last"}
+    expected |= {"process", "delay", "suspend", "checkpoint", "undo", "burst", "None"}
+    assert expected <= {kind for kind, n in drawn.items() if n >= 5}
+
+
+def test_topologies_are_of_every_size_and_none_is_too_large(plans: list[Plan]) -> None:
+    replicas = [sum(map(len, plan.placement.values())) for plan in plans]
+    assert max(replicas) <= MOST_REPLICAS
+    assert min(replicas) == 1
+    assert {len({u.fragment for u in plan.units}) for plan in plans} >= {1, 2, 3, 4}
+    assert {u.partitions for plan in plans for u in plan.units} >= {1, 2, 3, 4}
+    assert {len(plan.sources) for plan in plans} == {1, 2, 3}
+    assert {len(plan.query.outputs) for plan in plans} >= {1, 2, 3}
+    assert {len(nodes) for plan in plans for nodes in plan.placement.values()} == {1, 2, 3}
+
+
+def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], plans: list[Plan]) -> None:
+    for scenario, plan in zip(scenarios, plans, strict=True):
+        assert len(scenario.faults) <= max(COUNTS)
+        for fault in scenario.faults:
+            assert 0 <= fault.at_us < scenario.heal_us
+            named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}
+            assert named <= {*processes_of(plan), "all"}
+
+
+def test_every_kind_of_fault_is_drawn_and_each_seed_leaves_some_out(scenarios: list[Scenario]) -> None:
+    kinds = [{fault.kind for fault in scenario.faults} for scenario in scenarios]
+    assert set().union(*kinds) == set(FaultKind)
+    assert sum(len(of_one) < len(FaultKind) for of_one in kinds) > len(SEEDS) * 3 // 4
+
+
+def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: Counter[str] = Counter()
+
+    def counted(name: str, pattern: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def draw(*args: Any) -> Iterator[Any]:
+            drawn[name] += 1
+            return pattern(*args)
+
+        return draw
+
+    for kinds in (KINDS, STANDBY_KINDS):
+        for name, pattern in list(kinds.items()):
+            monkeypatch.setitem(kinds, name, counted(name, pattern))
+    for seed in SEEDS:
+        random_scenario(seed)
+    assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS}
+
+
+def test_where_standbys_are_the_coordinator_fails_as_well(scenarios: list[Scenario], plans: list[Plan]) -> None:
+    """It is killed, without power, without room, frozen, and cut off from some."""
+    met: Counter[str] = Counter()
+    for scenario, plan in zip(scenarios, plans, strict=True):
+        of_it = [f for f in scenario.faults if COORDINATOR in (*f.first, *f.second)]
+        assert plan.standbys or not of_it
+        met.update(str(f.kind) for f in of_it)
+    assert {"kill", "power", "restart", "full", "freeze", "cut"} <= set(met)
+
+
+def test_units_read_each_other_in_every_way(plans: list[Plan]) -> None:
+    met: Counter[Partitioning] = Counter()
+    for plan in plans:
+        divided = [(i, u) for u in plan.units for i in u.inputs if max(i.producers, u.partitions) > 1]
+        met.update({i.partitioning(u.partitions) for i, u in divided if i.stream not in plan.sources})
+    assert {kind for kind, n in met.items() if n >= 5} == set(Partitioning)
+
+
+def test_a_scenario_is_its_seed_whatever_the_process() -> None:
+    program = "from replicas.simulation.swarm import random_scenario; print(random_scenario(7).to_data())"
+    texts = {
+        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": h, "PYTHONPATH": ":".join(sys.path)},
+                       capture_output=True, text=True, check=True).stdout
+        for h in "12"
+    }  # fmt: skip
+    assert texts == {f"{random_scenario(7).to_data()}\n"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_scenario_survives_being_written(seed: int) -> None:
+    data: dict[str, Any] = random_scenario(seed).to_data()
+    assert Scenario.from_data(data) == random_scenario(seed)

@@ -1,0 +1,165 @@
+"""What is said of many runs: tables, plots, cases in files."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.measures import Cost
+from replicas.simulation.swarm import random_scenario
+from spe.cli.campaign import Result, Sums
+from spe.cli.cases import read_case, write_case
+from spe.cli.plot import Line, Panel, bars, svg
+from spe.cli.simulate import read_seeds
+from spe.cli.simulated import configuration_to_simulate
+from spe.cli.sums import empty_text, sums_data, sums_text
+from spe.cli.sweep import Point, table, with_x
+from spe.config import load_plan_data
+from spe.errors import ConfigError, SpeError
+from spe.stream.names import NodeId, StreamId
+from spe.stream.times import SECOND
+
+
+def result(seed: int, *, failed: bool = False) -> Result:
+    counters = Counters()
+    counters.add("virtual time_us", 1800 * SECOND)
+    counters.add("p1 stable_us", 7 * SECOND)
+    counters.add("undos", 3)
+    counters.events["STABLE", "dies"] += 1
+    counters.faults["kill", "STABLE"] += 1
+    found = (Finding("P3", "complete", 5 * SECOND, "client:c", "lacks a tuple"),) if failed else ()
+    return Result(seed, found, Counter(kill=2), counters, 1.0)
+
+
+def test_sums_tell_seeds_hours_faults_checked_seconds_and_coverage() -> None:
+    sums = Sums()
+    for one in (result(0), result(1), result(7, failed=True)):
+        sums.add(one)
+    text = sums_text(sums)
+    assert "3 runs (seeds 0:2, 7), 1.50 simulated hours in 3 s of computing, 6 faults" in text
+    assert "faults: kill 6" in text
+    assert "21 s with a whole tree" in text
+    assert "checked: undos 9" in text
+    assert "STABLE" in text
+    assert "2 held, 1 failed" in text
+    assert "UP_FAILURE × dies" in empty_text(sums)
+    assert "STABLE × dies" not in empty_text(sums)
+    data = sums_data(sums)
+    assert (data["runs"], data["simulated_hours"], data["faults"]) == (3, 1.5, {"kill": 6})
+    assert data["failed"] == [{"seed": 7, "findings": ["P3 (complete) at 5.000 s, client:c: lacks a tuple"]}]
+    assert ["UP_FAILURE", "dies"] in data["empty_cells"]
+
+
+def test_seeds_are_a_number_or_a_range() -> None:
+    assert read_seeds("3") == range(3)
+    assert read_seeds("100:200") == range(100, 200)
+    for wrong in ("", "x", "5:5", "0", "1:2:3"):
+        with pytest.raises(SpeError, match="expected a number of runs"):
+            read_seeds(wrong)
+
+
+def test_a_case_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "case.json"
+    write_case(path, random_scenario(3), ["P3: lacks a tuple"], about="seed 3")
+    assert read_case(path) == random_scenario(3)
+    assert f"spe simulate --replay {path}" in path.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"scenario": {"seed": 1}}', '{"scenario": 3}'])
+def test_what_is_no_case_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "case.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"case\.json: expected a scenario"):
+        read_case(path)
+    with pytest.raises(ConfigError, match=r"absent\.json: cannot be read"):
+        read_case(tmp_path / "absent.json")
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    assert bars([0, 6, 12]) == [" " * 12, "█" * 6 + " " * 6, "█" * 12]
+    assert bars([]) == []
+    assert bars([0, 0]) == [" " * 12] * 2
+
+
+def test_a_plot_is_well_formed_and_has_every_point() -> None:
+    panels = [
+        Panel("a < b", [1, 2, 4], [Line([0.5, None, 2], "<it>"), Line([1, 2, 4], "kX", dashed=True)]),
+        Panel("nothing", [1], [Line([0])]),
+    ]
+    root = ElementTree.fromstring(svg(panels))
+    names = Counter(element.tag.rpartition("}")[2] for element in root.iter())
+    assert names["circle"] == 3  # one point was not measured, and limits have no marks
+    assert names["polyline"] == 3
+    texts = [element.text for element in root.iter()]
+    assert "a < b" in texts
+    assert {"<it>  ", "kX (dashed)  "} <= set(texts)
+
+
+def test_a_sweep_is_told_as_a_table() -> None:
+    points = [
+        Point(SECOND, 2 * SECOND, Cost((10_000, 20_000, 900_000), 0, 120, 1000), ()),
+        Point(2 * SECOND, 4 * SECOND, Cost((10_000, 1_800_000), 3, 60, 1000), ("P1 (results come within kX): late",)),
+    ]
+    lines = table(points).splitlines()
+    assert lines[1].split()[:10] == ["1", "s", "2", "s", "0.02", "s", "0.9", "s", "0.9", "s"]
+    assert "120" in lines[1]
+    assert lines[3:] == [
+        "X = 2 s: P1 (results come within kX): late",
+        "X = 2 s: 3 inputs were never covered by a result",
+    ]
+
+
+CONFIG = """
+sources:
+  a: {schema: {t: timestamp!, k: string, v: float64}, time: t, disorder: 200ms, from: {csv: a.csv}, replay: {speed: 2}}
+  b: {schema: {t: timestamp!, k: string, v: float64}, time: t, from: {tcp: "127.0.0.1:9999"}}
+  c: {from: {generator: {name: orders, rate: 100}}}
+  d: {from: {generator: {name: orders, duration: 5s}}}
+query:
+  u: {union: [a, b]}
+  o: {union: [c, d]}
+outputs: [u, o]
+fragments: {f: {operators: [u], replicas: 2}, g: {operators: [o], replicas: 2}}
+defaults: {x: 3s}
+nodes: {n1: {x: 1s}, n2: {}}
+clients: {all: {reads: [u, o], sinks: [{jsonl: out}]}}
+faults: [{at: 1s, kind: kill, target: n1}]
+"""
+
+
+def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    config, said = configuration_to_simulate(file, None, 20 * SECOND)
+    plan = load_plan_data(config)
+    readers = {str(name): source.reader for name, source in plan.sources.items()}
+    assert [line.partition(":")[0] for line in said] == ["a", "b"]
+    assert "is not there; made-up rows" in said[0]
+    assert "tcp is live" in said[1]
+    assert readers["a"]["generator"] == readers["b"]["generator"] == "rows"
+    assert (readers["a"]["rate"], readers["a"]["duration"]) == (25, 40_000_000)  # at twice the speed
+    assert readers["c"]["duration"] == 20_000_000
+    assert readers["d"]["duration"] == 5_000_000
+    assert plan.clients["all"].sinks == ()
+
+
+def test_data_that_is_there_is_read_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,k,v\n2020-01-01T00:00:00,x,1\n")
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    config, said = configuration_to_simulate(file, None, 20 * SECOND)
+    assert load_plan_data(config).sources[StreamId("a")].reader["path"] == str(tmp_path / "a.csv")
+    assert len(said) == 1
+
+
+def test_a_sweep_sets_x_of_every_node(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    config, _ = configuration_to_simulate(file, None, 20 * SECOND)
+    plan = load_plan_data(with_x(config, 2 * SECOND))
+    assert {plan.nodes[NodeId(n)].x_us for n in ("n1", "n2")} == {2 * SECOND}

@@ -1,0 +1,92 @@
+"""Shrinking: what is left still fails, and nothing of it can be spared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.shrink import ddmin, shrink
+from replicas.simulation.swarm import random_scenario
+from spe.config import load_plan_data
+from spe.plan.plan import COORDINATOR, Policy
+from spe.query.query import AggregateSpec, JoinSpec
+from spe.stream.times import SECOND
+
+
+@given(st.sets(st.integers(0, 39)))
+def test_ddmin_finds_exactly_what_is_needed(needed: set[int]) -> None:
+    assert ddmin(range(40), lambda some: needed <= set(some)) == sorted(needed)
+
+
+def test_ddmin_leaves_nothing_out_of_a_cause_with_alternatives() -> None:
+    """Either 3 and 30, or 17 alone: whichever is found, no item of it can go."""
+
+    def fails(some: Sequence[int]) -> bool:
+        return {3, 30} <= set(some) or 17 in some
+
+    found = ddmin(range(40), fails)
+    assert fails(found)
+    assert not any(fails([i for i in found if i != one]) for one in found)
+
+
+def cuts(scenario: Scenario) -> bool:
+    return any(f.kind == "cut" for f in scenario.faults)
+
+
+SEEDS = [s for s in range(40) if cuts(random_scenario(s))][:12]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_fault_and_the_plainest_configuration_are_left(seed: int) -> None:
+    shrunk = shrink(random_scenario(seed), cuts, budget=400).scenario
+    plan = load_plan_data(shrunk.config)
+    assert len(plan.sources) <= 2
+    (fault,) = shrunk.faults
+    named = {*fault.first, *fault.second}
+    assert all(len(nodes) == 1 or set(nodes) <= named for nodes in plan.placement.values())
+    assert all(u.partitions == 1 for u in plan.units)
+    assert "policy" not in shrunk.config["defaults"]
+    assert len(plan.clients) == 1 or "client:second" in named
+    who_needs_them = {COORDINATOR, *(n for s in plan.standbys.values() for n in s.nodes)}
+    assert not plan.standbys or named & who_needs_them
+
+
+@pytest.mark.parametrize("kind", [AggregateSpec, JoinSpec])
+def test_what_the_failure_needs_stays(kind: type) -> None:
+    def fails(scenario: Scenario) -> bool:
+        plan = load_plan_data(scenario.config)
+        has = any(isinstance(o.spec, kind) for o in plan.query.operators)
+        return has and any(n.during_failure is Policy.DELAY for n in plan.nodes.values())
+
+    seed = next(s for s in range(200) if fails(random_scenario(s)))
+    shrunk = shrink(random_scenario(seed), fails, budget=400).scenario
+    assert fails(shrunk)
+    assert shrunk.faults == ()
+
+
+def test_a_run_ends_soon_after_its_last_fault() -> None:
+    shrunk = shrink(random_scenario(SEEDS[0]), cuts, budget=400).scenario
+    (fault,) = shrunk.faults
+    assert shrunk.heal_us <= fault.at_us + (fault.for_us or 0) + 2 * SECOND
+
+
+def test_no_more_runs_than_the_budget() -> None:
+    runs = 0
+
+    def fails(_: Scenario) -> bool:
+        nonlocal runs
+        runs += 1
+        return True
+
+    assert shrink(random_scenario(SEEDS[0]), fails, budget=7).runs == runs == 7
+
+
+def test_a_users_configuration_stays_as_it_is() -> None:
+    scenario = random_scenario(SEEDS[0])
+    shrunk = shrink(scenario, cuts, faults_only=True).scenario
+    assert shrunk.config == scenario.config
+    assert len(shrunk.faults) == 1

@@ -1,0 +1,981 @@
+"""The command line: what it takes, what it says, what it draws, and when a run is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from replicas.client.process import SwitchWatch, _after
+from replicas.faults.model import Fault, FaultKind
+from replicas.faults.runner import Happening
+from replicas.faults.state import Conditions
+from replicas.local.ports import PORTS
+from replicas.local.process import Phase
+from spe.cli.app import execute
+from spe.cli.control import fault_data
+from spe.cli.history import History
+from spe.cli.job import common_origins, local_addresses
+from spe.cli.polling import Seen
+from spe.cli.progress import ProgressWatch
+from spe.cli.run import how_it_died, without_whom
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
+from spe.cli.story import Story
+from spe.cli.summary import figures, summary_text
+from spe.cli.view import Sight, moment, render, seconds
+from spe.config import load_plan_text
+from spe.errors import SpeError
+from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
+from spe.plan.deploy import with_default_client
+from spe.plan.plan import Plan, Standbys
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import NodeId, StreamId
+from spe.stream.times import END_OF_TIME, SECOND, parse_timestamp
+from tests.support.streams import parse
+
+ROOT = Path(__file__).parents[4]
+
+#: Two nodes, one fragment, one generated source with a beginning of its own.
+CONFIG = """
+cluster: small
+sources:
+  shop: {from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}
+query:
+  per_second:
+    aggregate: {from: shop, window: {tumbling: 1s}, group_by: key, compute: {n: count(*)}}
+outputs: [per_second]
+nodes: [n1, n2]
+"""
+#: As above, then joined by a second unit on slower nodes.
+TWO_UNITS = CONFIG.replace(
+    "outputs: [per_second]\nnodes: [n1, n2]",
+    """
+  busy: {filter: {from: per_second, where: n > 1}}
+outputs: [per_second, busy]
+fragments:
+  first: {operators: [per_second], replicas: [n1, n2]}
+  second: {operators: [busy], replicas: [n3]}
+nodes: {n1: {x: 2s}, n2: {x: 2s}, n3: {x: 5s}}
+clients: {screen: {}, archive: {reads: [busy]}}
+""",
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def plan_of(text: str = CONFIG) -> Plan:
+    return load_plan_text(text)
+
+
+# -- what it takes and says ------------------------------------------------------------------------------------------
+
+
+def test_help_imports_neither_the_engine_nor_numpy() -> None:
+    """So it answers at once."""
+    code = (
+        "import sys, spe.cli.app\n"
+        "slow = {'numpy', 'trio', 'pydantic', 'sqlglot', 'yaml', 'replicas', 'operators', 'consistency'}\n"
+        "sys.exit(' '.join(slow & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command", ["check", "reference", "run", "node", "source", "client", "coordinator", "status", "inject"]
+)
+def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([command, "--help"]) == 0
+    assert f"Usage: spe {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chekc", "x.yaml"], "Unknown command"),
+        (["check"], "requires an argument"),
+        (["run", "x.yaml", "--spede", "3"], "Unknown option"),
+        (["check", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["run", "nowhere.yaml", "--duration", "5"], "--duration: expected a duration"),
+        (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
+        (["inject", "tests", "heal"], "not the directory of a run"),
+    ],
+)
+def test_a_users_mistake_is_told_without_a_traceback(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert execute(words) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.startswith("spe: ")
+    assert "Traceback" not in told
+
+
+def test_all_mistakes_of_a_configuration_are_told_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("rate: 100", "rate: fast").replace("count(*)", "cuont(*)"))
+    assert execute(["check", str(config)]) == 2
+    told = capsys.readouterr().err
+    assert "small.yaml:4" in told
+    assert "small.yaml:7" in told
+
+
+def test_check_draws_the_plan_and_its_faults(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG + "faults: [{at: 3s, kind: kill, target: n1, for: 2s}]\n")
+    assert execute(["check", str(config)]) == 0
+    told = capsys.readouterr().out
+    assert "UNIT main" in told
+    assert "at 3s       kill n1 for 2s" in told
+
+
+def test_check_names_a_mistake_in_the_faults(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG + "faults: [{at: 3s, kind: kill, target: n9}]\n")
+    assert execute(["check", str(config)]) == 2
+    assert "small.yaml:10: faults[0].target: no process 'n9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "said"),
+    [
+        ("node", "--node", "no node 'n3'; expected one of: n1, n2"),
+        ("source", "--source", "no source 'n3'; expected one of: shop"),
+        ("client", "--client", "no client 'n3'; expected one of: client"),
+    ],
+)
+def test_a_process_that_the_plan_does_not_have_is_refused(
+    kind: str, option: str, said: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([kind, str(config), option, "n3"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["status"], ["node", "--node", "n1"]])
+def test_a_configuration_without_addresses_is_not_asked_or_served(
+    words: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([words[0], str(config), *words[1:]]) == 2
+    assert "small.yaml gives no address for n1, n2, source:shop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "reference"])
+def test_a_data_file_that_does_not_exist_is_named(
+    command: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(
+        CONFIG.replace(
+            "{from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}",
+            "{schema: {ts: timestamp!, key: int64}, time: ts, from: {csv: gone.csv}}",
+        )
+    )
+    assert execute([command, str(config)]) == 2
+    assert f"sources.shop: {config.parent / 'gone.csv'}: there is no such file" in capsys.readouterr().err
+
+
+def test_a_run_does_not_write_into_a_directory_that_is_in_use(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", str(config), "--run-dir", str(config.parent)]) == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+# -- the reference ---------------------------------------------------------------------------------------------------
+
+
+def test_reference_prints_one_line_per_tuple(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """400 orders at 100 a second, 3 keys: four windows, every order counted once."""
+    assert execute(["reference", str(config)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [r["_id"] for r in rows] == list(range(1, 13))
+    assert {r["_stream"] for r in rows} == {"per_second"}
+    assert sum(r["n"] for r in rows) == 400
+    assert rows[0]["window_start"] == "2024-01-01T00:00:00Z"
+
+
+READINGS = CONFIG.replace(
+    "{from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}",
+    "{schema: {ts: timestamp!, key: int64!}, time: ts, from: {csv: shop.csv}}",
+)
+
+
+def test_a_generator_that_never_ends_has_no_reference(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("count: 400, ", ""))
+    assert execute(["reference", str(config)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "sources.shop.from.generator: never ends" in told.err
+    assert "add duration: 60s or count: 1000" in told.err
+
+
+def test_reference_tells_what_a_source_did_not_take_as_it_came(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(READINGS)
+    rows = ["ts,key", "2024-01-01T00:00:03,1", "2024-01-01T00:00:01.5,2", "2024-01-01T00:00:04,x"]
+    (config.parent / "shop.csv").write_text("\n".join(rows) + "\n")
+    assert execute(["reference", str(config)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("shop: 3 rows, 1 malformed (first: line 4: key: expected int64, got 'x'), ")
+    assert told.endswith("1 late by up to 1.5s (disorder 0s)\n")
+
+
+def test_a_source_that_lost_all_its_rows_gives_no_reference(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text("ts,key\nyesterday,1\n")
+    assert execute(["reference", str(config)]) == 1
+    assert capsys.readouterr().err.startswith("shop: 1 rows, 1 malformed (first: line 2: ts: ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("time,key\n2024-01-01T00:00:00,1\n", "shop.csv: no column ts; the header has: time, key"),
+        (
+            "ts,key\nyesterday,1\n",
+            "none of the first 1 rows fits the schema (line 2: ts: expected an ISO",
+        ),
+    ],
+)
+def test_check_looks_into_the_files(config: Path, rows: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text(rows)
+    assert execute(["check", str(config)]) == 1
+    told = capsys.readouterr().out
+    assert said in told
+    assert "No warnings" not in told
+
+
+@pytest.mark.parametrize("rows", ["", "yesterday,1\n2024-01-01T00:00:00,1\n"])
+def test_check_says_nothing_of_single_malformed_rows_nor_of_none_at_all(config: Path, rows: str) -> None:
+    config.write_text(READINGS)
+    (config.parent / "shop.csv").write_text("ts,key\n" + rows)
+    assert execute(["check", str(config)]) == 0
+
+
+SEEN = """
+from operators.custom import CustomOperator
+
+class Seen(CustomOperator):
+    def __init__(self, inputs, first):
+        super().__init__(inputs, first=first)
+        self._seen = {"set": set(), "list": [], "wrong": None, "counts": [0], "needs": [1]}[first]
+        self._fresh = first != "wrong"
+
+    @classmethod
+    def output_schema(cls, inputs, first):
+        return inputs[0]
+
+    def step(self, ports, boundary):
+        return ports[0]
+
+    def snapshot(self):
+        return {"seen": self._seen, "fresh": 1 / self._fresh}
+
+    def counters(self):
+        return {"seen": len(self._seen.lost if self._seen == [0] else self._seen)}
+
+    def oldest_needed(self):
+        return self._seen[1] if self._seen == [1] else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (
+            "set",
+            "query.q.custom.class: snapshot of seen_before:Seen: state.seen: cannot store a builtins.set; expected",
+        ),
+        ("wrong", "query.q.custom.class: snapshot of seen_before:Seen: ZeroDivisionError: division by zero"),
+        (
+            "counts",
+            "query.q.custom.class: counters of seen_before:Seen: AttributeError: 'list' object has no attribute",
+        ),
+        ("needs", "query.q.custom.class: oldest_needed of seen_before:Seen: IndexError: list index out of range"),
+        ("none", "query.q.custom.arguments: seen_before:Seen cannot be made: KeyError: 'none'"),
+        ("list", ""),
+    ],
+)
+def test_check_makes_operators_of_ones_own_and_their_snapshots(
+    config: Path, first: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "seen_before.py").write_text(SEEN)
+    monkeypatch.syspath_prepend(str(config.parent))
+    monkeypatch.delitem(sys.modules, "seen_before", raising=False)
+    query = f"query:\n  q: {{custom: {{class: seen_before:Seen, from: shop, arguments: {{first: {first}}}}}}}\n"
+    config.write_text(CONFIG[: CONFIG.index("query:")] + query)
+    assert execute(["check", str(config)]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(READINGS)
+    assert execute(["check", str(config)]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith(f"FILES\n  missing: sources.shop: {config.parent / 'shop.csv'}\n")
+    assert "No warnings" not in told
+
+
+def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of()
+    directory = RunDirectory.create(config.parent / "run", config)
+    directory.write_cluster(plan, data=str(config.parent), addresses=local_addresses(plan), origins={}, token="")
+    cluster = json.loads((directory.path / "cluster.json").read_text())
+    directory.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
+    assert execute(["status", str(directory.path)]) == 1
+    assert "is over; its figures are in" in " ".join(capsys.readouterr().out.split())
+
+
+def test_reference_writes_what_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    execute(["reference", str(config)])
+    printed = capsys.readouterr().out
+    one, folder = config.parent / "all.jsonl", config.parent / "out"
+    assert execute(["reference", str(config), "--output", str(one)]) == 0
+    assert one.read_text() == printed
+    assert execute(["reference", str(config), "--output", str(folder)]) == 0
+    lines = [json.loads(line) for line in (folder / "per_second.0.jsonl").read_text().splitlines()]
+    expected = [json.loads(line) for line in printed.splitlines()]
+    assert lines == [{k: v for k, v in e.items() if k not in ("_stream", "_partition")} for e in expected]
+
+
+def test_reference_writes_parquet_as_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = config.parent / "out"
+    assert execute(["reference", str(config), "--output", str(folder), "--format", "parquet"]) == 0
+    assert parquet.read_table(folder / "per_second").column("n").to_numpy().sum() == 400
+    assert execute(["reference", str(config), "--output", str(folder)]) == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+# -- faults by hand --------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_on_the_command_line_reads_as_one_in_a_file() -> None:
+    assert fault_data("kill", ["n1", "n2"], "3s", None, False) == {"kind": "kill", "target": ["n1", "n2"], "for": "3s"}
+    assert fault_data("cut", ["source:a"], None, None, False) == {"kind": "cut", "target": ["source:a"]}
+    assert fault_data("delay", ["n1", "n2,n3"], None, "1s", True) == {
+        "kind": "delay",
+        "from": ["n1"],
+        "to": ["n2", "n3"],
+        "by": "1s",
+        "one_way": True,
+    }
+    with pytest.raises(SpeError, match="the two ends of a link, got 3"):
+        fault_data("cut", ["a", "b", "c"], None, None, False)
+
+
+def test_faults_go_into_runs_only(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["inject", str(config), "kill", "n1"]) == 2
+    assert "expected the directory of a run" in capsys.readouterr().err
+
+
+# -- the directory of a run ------------------------------------------------------------------------------------------
+
+
+def a_run(config: Path, **facts: Any) -> RunDirectory:
+    run = RunDirectory.create(config.parent / "r", config)
+    plan = plan_of(config.read_text())
+    addresses = {"n1": "127.0.0.1:20001", "client:client": "127.0.0.1:20002"}
+    known = {"data": str(config.parent), "addresses": addresses, "origins": {"shop": 5}, "token": "secret"}
+    run.write_cluster(plan, **{**known, **facts})
+    return run
+
+
+def test_a_run_directory_holds_the_plan_with_its_addresses(config: Path) -> None:
+    run = a_run(config)
+    target = load_target(run.path)
+    assert target.plan.fingerprint == plan_of().fingerprint
+    assert target.plan.nodes["n1"].address == "127.0.0.1:20001"  # type: ignore[index]
+    assert target.plan.sources["shop"].replay["origin_us"] == 5  # type: ignore[index]
+    assert (target.token, target.folder, target.supervisor_pid) == ("secret", run.path, os.getpid())
+
+
+def test_nobody_else_may_read_the_token(config: Path) -> None:
+    assert (a_run(config).path / "cluster.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_run_directory_is_told_of(config: Path) -> None:
+    run = a_run(config)
+    (run.path / "cluster.json").write_text('{"data": ')
+    with pytest.raises(SpeError, match=r"cluster\.json is damaged"):
+        load_target(run.path)
+
+
+def test_conditions_wait_for_the_process_that_starts(config: Path) -> None:
+    run = a_run(config)
+    conditions = Conditions((("n1", "in"),))
+    run.write_conditions("source:shop", conditions)
+    assert run.read_conditions("source:shop") == conditions
+    assert run.read_conditions("n2") == Conditions()
+    assert file_name("source:a b/c") == "source-a-b-c"
+
+
+def test_a_run_without_a_client_gets_one_that_reads_everything() -> None:
+    plan = plan_of(CONFIG + "clients: {}\n")
+    assert not plan.clients
+    given = with_default_client(plan)
+    assert given.clients["client"].reads == ("per_second",)
+    assert given.fingerprint == plan.fingerprint
+
+
+def test_everybody_gets_a_loopback_address_of_its_own() -> None:
+    """What the configuration says of the loopback interface stands; addresses of other machines mean nothing here."""
+    text = CONFIG.replace(
+        "nodes: [n1, n2]", "nodes: {n1: {address: '127.0.0.1:20005'}, n2: {address: '10.0.0.5:7000'}}"
+    )
+    addresses = local_addresses(plan_of(text))
+    assert list(addresses) == ["n1", "n2", "source:shop", "client:client", SUPERVISOR]
+    assert addresses["n1"] == "127.0.0.1:20005"
+    assert len(set(addresses.values())) == 5
+    assert all(int(a.rpartition(":")[2]) in PORTS for a in addresses.values())
+
+
+def test_replayed_sources_begin_together_at_the_smallest_first_event_time(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("ts,key\n2024-01-01T00:00:07,1\n")
+    (tmp_path / "b.csv").write_text("ts,key\n2024-01-01T00:00:03,1\n")
+    text = """
+        cluster: x
+        sources:
+          a: &it {schema: {ts: timestamp!, key: int64}, time: ts, from: {csv: a.csv}}
+          b: {<<: *it, from: {csv: b.csv}}
+          c: {<<: *it, from: {csv: a.csv}, replay: {origin: 2024-01-01T00:00:06}}
+          d: {<<: *it, from: {csv: a.csv}, replay: {max: true}}
+          e: {<<: *it, from: {jsonl: a.csv}, replay: {rate: 5}}
+        query: {all: {union: [a, b, c, d, e]}}
+        outputs: [all]
+    """
+    first = parse_timestamp("2024-01-01T00:00:03")
+    assert common_origins(load_plan_text(text, data=tmp_path)) == {"a": first, "b": first}
+
+
+# -- delays ----------------------------------------------------------------------------------------------------------
+
+
+def test_k_and_the_allowed_delay_follow_the_longest_path() -> None:
+    plan = plan_of(TWO_UNITS)
+    assert [longest_path(plan, StreamId(s)) for s in ("shop", "per_second", "busy")] == [0, 1, 2]
+    assert delay_bound_us(plan, StreamId("per_second")) == 2 * SECOND
+    assert delay_bound_us(plan, StreamId("busy")) == 7 * SECOND
+
+
+def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
+    (source,) = plan_of().sources.values()
+    start = parse_timestamp("2024-01-01T00:00:00")
+    assert source_epoch(source, 777) == ReplayEpoch(start, 777, 1.0)
+    assert source_epoch(replace(source, replay={"speed": 20.0, "origin_us": 5}), 777) == ReplayEpoch(5, 777, 20.0)
+    assert source_epoch(replace(source, replay={"max": True}), 777) is None
+    assert source_epoch(replace(source, replay={"rate": 9.0}), 777) is None
+    assert source_epoch(source, None) is None
+    clockwork = {k: v for k, v in source.reader.items() if k != "start"}
+    assert source_epoch(replace(source, reader=clockwork), 777) == ReplayEpoch()
+    assert source_epoch(replace(source, reader={"kind": "tcp"}), None) == ReplayEpoch()
+
+
+def test_an_output_whose_sources_run_differently_has_no_delay() -> None:
+    plan = plan_of()
+    assert epochs(plan, 5) == {"per_second": ReplayEpoch(parse_timestamp("2024-01-01T00:00:00"), 5, 1.0)}
+    two = plan_of(
+        CONFIG.replace("query:", "  hall: {from: {generator: orders}, replay: {speed: 2}}\nquery:")
+        .replace("from: shop,", "from: both,")
+        .replace("query:\n", "query:\n  both: {union: [shop, hall]}\n")
+    )
+    assert epochs(two, 5) == {}
+
+
+# -- the client process ----------------------------------------------------------------------------------------------
+
+CHANNEL = Channel(StreamId("per_second"), 0)
+
+
+def test_a_switch_is_timed_from_the_last_arrival_of_the_old_to_the_first_of_the_new() -> None:
+    watch = SwitchWatch()
+    for producer, now in (("n1", 100), ("n1", 200), (None, 250), ("n2", 500), ("n2", 600), ("n1", 610)):
+        watch.arrived(CHANNEL, producer, now)
+    assert [(s.before, s.after, s.silence_us, s.at_us) for s in watch.switches] == [
+        ("n1", "n2", 300, 500),
+        ("n2", "n1", 10, 610),
+    ]
+    assert watch.counts == {CHANNEL: 2}
+
+
+def test_a_recording_takes_what_it_does_not_have() -> None:
+    """A restarted client may be sent again what its recording holds and a sink does not."""
+    (batch, boundary) = parse("S4/10a S5/11b S6/12c B20(6)", position=3)
+    whole = Change(CHANNEL, batch, 0)
+    assert _after(whole, 3) == whole
+    assert _after(whole, 6) is None
+    part = _after(whole, 5)
+    assert part is not None
+    assert list(part.element.row_ids()) == [6]  # type: ignore[union-attr]
+    assert _after(Change(CHANNEL, boundary, 0), 6) is not None
+    assert _after(Change(CHANNEL, boundary, 0), 7) is None
+
+
+# -- when a run is over ----------------------------------------------------------------------------------------------
+
+
+def statuses(
+    last_id: int = 10, *, source_ended: bool = False, position: int = 3, ended: bool = False, fault: str | None = None
+) -> dict[str, Mapping[str, Any]]:
+    return {
+        "source:shop": {"last_id": last_id, "frontier": last_id, "ended": source_ended, "fault": fault},
+        "client:client": {
+            "channels": [{**channel_status(), "position": position, "ended": ended}],
+        },
+    }
+
+
+def channel_status(**changes: Any) -> dict[str, Any]:
+    return {
+        "channel": "per_second/0",
+        "stable": 3,
+        "tentative": 0,
+        "undone": 0,
+        "position": 3,
+        "frontier": 5,
+        "held": False,
+        "producer": "n1",
+        "switches": 0,
+        "delay_us": 250_000,
+        "delay_max_us": 1_500_000,
+        "gap_max_us": 300_000,
+        "stable_gap_max_us": 400_000,
+        "last_arrival_us": 1_000_000,
+        "ended": False,
+        **changes,
+    }
+
+
+def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look(statuses(), 0)
+    assert not watch.complete
+    watch.look(statuses(source_ended=True), 1)
+    assert not watch.complete
+    assert watch.what_is_open() == "client:client per_second/0 not complete"
+    watch.look(statuses(source_ended=True, ended=True), 2)
+    assert watch.complete
+
+
+def test_a_client_that_was_never_heard_of_is_not_complete() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look({"source:shop": {"ended": True}}, 0)
+    assert not watch.complete
+
+
+def test_sources_that_do_not_move_are_quiet_after_a_while() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look(statuses(10), 0)
+    watch.look(statuses(11), 2 * SECOND)
+    assert not watch.sources_quiet(4 * SECOND, 3 * SECOND)
+    assert watch.sources_quiet(5 * SECOND, 3 * SECOND)
+    watch.look(statuses(11, source_ended=True), 5 * SECOND)
+    assert watch.sources_quiet(5 * SECOND, 3 * SECOND)
+
+
+def test_live_sources_may_be_silent_for_ever() -> None:
+    text = CONFIG.replace(
+        "{from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}",
+        "{schema: {ts: timestamp!, key: int64}, time: ts, from: {tcp: '127.0.0.1:9999'}}",
+    )
+    watch = ProgressWatch(plan_of(text))
+    watch.look(statuses(), 0)
+    assert not watch.sources_quiet(3600 * SECOND, SECOND)
+
+
+def test_a_run_is_stuck_when_nobody_moves_for_longer_than_failures_take() -> None:
+    """X is 2 s on both nodes: 2·(2 + 2) s and the patience."""
+    watch = ProgressWatch(plan_of())
+    watch.look(statuses(fault="the disk is full"), 0)
+    assert not watch.stuck(8 * SECOND, SECOND)
+    watch.look(statuses(position=4, fault="the disk is full"), 8 * SECOND)
+    assert not watch.stuck(16 * SECOND, SECOND)
+    assert watch.stuck(17 * SECOND, SECOND)
+    assert watch.what_is_open() == "source:shop: the disk is full"
+    watch.restart(18 * SECOND)
+    assert not watch.stuck(18 * SECOND, SECOND)
+
+
+def test_a_run_is_hopeless_when_a_source_has_failed_and_the_rest_has_arrived() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look(statuses(), 0)
+    assert watch.hopeless(0, SECOND) == ""
+    watch.look(statuses(fault="the disk is full"), SECOND)
+    assert watch.hopeless(SECOND, SECOND) == ""
+    assert watch.hopeless(2 * SECOND, SECOND) == "source:shop: the disk is full"
+
+
+@pytest.mark.parametrize(("n2", "gone", "hopeless"), [("x", [], True), ("", [], False), ("", ["n2"], True)])
+def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
+    n2: str, gone: list[str], hopeless: bool
+) -> None:
+    watch = ProgressWatch(plan_of())
+    replicas = {
+        "n1": {"replicas": [replica_status(error="operator 'hot' raised")]},
+        "n2": {"replicas": [replica_status(error=n2 or None)]},
+    }
+    watch.look({**statuses(), **replicas}, 0)
+    assert bool(watch.hopeless(0, 0, gone)) is hopeless
+
+
+# -- history and summary ---------------------------------------------------------------------------------------------
+
+
+def replica_status(state: str = "STABLE", **changes: Any) -> dict[str, Any]:
+    return {
+        "unit": "main",
+        "partition": 0,
+        "state": state,
+        "fresh": False,
+        "installed": True,
+        "missing": [],
+        "stable": 12,
+        "tentative": 0,
+        "reconciliations": 0,
+        "inputs": [{"channel": "shop/0", "main": "source:shop", "corrections": None, "switches": 1}],
+        "counters": {},
+        "fill": 0.25,
+        "error": None,
+        **changes,
+    }
+
+
+def test_history_tells_the_changes_of_state() -> None:
+    history = History()
+    first = {"incarnation": 1, "replicas": [replica_status("RECOVERING")]}
+    assert history.heard("n1", first) == [("main/0@n1", "", "RECOVERING")]
+    assert history.heard("n1", first) == []
+    assert history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]}) == [
+        ("main/0@n1", "RECOVERING", "STABLE")
+    ]
+
+
+def a_history() -> History:
+    """n1 was started twice, n2 once; the client was undone seven tuples."""
+    history = History()
+    for incarnation, tentative, corrections, dropped in ((1, 5, 1, 4), (2, 2, 1, 6)):
+        one = replica_status(tentative=tentative, reconciliations=corrections, counters={"late": dropped, "none": 0})
+        history.heard("n1", {"incarnation": incarnation, "replicas": [one]})
+    history.heard("n2", {"incarnation": 1, "replicas": [replica_status()]})
+    history.heard("source:shop", {"incarnation": 1, "last_id": 300, "ended": False, "late": 2})
+    history.heard("source:shop", {"incarnation": 2, "last_id": 400, "ended": True, "late": 1, "malformed": 3})
+    switch = {"channel": "per_second/0", "before": "n1", "after": "n2", "silence_us": 90_000, "at_us": 6 * SECOND}
+    channel = channel_status(position=12, tentative=7, undone=7, switches=1, ended=True)
+    history.heard("client:client", {"incarnation": 1, "channels": [channel], "switches": [switch]})
+    return history
+
+
+def a_summary(**verdict: Any) -> dict[str, Any]:
+    kill = Happening(
+        Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND, at_us=5 * SECOND), 6 * SECOND, 6 * SECOND + 9, None
+    )
+    summary = figures(plan_of(), a_history(), [kill], SECOND, 11 * SECOND)
+    equal = {"equal": True, "complete": True, "rows": 12, "differences": [], "reason": ""}
+    return {**summary, "verdict": {**equal, **verdict}, "died": {}, "run_dir": "runs/x"}
+
+
+def test_figures_are_summed_over_the_starts_of_a_process() -> None:
+    """But counters of operators come back with the snapshot: the last ones are all of them."""
+    summary = a_summary()
+    n1, n2 = summary["replicas"]
+    assert (n1["starts"], n1["tentative"], n1["reconciliations"], n1["counters"]) == (2, 7, 2, {"late": 6})
+    assert (n2["starts"], n2["tentative"]) == (1, 0)
+    (source,) = summary["sources"]
+    assert (source["tuples"], source["late"], source["malformed"], source["starts"]) == (400, 3, 3, 2)
+    (channel,) = summary["channels"]
+    assert (channel["stable"], channel["k"], channel["bound_us"], channel["complete"]) == (12, 1, 2 * SECOND, True)
+    (fault,) = summary["faults"]
+    assert (fault["planned_us"], fault["began_us"], fault["ended_us"]) == (5 * SECOND, 5 * SECOND + 9, None)
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def shown(renderable: Any, width: int = 80) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with console.file:
+        console.print(renderable)
+    return console.export_text()
+
+
+def test_the_summary_says_what_was_promised_and_what_was_kept() -> None:
+    text = shown(summary_text(a_summary()))
+    assert "largest delay of a new tuple   1.50 s, allowed X = 2s: kept" in text
+    assert "tentative tuples received      7, of which 7 were undone" in text
+    assert "longest gap in stable output   0.40 s" in text
+    assert "n1 → n2   0.09 s" in text
+    assert "stable stream equals the reference run, tuple for tuple (12 tuples)" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (
+            {"complete": False, "reason": "stopped after 5 s"},
+            "NOT COMPLETE: stopped after 5 s; the 12 tuples so far agree with the reference",
+        ),
+        (
+            {"complete": False, "reason": "source:shop: line 7: no number", "rows": 0},
+            "NOT COMPLETE: source:shop: line 7: no number; no stable tuple has come",
+        ),
+        (
+            {
+                "equal": None,
+                "reference": "operator 'hot' raised on a slice: ValueError: x",
+                "where": "  hot.py:3 in step",
+            },
+            "the reference run fails too: operator 'hot' raised on a slice: ValueError: x hot.py:3 in step",
+        ),
+        ({"equal": None, "reason": "interrupted"}, "not compared with the reference: interrupted"),
+        (
+            {"equal": False, "differences": ["client c: out/0: 1 missing; first id 7 is missing"]},
+            "first id 7 is missing",
+        ),
+    ],
+)
+def test_the_verdict_says_why(verdict: dict[str, Any], said: str) -> None:
+    assert said in " ".join(shown(summary_text(a_summary(**verdict))).split())
+
+
+def test_what_failed_is_said_before_what_is_equal() -> None:
+    summary = a_summary()
+    summary["replicas"][1]["error"] = "operator 'hot' raised"
+    text = shown(summary_text(summary), 120)
+    assert "FAILED ON THE WAY: main/0@n2: operator 'hot' raised\nstable stream equals" in text
+    assert line_of(text, "main/0@n2")[1] == "STOPPED"
+
+
+def test_late_tuples_are_warned_of_with_the_disorder() -> None:
+    summary = a_summary()
+    summary["sources"][0] |= {"late_by_us": 1_980_000}
+    assert "shop: 3 late by up to 1.98s (disorder 0s)" in shown(summary_text(summary))
+
+
+def test_who_was_not_stable_at_the_end_is_named() -> None:
+    summary = a_summary()
+    assert "at the end" not in shown(summary_text(summary))
+    summary["replicas"][1]["state"] = "RECOVERING"
+    assert "main/0@n2 was RECOVERING at the end; what it did: trace/n2.jsonl" in shown(summary_text(summary))
+
+
+def test_malformed_rows_are_told_of_with_the_first_one() -> None:
+    summary = a_summary()
+    summary["sources"][0]["first_malformed"] = "line 4: key: expected int64, got 'x'"
+    assert "shop: 3 malformed (first: line 4: key: expected int64, got 'x')" in shown(summary_text(summary))
+
+
+def test_the_first_malformed_row_is_read_from_what_its_source_set_aside(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.first_malformed("shop") == ""
+    (tmp_path / "malformed").mkdir()
+    (tmp_path / "malformed" / "shop.jsonl").write_text('{"line": 4, "reason": "no number", "text": "x"}\n{"line": 5}\n')
+    assert directory.first_malformed("shop") == "line 4: no number"
+    (tmp_path / "malformed" / "shop.jsonl").write_text("torn")
+    assert directory.first_malformed("shop") == ""
+
+
+@pytest.mark.parametrize(("verdict", "said"), [({"late": []}, True), ({"late": ["P1: x"]}, False), ({}, False)])
+def test_a_delay_above_the_bound_that_breaks_no_promise_says_so(verdict: dict[str, Any], said: bool) -> None:
+    summary = a_summary(**verdict)
+    summary["worst"]["delay_max_us"] = 3 * SECOND
+    text = shown(summary_text(summary), 120)
+    assert "3.00 s, allowed X = 2s: EXCEEDED" in text
+    assert ("no promise is broken" in text) == said
+
+
+def test_a_failure_is_told_once() -> None:
+    story = Story()
+    failed = {"incarnation": 1, "fault": "line 7: no number"}
+    assert story.heard("source:shop", failed) == ["source:shop FAILED: line 7: no number"]
+    assert story.heard("source:shop", failed) == []
+    stopped = {"incarnation": 1, "replicas": [replica_status(error="operator 'hot' raised")]}
+    assert story.heard("n1", stopped) == ["main/0@n1 STOPPED: operator 'hot' raised"]
+
+
+def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
+    story = Story()
+    switch = {"channel": "per_second/0", "before": "n1", "after": "n2", "silence_us": 90_000, "at_us": 6 * SECOND}
+
+    def told(tentative: int, undone: int, *switches: Any) -> list[str]:
+        channel = channel_status(tentative=tentative, undone=undone)
+        return story.heard("client:client", {"incarnation": 1, "channels": [channel], "switches": list(switches)})
+
+    assert told(0, 0) == []
+    assert told(0, 0, switch) == ["client:client reads per_second/0 from n2, before from n1"]
+    assert told(20, 0, switch) == ["client:client: tentative tuples on per_second/0"]
+    assert told(24, 0, switch) == []
+    assert told(24, 24, switch) == ["client:client: undo of 24 tentative tuples on per_second/0, stable again"]
+    assert told(30, 24, switch) == ["client:client: tentative tuples on per_second/0"]
+
+
+def test_a_restarted_replica_recovers_even_where_nobody_looked_in_between() -> None:
+    history = History()
+    history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]})
+    assert history.heard("n1", {"incarnation": 2, "replicas": [replica_status()]}) == [
+        ("main/0@n1", "RECOVERING", "STABLE")
+    ]
+
+
+# -- what is drawn ---------------------------------------------------------------------------------------------------
+
+NOW = 1_000_000
+
+
+def a_sight(**changes: Any) -> Sight:
+    plan_time = parse_timestamp("2024-01-01T00:00:03.500000")
+    data: dict[str, dict[str, Any]] = {
+        "source:shop": {"last_id": 1_234, "frontier": plan_time, "ended": False, "late": 5},
+        "n1": {"replicas": [replica_status("UP_FAILURE", tentative=40)]},
+        "n2": {"replicas": [replica_status("STABILIZATION", reconciliations=1)]},
+        "client:client": {"channels": [channel_status(tentative=40, undone=8)]},
+    }
+    names = ("n1", "n2", "source:shop", "client:client")
+    standard: dict[str, Any] = {
+        "title": "small   runs/x",
+        "now_us": NOW,
+        "begun_us": NOW - 4 * SECOND,
+        "phases": dict.fromkeys(names, Phase.RUNNING),
+        "seen": {name: Seen(each, NOW) for name, each in data.items()},
+    }
+    return Sight(**{**standard, **changes})
+
+
+def drawn(sight: Sight, width: int = 80) -> str:
+    return shown(render(plan_of(), sight), width)
+
+
+def line_of(text: str, beginning: str) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.startswith(beginning))
+
+
+def test_the_view_shows_states_counts_and_delay_in_eighty_columns() -> None:
+    text = drawn(a_sight())
+    assert line_of(text, "small")[-2:] == ["4.00", "s"]
+    assert line_of(text, "shop") == ["shop", "running", "1,234", "01-01", "00:00:03.5", "5"]
+    assert line_of(text, "n1 main") == ["n1", "main", "UP_FAILURE", "12", "40", "25%"]
+    assert line_of(text, "n2 main") == ["n2", "main", "STABILIZATION", "12", "1", "25%"]
+    assert line_of(text, "per_second") == ["per_second", "3", "40", "8", "█░░░░░░░", "0.25", "1.50", "0.40", "n1"]
+    assert "delay / X 2s" in text
+    assert "…" not in text
+
+
+def test_the_delay_grows_while_nothing_arrives() -> None:
+    """The last tuple was 0.25 s late, but that was 2.5 s ago: now we are beyond X."""
+    text = drawn(a_sight(now_us=NOW + 2_500_000))
+    assert "████████ 2.50" in text
+
+
+@pytest.mark.parametrize("phase", [Phase.KILLED, Phase.FROZEN, Phase.DIED])
+def test_what_happened_to_a_process_hides_what_it_said_last(phase: Phase) -> None:
+    text = drawn(a_sight(phases={"n1": phase, "n2": Phase.RUNNING}))
+    assert line_of(text, "n1 main")[2] == phase
+    assert line_of(text, "n2 main")[2] == "STABILIZATION"
+
+
+def test_who_does_not_answer_is_silent_and_who_never_did_is_unreachable() -> None:
+    seen = {"n1": Seen({"replicas": [replica_status()]}, NOW - 5 * SECOND)}
+    text = drawn(a_sight(phases={}, seen=seen, errors={"n1": "no answer within 1 s"}))
+    assert line_of(text, "n1 main")[2] == "silent"
+    assert line_of(text, "n2 main")[2] == "unreachable"
+
+
+def test_an_input_that_nobody_serves_is_named() -> None:
+    inputs = [{"channel": "shop/0", "main": None, "corrections": None, "switches": 1}]
+    seen = {"n1": Seen({"replicas": [replica_status(inputs=inputs)]}, NOW)}
+    assert line_of(drawn(a_sight(seen=seen)), "n1 main")[-3:] == ["shop/0", "←", "nobody"]
+
+
+def test_faults_are_shown_with_what_has_become_of_them() -> None:
+    kill = Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND)
+    begun = NOW - 4 * SECOND
+    happenings = [
+        Happening(kill, begun + SECOND, began_us=begun + SECOND, ended_us=begun + 4 * SECOND),
+        Happening(replace(kill, first=("n2",)), began_us=NOW - SECOND),
+        Happening(Fault(FaultKind.CUT, ("n1",), ("n2",)), began_us=NOW, errors=["tell n2: it is deaf"]),
+        Happening(Fault(FaultKind.HEAL), NOW + 3 * SECOND),
+    ]
+    text = drawn(a_sight(happenings=happenings))
+    rows = [line.strip("│ ").split("  ") for line in text.splitlines() if line.startswith("│")]
+    found = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert found == [
+        ["1.00 s", "kill n1 for 3s", "over after 3.00 s"],
+        ["3.00 s", "kill n2 for 3s", "now, 2.00 s left"],
+        ["4.00 s", "cut n1 ↔ n2", "tell n2: it is deaf"],
+        ["7.00 s", "heal", "in 3.00 s"],
+    ]
+
+
+def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
+    phases = dict.fromkeys(("n1", "n2", "source:shop", "client:client"), Phase.STARTING)
+    text = drawn(Sight("small", NOW, phases=phases))
+    assert line_of(text, "n1 main")[2] == "starting"
+
+
+def test_standbys_and_the_coordinator_are_drawn() -> None:
+    plan = plan_of()
+    (partition,) = plan.placement
+    plan = replace(
+        plan, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
+    )
+    sight = a_sight()
+    standby = {"unit": partition.unit, "partition": partition.partition, "checkpoints": 12}
+    coordinator = {
+        "partitions": [{"partition": "main/0", "served": False}],
+        "activation": {"budget": 1, "active": ["main/0"]},
+    }
+    seen = {**sight.seen, "n2": Seen({"standbys": [standby]}, NOW), "coordinator": Seen(coordinator, NOW)}
+    phases = {**sight.phases, "coordinator": Phase.RUNNING}
+    text = shown(render(plan, replace(sight, seen=seen, phases=phases)), 100)
+    assert line_of(text, "n2 main")[2:] == ["stands", "by", "12", "checkpoints", "taken"]
+    told = " ".join(line_of(text, "coordinator"))
+    assert told == "coordinator running nobody serves main/0 active for a budget of 1: main/0"
+    seen["n2"] = Seen({"replicas": [replica_status("STABLE")]}, NOW)
+    text = shown(render(plan, replace(sight, seen=seen, phases={**phases, "coordinator": Phase.KILLED})), 100)
+    assert line_of(text, "n2 main")[2] == "STABLE", "it has taken over"
+    assert line_of(text, "coordinator")[1] == "killed"
+
+
+def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
+    """In a real deployment clients listen to nobody."""
+    text = drawn(Sight("small", NOW, errors={"n1": "refused", "n2": "refused", "source:shop": "refused"}))
+    assert "client" not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [
+        (-11, "n1: serving", "killed by SIGSEGV"),
+        (2, "a\nspe: port in use\n", "exit status 2: spe: port in use"),
+        (1, "    | TypeError: x\n    +-------\n", "exit status 1: TypeError: x"),
+        (1, "", "exit status 1"),
+    ],
+)
+def test_how_a_process_died_is_told_in_a_line(status: int, said: str, told: str) -> None:
+    assert how_it_died(status, said) == told
+
+
+def test_a_run_goes_on_while_each_partition_has_a_replica_that_lives() -> None:
+    plan = plan_of(TWO_UNITS)
+    assert without_whom(plan, {}) == ""
+    assert without_whom(plan, {"n1": ""}) == ""
+    assert without_whom(plan, {"n1": "", "n2": ""}) == "n2"
+    assert without_whom(plan, {"n3": ""}) == "n3"
+    assert without_whom(plan, {"n1": "", "source:shop": ""}) == "source:shop"
+
+
+def test_times_are_written_shortly() -> None:
+    assert moment(END_OF_TIME) == "end"
+    assert moment(parse_timestamp("2024-03-05T06:07:08.987654")) == "03-05 06:07:08.9"
+    assert [seconds(us) for us in (0, 1_234_567, -280_000, 12_345_678)] == ["0.00", "1.23", "-0.28", "12.3"]

@@ -1,0 +1,1011 @@
+"""A configuration is read whole: a plan, or every mistake with its line."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spe import api
+from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
+from spe.config.document import parse
+from spe.config.query import read_operators
+from spe.errors import ConfigError
+from spe.plan.plan import (
+    ANY_ADDRESS,
+    Checkpoints,
+    CoordinatorSettings,
+    Limits,
+    Plan,
+    Policy,
+    Reconcile,
+    Standbys,
+    Timing,
+)
+from spe.plan.review import review
+from spe.problems import Problems
+from spe.query.query import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    JoinKind,
+    JoinSpec,
+    MapSpec,
+    OperatorSpec,
+    TopKSpec,
+    UnionSpec,
+    Window,
+    WindowKind,
+)
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, StreamId, UnitId
+
+CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
+
+SOURCE = """
+sources:
+  orders:
+    schema: {ts: timestamp!, user: string, price: float64, qty: int64!}
+    time: ts
+    from: {csv: orders.csv}
+"""
+
+
+def plan_of(text: str) -> Plan:
+    return load_plan_text(textwrap.dedent(text), "test.yaml")
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(text)
+    return caught.value.problems
+
+
+def spec_of(entry: str) -> OperatorSpec:
+    """The specification of an operator over ``orders`` (and ``more``, of the same schema)."""
+    more = "  more:\n    schema: {ts: timestamp!, user: string, price: float64, qty: int64!}\n    time: ts\n"
+    plan = plan_of(f"{SOURCE}{more}    from: {{jsonl: more.jsonl}}\nquery:\n  q: {entry}\n")
+    return plan.query.operators[0].spec
+
+
+# -- what is there
+
+
+def test_smallest_configuration_gets_two_nodes_one_fragment_and_one_client() -> None:
+    plan = plan_of(f"{SOURCE}\nquery:\n  big: {{filter: {{from: orders, where: price > 10}}}}\n")
+
+    assert plan.query.outputs == ("big",)
+    assert [str(u.id) for u in plan.units] == ["main"]
+    assert list(plan.placement.values()) == [("n1", "n2")]
+    assert plan.clients["client"].reads == ("big",)
+    assert plan.timing == Timing()
+    assert plan.limits == Limits()
+
+
+def test_nodes_take_what_they_do_not_say_from_the_defaults() -> None:
+    plan = plan_of(
+        f"""{SOURCE}
+query:
+  big: {{filter: {{from: orders, where: price > 10}}}}
+defaults: {{x: 3s, alpha: 0.5, policy: delay}}
+nodes:
+  n1: {{x: 5s, policy: {{failure: suspend}}}}
+  n2: {{address: "10.0.0.1:7102"}}
+"""
+    )
+    n1, n2 = plan.nodes[NodeId("n1")], plan.nodes[NodeId("n2")]
+
+    assert (n1.x_us, n1.alpha, n1.during_failure, n1.during_stabilization) == (
+        5_000_000,
+        0.5,
+        Policy.SUSPEND,
+        Policy.DELAY,
+    )
+    assert (n2.x_us, n2.address, n2.during_failure) == (3_000_000, "10.0.0.1:7102", Policy.DELAY)
+
+
+def test_nodes_choose_how_to_correct_themselves() -> None:
+    plan = plan_of(
+        f"""{SOURCE}
+query:
+  big: {{filter: {{from: orders, where: price > 10}}}}
+defaults: {{reconcile: undo, checkpoint: {{every: 200ms}}}}
+nodes:
+  n1: {{reconcile: checkpoint, checkpoint: {{every: 5s, disk: true}}}}
+  n2: {{}}
+"""
+    )
+    n1, n2 = plan.nodes[NodeId("n1")], plan.nodes[NodeId("n2")]
+
+    assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
+    assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
+
+
+def test_timing_limits_and_bucket_are_read_with_their_units() -> None:
+    plan = plan_of(
+        f"""{SOURCE}
+cluster: shop
+bucket: 250ms
+timing: {{heartbeat: 50ms, connect: 300ms}}
+limits: {{output: 64MB, suffix: 1MiB}}
+query:
+  big: {{filter: {{from: orders, where: price > 10}}}}
+"""
+    )
+    assert (plan.cluster, plan.bucket_us) == ("shop", 250_000)
+    assert (plan.timing.heartbeat_us, plan.timing.connect_us) == (50_000, 300_000)
+    assert (plan.limits.output_bytes, plan.limits.suffix_bytes) == (64_000_000, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("{filter: {from: orders, where: price > 10}}", FilterSpec(StreamId("orders"), "price > 10")),
+        ("{filter: {from: orders, where: true}}", FilterSpec(StreamId("orders"), "true")),
+        (
+            "{map: {from: orders, compute: {value: price * qty, one: 1}, keep: true}}",
+            MapSpec(StreamId("orders"), {"value": "price * qty", "one": "1"}, True),
+        ),
+        ("{union: [orders, more]}", UnionSpec((StreamId("orders"), StreamId("more")))),
+        ("{union: {from: [orders, more]}}", UnionSpec((StreamId("orders"), StreamId("more")))),
+        (
+            "{topk: {from: orders, k: 3, order_by: [price DESC, user, qty asc], partition_by: user, rank_as: r}}",
+            TopKSpec(StreamId("orders"), 3, (("price", True), ("user", False), ("qty", False)), ("user",), rank_as="r"),
+        ),
+    ],
+)
+def test_operator_entries_mean_their_specification(entry: str, expected: OperatorSpec) -> None:
+    assert spec_of(entry) == expected
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        ("1s", Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)),
+        ("{tumbling: 1h, offset: -15m}", Window(WindowKind.TUMBLING, 3_600_000_000, 3_600_000_000, -900_000_000)),
+        ("{sliding: 10s, slide: 3s, on: ts}", Window(WindowKind.SLIDING, 10_000_000, 3_000_000, 0, "ts")),
+        ("{count: 100}", Window(WindowKind.COUNT, count=100)),
+    ],
+)
+def test_windows_are_written_as_lengths(window: str, expected: Window) -> None:
+    spec = spec_of(f"{{aggregate: {{from: orders, window: {window}, compute: {{n: count(*)}}}}}}")
+
+    assert isinstance(spec, AggregateSpec)
+    assert spec.window == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("count(*)", AggregateCall("count")),
+        ("COUNT ( * )", AggregateCall("count")),
+        ("count(user)", AggregateCall("count", "user")),
+        ("count(distinct user)", AggregateCall("count_distinct", "user")),
+        ("sum(price * (qty + 1))", AggregateCall("sum", "price * (qty + 1)")),
+        ("max(case when user = ')' then price end)", AggregateCall("max", "case when user = ')' then price end")),
+    ],
+)
+def test_aggregates_are_written_as_calls(text: str, expected: AggregateCall) -> None:
+    spec = spec_of(f'{{aggregate: {{from: orders, window: 1s, compute: {{a: "{text}"}}}}}}')
+
+    assert isinstance(spec, AggregateSpec)
+    assert spec.aggregates == {"a": expected}
+
+
+@pytest.mark.parametrize(
+    ("on", "expected"),
+    [
+        ("user", (("user", "user"),)),
+        ("[user, qty]", (("user", "user"), ("qty", "qty"))),
+        ("{user: user}", (("user", "user"),)),
+        ("[[user, user], qty]", (("user", "user"), ("qty", "qty"))),
+    ],
+)
+def test_join_keys_are_names_or_pairs(on: str, expected: tuple[tuple[str, str], ...]) -> None:
+    spec = spec_of(f"{{join: {{left: orders, right: more, kind: left, on: {on}, within: 5s}}}}")
+
+    assert isinstance(spec, JoinSpec)
+    assert (spec.on, spec.kind) == (expected, JoinKind.LEFT)
+    assert (spec.lower_us, spec.upper_us) == (-5_000_000, 5_000_000)
+
+
+def test_join_interval_may_be_one_sided_and_over_attributes() -> None:
+    spec = spec_of(
+        "{join: {left: orders, right: more, on: user, within: [0, 1m], "
+        "left_time: ts, right_time: ts, prefix: [a_, b_]}}"
+    )
+    assert isinstance(spec, JoinSpec)
+    assert (spec.lower_us, spec.upper_us, spec.left_time, spec.prefix) == (0, 60_000_000, "ts", ("a_", "b_"))
+
+
+def test_group_by_takes_names_or_named_expressions() -> None:
+    short = spec_of("{aggregate: {from: orders, window: 1s, group_by: [user, qty], compute: {n: count(*)}}}")
+    long = spec_of("{aggregate: {from: orders, window: 1s, group_by: {who: user, q: qty + 1}, compute: {n: count(*)}}}")
+
+    assert isinstance(short, AggregateSpec)
+    assert isinstance(long, AggregateSpec)
+    assert short.group_by == {"user": "user", "qty": "qty"}
+    assert long.group_by == {"who": "user", "q": "qty + 1"}
+
+
+@pytest.mark.parametrize(
+    ("written", "reader"),
+    [
+        (
+            "{csv: a.csv, delimiter: ';', header: false, columns: {v: 1}, null: ['', NA], timestamps: ms}",
+            {
+                "kind": "csv",
+                "path": "/data/a.csv",
+                "delimiter": ";",
+                "header": False,
+                "columns": {"v": 1},
+                "null": ["", "NA"],
+                "timestamps": "ms",
+            },
+        ),
+        ("{jsonl: /x/a.jsonl}", {"kind": "jsonl", "path": "/x/a.jsonl"}),
+        (
+            "{parquet: a.parquet, columns: {v: value}, sort: seq}",
+            {"kind": "parquet", "path": "/data/a.parquet", "columns": {"v": "value"}, "sort": "seq"},
+        ),
+        ("{tcp: '0.0.0.0:7000', format: csv}", {"kind": "tcp", "address": "0.0.0.0:7000", "format": "csv"}),
+        ("{stdin: true}", {"kind": "stdin", "format": "jsonl"}),
+    ],
+)
+def test_readers_get_their_options_and_paths_below_the_data_folder(written: str, reader: dict[str, Any]) -> None:
+    text = f"sources: {{s: {{schema: {{t: timestamp, v: int64}}, time: t, from: {written}}}}}\n"
+    text += "query: {q: {filter: {from: s, where: v > 0}}}\n"
+
+    assert load_plan_text(text, data="/data").sources[StreamId("s")].reader == reader
+
+
+def test_generator_brings_schema_time_and_disorder() -> None:
+    plan = plan_of(
+        """
+        sources:
+          s: {from: {generator: {name: orders, rate: 50, disorder: 300ms, duration: 1m, start: "2026-01-01"}}}
+        query:
+          q: {filter: {from: s, where: qty > 1}}
+        """
+    )
+    source = plan.sources[StreamId("s")]
+
+    assert source.time == "ts"
+    assert source.schema.names == ("ts", "key", "price", "qty")
+    assert source.disorder_us == 300_000
+    assert source.reader == {
+        "kind": "generator",
+        "generator": "orders",
+        "rate": 50,
+        "seed": 0,
+        "disorder": 300_000,
+        "duration": 60_000_000,
+        "start": 1_767_225_600_000_000,
+    }
+
+
+def test_the_generator_rows_fills_the_schema_that_its_source_says() -> None:
+    from_ = "from: {generator: {name: rows, burst: 2s}}"
+    read = "query: {q: {filter: {from: s, where: v > 0}}}\n"
+    plan = load_plan_text(f"sources: {{s: {{schema: {{v: int64, at: timestamp!}}, time: at, {from_}}}}}\n{read}")
+    assert plan.sources[StreamId("s")].schema.names == ("v", "at")
+    assert plan.sources[StreamId("s")].reader["burst"] == 2_000_000
+    with pytest.raises(ConfigError, match="schema: is missing"):
+        load_plan_text(f"sources: {{s: {{time: at, {from_}}}}}\n{read}")
+
+
+@pytest.mark.parametrize(
+    ("replay", "expected"),
+    [
+        ("{speed: 60}", {"speed": 60, "rate": None, "max": False}),
+        ("{rate: 1000}", {"speed": None, "rate": 1000, "max": False}),
+        ("{max: true}", {"speed": None, "rate": None, "max": True}),
+        ("{origin: 1970-01-02}", {"speed": 1.0, "rate": None, "max": False, "origin_us": 86_400_000_000}),
+    ],
+)
+def test_replay_is_at_a_speed_at_a_rate_or_as_fast_as_it_goes(replay: str, expected: dict[str, Any]) -> None:
+    plan = plan_of(f"{SOURCE}    replay: {replay}\nquery:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n")
+
+    assert plan.sources[StreamId("orders")].replay == expected
+
+
+def test_only_live_sources_refuse_the_future_unless_told_to() -> None:
+    body = "schema: {t: timestamp, v: int64}, time: t"
+    plan = plan_of(
+        f"""
+        sources:
+          live: {{{body}, from: {{tcp: "127.0.0.1:7000"}}}}
+          file: {{{body}, from: {{jsonl: a.jsonl}}}}
+          told: {{{body}, from: {{jsonl: a.jsonl}}, ahead: 10s}}
+        query:
+          q: {{union: [live, file, told]}}
+        """
+    )
+    assert [s.ahead_us for s in plan.sources.values()] == [3_600_000_000, None, 10_000_000]
+
+
+def test_sinks_become_kind_path_and_mode() -> None:
+    plan = plan_of(
+        f"""{SOURCE}
+query:
+  q: {{filter: {{from: orders, where: price > 1}}}}
+clients:
+  c: {{sinks: [{{parquet: out}}, {{jsonl: all.jsonl, mode: corrections}}]}}
+"""
+    )
+    assert plan.clients["c"].sinks == (
+        {"kind": "parquet", "path": "out", "mode": "stable"},
+        {"kind": "jsonl", "path": "all.jsonl", "mode": "corrections"},
+    )
+
+
+def test_missing_data_files_are_named_apart_from_loading(tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text(f"{SOURCE}query:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n")
+    plan = load_plan(tmp_path / "conf.yaml")
+
+    assert missing_files(plan) == [f"sources.orders: {tmp_path / 'orders.csv'}"]
+    (tmp_path / "orders.csv").touch()
+    assert missing_files(plan) == []
+
+
+# -- YAML
+
+
+def test_words_that_older_yaml_takes_for_truth_values_are_texts() -> None:
+    problems = Problems()
+    document = parse("{on: ts, no: yes, t: true, at: 12:30, n: 12, f: 1.5, e: null, q: '12'}", "x", problems)
+
+    assert document.data == {
+        "on": "ts", "no": "yes", "t": True, "at": "12:30", "n": 12, "f": 1.5, "e": None, "q": "12",
+    }  # fmt: skip
+    assert not problems
+
+
+def test_merge_keys_fill_in_and_a_mistake_is_shown_where_the_own_value_stands() -> None:
+    problems = problems_of(
+        """
+        sources:
+          a: &a
+            schema: {ts: timestamp!, v: int64}
+            time: ts
+            from: {csv: a.csv}
+          b:
+            <<: *a
+            from: {csv: b.csv, sort: v}
+        query:
+          q: {union: [a, b]}
+        """
+    )
+    assert problems == [
+        "test.yaml:9: sources.b.from: sort does not go with csv; expected one of: columns, delimiter, quote, header, "
+        "null, timestamps"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [1, 2", "test.yaml:1: the configuration: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a: &x [*x]", "test.yaml:1: a[0]: an alias that refers to what it stands in"),
+        ("query: {}\nquery: {}", "test.yaml:2: query: is given twice"),
+        ("- 1", "test.yaml:1: the configuration: expected a mapping with the sections cluster, bucket"),
+        ("", "test.yaml:1: the configuration: expected a mapping with the sections cluster, bucket"),
+        ("a: \x01", "test.yaml:1: the configuration: not YAML: special characters are not allowed"),
+        ("{[1]: 2}", "test.yaml:1: ?: a key that is not a text; expected a name"),
+    ],
+)
+def test_broken_yaml_is_a_problem_with_a_line(text: str, problem: str) -> None:
+    assert any(p.startswith(problem) for p in problems_of(text)), problems_of(text)
+
+
+def test_unreadable_file_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plan(tmp_path / "none.yaml")
+
+
+# -- mistakes
+
+MANY_MISTAKES = """\
+buckt: 100ms
+sources:
+  a:
+    schema: {ts: timestamp!, user: strng}
+    time: ts
+    disordr: 2s
+    from: {csv: a.csv}
+  b:
+    schema: {ts: timestamp!, user: string, n: int64!}
+    time: user
+    disorder: 5
+    from: {jsonl: b.jsonl, delimiter: ";"}
+  c:
+    schema: {ts: timestamp!, user: string, n: int64!}
+    time: ts
+    from: {jsonl: c.jsonl}
+query:
+  f: {filter: {from: c, where: "nn > 10"}}
+  m:
+    map:
+      from: c
+      compute:
+        good: n + 1
+        bad: nope + 1
+        worse: n + nix
+  g: {aggregat: {from: c}}
+  h: {aggregate: {from: cc, window: {tumbling: 1s, count: 2}, compute: {n: counts(*)}}}
+  i: {topk: {from: c, k: 0, order_by: n desc}}
+outputs: [f, mm]
+fragments:
+  p: {operators: [f, m, zz], replicas: [n1, n9]}
+nodes:
+  n1: {x: 2, alfa: 3}
+clients:
+  me: {reads: [g]}
+"""
+
+
+def test_every_mistake_is_reported_at_once_in_the_order_of_the_file() -> None:
+    found = [p.splitlines()[0].split("; expected")[0] for p in problems_of(MANY_MISTAKES)]
+    heads = [f.split(": no attribute")[0] for f in found]
+
+    assert heads == [
+        "test.yaml:1: buckt: unknown section (did you mean 'bucket'?)",
+        "test.yaml:4: sources.a.schema.user: no type 'strng' (did you mean 'string'?)",
+        "test.yaml:6: sources.a.disordr: unknown key (did you mean 'disorder'?)",
+        "test.yaml:10: sources.b.time: 'user' is string",
+        "test.yaml:11: sources.b.disorder: expected a duration with its unit, such as 500ms, 2s or 1h30m, got 5",
+        "test.yaml:12: sources.b.from: delimiter does not go with jsonl",
+        "test.yaml:18:33: query.f.filter.where",
+        "test.yaml:24:14: query.m.map.compute.bad",
+        "test.yaml:25:20: query.m.map.compute.worse",
+        "test.yaml:26: query.g.aggregat: no operator 'aggregat' (did you mean 'aggregate'?)",
+        "test.yaml:27: query.h.aggregate.window: expected exactly one of tumbling, sliding, count, "
+        "got tumbling and count",
+        "test.yaml:27: query.h.aggregate.compute.n: no aggregate 'counts' (did you mean 'count'?)",
+        "test.yaml:28: query.i.topk.k: expected a number of at least 1, got 0",
+        "test.yaml:29: outputs[1]: no operator 'mm' (did you mean 'm'?)",
+        "test.yaml:30: fragments: operator g, h, i is in no fragment",
+        "test.yaml:31: fragments.p.operators[2]: no operator 'zz'",
+        "test.yaml:31: fragments.p.replicas[0][1]: no node 'n9'",
+        "test.yaml:33: nodes.n1.x: expected a duration with its unit, such as 500ms, 2s or 1h30m, got 2",
+        "test.yaml:33: nodes.n1.alfa: unknown key (did you mean 'alpha'?)",
+        "test.yaml:35: clients.me.reads[0]: 'g' is no output; list it in outputs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "place", "excerpt"),
+    [
+        ("prise > 10", "8:39", "where: prise > 10"),
+        ('"price > 0 and prise > 10"', "8:54", 'where: "price > 0 and prise > 10"'),
+        ("'price > 0 and prise > 10'", "8:54", "where: 'price > 0 and prise > 10'"),
+    ],
+)
+def test_expression_error_points_into_the_line(where: str, place: str, excerpt: str) -> None:
+    (problem,) = problems_of(f"{SOURCE}query:\n  big: {{filter: {{from: orders, where: {where}}}}}\n")
+    head, line, caret = problem.splitlines()
+
+    assert head.startswith(f"test.yaml:{place}: query.big.filter.where: ")
+    assert excerpt in line
+    assert line[caret.index("^") :].startswith("prise")
+
+
+def test_expression_error_in_a_folded_text_shows_the_expression() -> None:
+    where = "where: >\n        price > 0\n        and prise > 1\n"
+    (problem,) = problems_of(f"{SOURCE}query:\n  big:\n    filter:\n      from: orders\n      {where}")
+    head, *lines = problem.splitlines()
+
+    assert head.startswith("test.yaml:11: query.big.filter.where: ")
+    assert lines[-1].strip() == "^"
+
+
+def test_argument_of_an_aggregate_is_pointed_at_inside_the_call() -> None:
+    entry = "agg: {aggregate: {from: orders, window: 1s, compute: {n: sum(price * quantity)}}}"
+    (problem,) = problems_of(f"{SOURCE}query:\n  {entry}\n")
+    _, line, caret = problem.splitlines()
+
+    assert "query.agg.aggregate.compute.n" in problem
+    assert line[caret.index("^") :].startswith("quantity")
+
+
+def test_what_reads_a_wrong_operator_is_not_blamed_for_it() -> None:
+    problems = problems_of(
+        f"""{SOURCE}
+query:
+  a: {{filter: {{from: orders, where: nope = 1}}}}
+  b: {{filter: {{from: a, where: price > 1}}}}
+  c: {{union: [b, orders]}}
+"""
+    )
+    assert len(problems) == 1
+
+
+def test_a_circle_is_named_and_the_rest_still_judged() -> None:
+    problems = problems_of(
+        f"""{SOURCE}
+query:
+  a: {{union: [b, orders]}}
+  b: {{union: [a, orders]}}
+  c: {{filter: {{from: orders, where: nope = 1}}}}
+"""
+    )
+    assert [p.splitlines()[0].split(": ")[1] for p in problems] == ["query.a", "query.c.filter.where"]
+    assert "reads itself: a → b → a" in problems[0] or "reads itself: b → a → b" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{union: orders}", "at least 2"),
+        ("{aggregate: {from: orders, window: {sliding: 1s}, compute: {n: count(*)}}}", "go together"),
+        ("{aggregate: {from: orders, window: {count: 3, on: ts}, compute: {n: count(*)}}}", "neither on nor offset"),
+        ("{aggregate: {from: orders, window: {on: price, tumbling: 1s}, compute: {n: count(*)}}}", "timestamp"),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: sum(qty) + sum(price)}}}", "expected one aggregate call"),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: sum(*)}}}", "needs an argument"),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: median(qty)}}}", "no aggregate 'median'"),
+        ("{aggregate: {from: orders, window: -1s, compute: {n: count(*)}}}", "above zero"),
+        ("{aggregate: {from: orders, window: 5, compute: {n: count(*)}}}", "expected a mapping, got 5"),
+        (
+            "{aggregate: {from: orders, window: {session: 5s}, compute: {n: count(*)}}}",
+            "(there are no session windows",
+        ),
+        ("{aggregate: {from: orders, window: {hop: 5s}, compute: {n: count(*)}}}", "(that is 'sliding' here)"),
+        (
+            "{aggregate: {from: orders, window: 5s, keyBy: user, compute: {n: count(*)}}}",
+            "aggregate.keyBy: unknown key (that is 'group_by' here); expected one of: from, window",
+        ),
+        ("{aggregate: {from: orders, window: 5s, compute: {n: count(*)}, having: n > 1}}", "(put a filter behind"),
+        ("{filter: {from: orders, where: prise > 1}}", "no attribute 'prise' (did you mean 'price'?); there are: "),
+        (
+            "{aggregate: {from: orders, window: {tumbling: 5s, on: tss}, compute: {n: count(*)}}}",
+            "(did you mean 'ts'?)",
+        ),
+        ("{topk: {from: orders, limit: 2, k: 2, order_by: qty}}", "topk.limit: unknown key (that is 'k' here)"),
+        ("{join: {left: orders, right: orders, on: {left: user}, within: 1s}}", "no attribute 'left' on the left"),
+        ("{aggregate: {from: orders, compute: {n: count(*)}}}", "query.q.aggregate.window: is missing"),
+        ("{join: {left: orders, right: orders, on: user}}", "either window or within"),
+        ("{join: {left: orders, right: orders, on: user, within: [5s, 1s]}}", "the interval is empty"),
+        ("{join: {left: orders, right: orders, on: [], within: 1s}}", "attributes to join on"),
+        ("{join: {left: orders, right: orders, on: {user: qty}, within: 1s}}", "expected equal types"),
+        ("{join: {left: orders, right: orders, on: user, kind: outer, within: 1s}}", "expected 'inner', 'left'"),
+        ("{join: {left: orders, right: nobody, on: user, within: 1s}}", "query.q.join.right: no stream 'nobody'"),
+        ("{topk: {from: orders, k: 2, order_by: []}}", "at least one expression"),
+        ("{topk: {from: orders, k: 2, order_by: qty, window: {count: 2}}}", "not a count window"),
+        ("{topk: {from: orders, k: true, order_by: qty}}", "expected a whole number, got true"),
+        ("{custom: {class: nowhere, from: orders}}", "query.q.custom.class"),
+        ("{custom: {class: 'no_such_module:Class', from: orders}}", "query.q.custom.class: cannot load"),
+        ("{filter: {from: orders, where: }}", "expected an SQL expression"),
+        ("{filter: {from: orders, where: qty > 1}, map: {}}", "expected one operator, got filter, map"),
+        ("filter", "expected an operator, one of: filter, map"),
+    ],
+)
+def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> None:
+    (problem,) = problems_of(f"{SOURCE}query:\n  q: {entry}\n")
+
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{schema: {t: timestamp}, time: t}", "sources.s.from: is missing"),
+        ("{schema: {t: timestamp}, from: {csv: a}}", "sources.s.time: is missing; a replayed stream needs"),
+        ("{time: t, from: {csv: a}}", "sources.s.schema: is missing"),
+        ("{schema: {}, time: t, from: {csv: a}}", "at least one attribute"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a, jsonl: b}}", "exactly one of csv, jsonl"),
+        ("{schema: {t: timestamp}, time: t, from: {}}", "exactly one of csv, jsonl"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, watermark: 5s}", "(that is 'disorder' here)"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a, columns: {x: y}}}", "no attribute 'x'"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, replay: {speed: 1, max: true}}", "one of speed, rate"),
+        ("{schema: {t: timestamp}, time: t, from: {stdin: true}, replay: {speed: 2}}", "live and has its own pace"),
+        ("{schema: {t: timestamp}, time: t, from: {tcp: localhost}}", "expected host:port"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, address: 'h:99999'}", "expected host:port"),
+        ("{schema: {t: timestamp}, from: {stdin: true, format: csv, header: true}}", "header does not go with lines"),
+        ("{schema: {t: timestamp}, from: {stdin: true, null: NA}}", "null does not go with format jsonl; expected"),
+        (
+            "{schema: {t: timestamp, n: int64}, from: {stdin: true, format: csv, columns: {t: when, n: 0}}}",
+            "columns: there is no header for t: when; expected a number from 0",
+        ),
+        (
+            "{schema: {t: timestamp}, time: t, from: {csv: a, header: false, columns: {t: when}}}",
+            "columns: there is no header for t: when",
+        ),
+        ("{from: {generator: order}}", "no generator 'order' (did you mean 'orders'?)"),
+        ("{from: {generator: {name: orders, count: 1, duration: 1s}}}", "duration or count, not both"),
+        ("{schema: {t: timestamp}, from: {generator: orders}}", "makes (ts timestamp not null"),
+        ("{from: {generator: orders}, on_malformed: ignore}", "expected 'skip' or 'stop', got 'ignore'"),
+        ("{from: {generator: {name: orders, rate: 0}}}", "expected a number above 0, got 0"),
+        ("5", "expected a mapping, got 5"),
+    ],
+)
+def test_source_mistakes_say_what_was_expected(source: str, message: str) -> None:
+    problems = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
+
+    assert [p for p in problems if message in p], problems
+
+
+def test_of_a_mapping_with_nothing_but_unknown_keys_no_more_is_said() -> None:
+    source = "{schema: {t: timestamp}, time: t, from: {kafka: orders}}"
+    (problem,) = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
+
+    assert "sources.s.from.kafka: unknown key (a program that reads Kafka can write lines to tcp)" in problem
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("bucket: 0s", "bucket: expected a duration above zero"),
+        ("bucket: 3", "bucket: expected a duration with its unit"),
+        ("cluster: two words", "cluster: expected a name, got 'two words'"),
+        ("timing: {heartbeat: -1s}", "timing.heartbeat: expected a duration above zero"),
+        ("limits: {output: plenty}", "limits.output: expected a size such as 64MB"),
+        ("defaults: {policy: ignore}", "defaults.policy.failure: expected 'suspend', 'delay' or 'process'"),
+        ("defaults: {reconcile: hope}", "defaults.reconcile: expected 'checkpoint' or 'undo'"),
+        ("defaults: {checkpoint: {every: 0s}}", "defaults.checkpoint.every: expected a duration above zero"),
+        ("defaults: {checkpoint: {disk: true}}", "defaults.checkpoint: disk: true needs to know how often to write"),
+        ("nodes: {a/b: {}}", "nodes.a/b: 'a/b' has '/' in it"),
+        ("nodes: {a: {address: 'h:1'}, b: {address: 'h:1'}}", "nodes.b.address: h:1 is the address of nodes.a already"),
+        ("nodes: 3", "nodes: expected a list of names, or a mapping"),
+        ("outputs: []", "outputs: expected a list of operators"),
+        ("outputs: [q, q]", "outputs[1]: 'q' is listed twice"),
+        ("fragments: {}", "fragments: expected a mapping"),
+        ("fragments: {f: {operators: [q], replicas: 0}}", "fragments.f.replicas: expected a number"),
+        ("fragments: {f: {operators: [q, q]}}", "'q' is listed twice"),
+        ("fragments: {f: {operators: [q], key: 5}}", "fragments.f.key: expected a name or a list"),
+        ("clients: {c: {sinks: [{jsonl: a, parquet: b}]}}", "clients.c.sinks[0]: expected parquet: PATH or jsonl"),
+        (
+            "clients: {c: {sinks: [{jsonl: a, mod: stable}]}}",
+            "clients.c.sinks[0].mod: unknown key (did you mean 'mode'",
+        ),
+        ("clients: {c: {reads: q2}}", "clients.c.reads[0]: no output 'q2'"),
+    ],
+)
+def test_deployment_mistakes_say_what_was_expected(section: str, message: str) -> None:
+    text = f"{SOURCE}query:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n{section}\n"
+
+    assert [p for p in problems_of(text) if message in p], problems_of(text)
+
+
+# -- X against the sources (docs/rules.md T7)
+
+
+def timed(x: str, disorder: str = "0s", replay: str = "{speed: 1}", alpha: float = 1.0) -> str:
+    return f"""{SOURCE}    disorder: {disorder}
+    boundary: 100ms
+    replay: {replay}
+bucket: 100ms
+query:
+  q: {{filter: {{from: orders, where: price > 1}}}}
+defaults: {{alpha: {alpha}}}
+nodes:
+  n1: {{x: {x}}}
+  n2: {{x: 1h}}
+"""
+
+
+def test_x_that_makes_a_healthy_system_tentative_is_refused_where_it_is_written() -> None:
+    (problem,) = problems_of(timed(x="2s", disorder="1800ms"))
+
+    assert problem.startswith("test.yaml:15: nodes.n1.x: αX = 2s of 'n1' is too short for unit 'main'")
+    assert "bucket + boundary + disorder = 2s of wall time" in problem
+
+
+def test_an_x_that_all_nodes_share_is_refused_once_where_it_is_written() -> None:
+    text = f"""{SOURCE}    disorder: 1800ms
+    boundary: 100ms
+bucket: 100ms
+query:
+  q: {{filter: {{from: orders, where: price > 1}}}}
+  r: {{filter: {{from: q, where: price > 2}}}}
+outputs: [q, r]
+fragments:
+  f: {{operators: [q]}}
+  g: {{operators: [r]}}
+defaults: {{alpha: 1.0, x: 2s}}
+nodes: [n1, n2, n3, n4]
+"""
+
+    (problem,) = problems_of(text)
+
+    assert problem.startswith("test.yaml:"), problem
+    assert ": defaults.x: αX = " in problem, problem
+    assert "'n1', 'n2'" in problem, problem
+    assert problem.endswith("(and 1 more unit)"), problem
+
+
+def test_x_counts_wall_time_so_a_faster_replay_needs_less() -> None:
+    plan = plan_of(timed(x="2s", disorder="1m", replay="{speed: 60}"))
+
+    assert review(plan) == []
+
+
+def test_x_with_too_little_room_is_only_warned_about() -> None:
+    findings = review(plan_of(timed(x="2050ms", disorder="1800ms")))
+
+    assert [f.path for f in findings] == [("nodes", "n1", "x")]
+    assert "leaves room for a normal one" in findings[0].message
+
+
+def test_x_shorter_than_the_reaction_to_a_dead_replica_is_warned_about() -> None:
+    findings = review(plan_of(timed(x="1s")))
+
+    assert "less than 2·(stall + connect) = 1.8s" in findings[0].message
+
+
+SOURCE_OF_A_FILE = """
+sources:
+  s: {schema: {ts: timestamp!, n: int64}, time: ts, from: {csv: x.csv}}
+query:
+  q: {filter: {from: s, where: n > 1}}
+"""
+
+
+def test_a_file_without_disorder_is_warned_about_and_zero_is_an_answer() -> None:
+    file = SOURCE_OF_A_FILE
+    (finding,) = review(plan_of(file))
+
+    assert finding.path == ("sources", "s", "disorder")
+    assert "0s if the file is sorted" in finding.message
+    assert review(plan_of(file.replace("time: ts", "time: ts, disorder: 0s"))) == []
+
+
+# -- configurations that come with the software
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
+    assert review(load_plan(path, data="/data")) == []
+
+
+@pytest.mark.parametrize(
+    ("deployment", "paths"),
+    [
+        ("", [("sources", "s", "from", "tcp")]),
+        (
+            "nodes: {n1: {address: '10.0.0.1:7100'}, n2: {}}\n",
+            [("nodes", "n1", "address"), ("sources", "s", "from", "tcp")],
+        ),
+        ("security: {insecure: true}\n", []),
+    ],
+)
+def test_doors_that_stand_open_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
+    source = "{schema: {t: timestamp!, n: int64}, from: {tcp: '0.0.0.0:7000'}}"
+    text = f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: n > 1}}}}\n{deployment}"
+    found = review(plan_of(text))
+    assert [f.path for f in found] == paths
+    assert all("expected security: {certificates: FOLDER}" in f.message for f in found)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
+    plan = load_plan(path)
+    assert all(len(set(plan.hosts(partition))) == 2 for partition in plan.placement)
+
+
+# -- Python
+
+
+def test_how_to_correct_is_said_in_python_as_in_yaml() -> None:
+    env = api.Environment(reconcile="undo", checkpoint={"every": "200ms"})
+    orders = env.source("orders", api.generator("orders", rate=10))
+    env.node("n1", reconcile="checkpoint", checkpoint={"every": "5s", "disk": True}).node("n2")
+    nodes = env.outputs(orders.filter("qty > 1", name="some")).plan().nodes
+
+    n1, n2 = nodes[NodeId("n1")], nodes[NodeId("n2")]
+    assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
+    assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
+
+
+BACKED = """
+nodes: [n1, n2, n3]
+sources:
+  s: {from: {generator: {name: orders, rate: 10}}}
+query:
+  q: {filter: {from: s, where: qty > 1}}
+fragments:
+  f: {operators: [q], key: key, partitions: 2, replicas: [[n1], [n2]], standby: [[n3, n2], []], checkpoint: 700ms}
+coordinator: {budget: 1, adapt: 30s, margin: 0.2, algorithm: greedy}
+"""
+
+
+def test_standbys_are_said_in_python_as_in_yaml() -> None:
+    env = api.Environment(coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy"})
+    orders = env.source("s", api.generator("orders", rate=10))
+    some = orders.filter("qty > 1", name="q")
+    env.outputs(some).node("n1").node("n2").node("n3")
+    env.fragment(
+        "f",
+        [some],
+        key="key",
+        partitions=2,
+        replicas=[["n1"], ["n2"]],
+        standby=[["n3", "n2"], []],
+        checkpoint="700ms",
+    )
+    plan = plan_of(BACKED)
+    first = PartitionId(UnitId("f"), 0)
+
+    assert env.plan() == plan
+    assert plan.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
+    assert plan.hosts(first) == ("n1", "n3", "n2")
+    assert plan.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("[[n3, n2], []]", "[[n3, n1], []]", "standby[0][1]: 'n1' runs this partition already; expected another node"),
+        ("[[n3, n2], []]", "[[n3, n4], []]", "standby[0][1]: no node 'n4'"),
+        ("[[n3, n2], []]", "3", "4 replicas and standbys of a partition need 4 nodes; there are 3"),
+        ("[[n3, n2], []]", "[[n3]]", "lists 1 partitions; expected nodes for each of 2"),
+        (
+            "budget: 1",
+            "budget: 2",
+            "coordinator.budget: expected at most 1, as many partitions have one replica and a standby, got 2",
+        ),
+        ("greedy", "best", "coordinator.algorithm"),
+    ],
+)
+def test_mistakes_with_standbys_are_named(was: str, now: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(BACKED.replace(was, now))
+    assert said in str(caught.value)
+
+
+def quickstart_in_python() -> api.Environment:
+    env = api.Environment("quickstart", bucket="100ms", x="2s", alpha=0.9, policy="process")
+    shops = [
+        env.source(
+            f"shop_{name}",
+            api.generator("orders", rate=rate, keys=8, seed=seed, duration="40s", disorder="150ms"),
+        )
+        for seed, (name, rate) in enumerate([("a", 500), ("b", 300), ("c", 200)], start=1)
+    ]
+    orders = shops[0].union(*shops[1:], name="orders")
+    large = orders.filter("price * qty >= 100", name="large")
+    per_second = (
+        large.key_by("key")
+        .window(api.tumbling("1s"))
+        .aggregate("per_second", orders="count(*)", revenue="sum(price * qty)", mean_price="avg(price)")
+    )
+    env.outputs(per_second)
+    env.fragment("totals", [orders, large, per_second], replicas=["n1", "n2"])
+    env.node("n1").node("n2")
+    env.client("dashboard", [per_second], sinks=[{"jsonl": "per_second", "mode": "corrections"}])
+    return env
+
+
+def test_python_builder_makes_the_same_plan_as_the_file() -> None:
+    (path,) = [p for p in CONFIGS if p.stem == "quickstart"]
+
+    assert quickstart_in_python().plan() == load_plan(path)
+    assert quickstart_in_python().plan().fingerprint == load_plan(path).fingerprint
+
+
+def test_python_builder_writes_a_file_that_reads_back() -> None:
+    env = quickstart_in_python()
+
+    assert load_plan_text(env.to_yaml()) == env.plan()
+
+
+def test_every_operator_can_be_built_in_python() -> None:
+    env = api.Environment()
+    left = env.source("l", api.csv("l.csv"), {"ts": "timestamp!", "user": "string", "n": "int64"}, time="ts")
+    right = env.source("r", api.jsonl("r.jsonl"), {"ts": "timestamp!", "user": "string", "n": "int64"}, time="ts")
+    pairs = left.join(right, "user", within=[0, "5s"], kind="left", name="pairs")
+    doubled = left.map({"twice": "n * 2"}, keep=True)
+    runs = doubled.key_by("user").window(api.count_window(3)).aggregate(first="first(n)")
+    best = left.window(api.sliding("10s", "2s")).top_k(3, "n desc", with_ties=True, rank_as="rank")
+    now = left.key_by(bucket="n % 10").window(api.tumbling("1s", offset="500ms", on="ts")).aggregate(n="count(*)")
+    plan = env.outputs(pairs, runs, best, now.top_k(1, ["n desc"], partition_by=["window_start"])).plan()
+
+    assert [o.name for o in plan.query.operators if isinstance(o.spec, AggregateSpec)] == ["aggregate_1", "aggregate_2"]
+    assert plan.query.outputs == ("pairs", "aggregate_1", "topk_1", "topk_2")
+
+
+@pytest.mark.parametrize(
+    ("misuse", "hint"),
+    [
+        (lambda s: s.key_by("key").aggregate(n="count(*)"), "a group needs a window"),
+        (lambda s: s.key_by("key").top_k(3, "price desc"), "a group needs a window"),
+        (lambda s: s.map(lambda row: row), "map takes expressions by attribute.*got a function"),
+        (lambda s: s.map("price * 2"), "map takes expressions by attribute.*got 'price"),
+        (lambda s: s.filter(lambda row: True), "filter takes an expression.*got a function"),
+    ],
+)
+def test_what_the_python_builder_cannot_do_says_what_to_write_instead(
+    misuse: Callable[[api.Stream], object], hint: str
+) -> None:
+    with pytest.raises(TypeError, match=hint):
+        misuse(api.Environment("shop").source("s", api.generator("orders")))
+
+
+def test_mistakes_of_a_python_query_are_named_by_path() -> None:
+    env = api.Environment("shop")
+    env.source("s", api.generator("orders")).filter("prise > 1", name="big")
+
+    with pytest.raises(ConfigError) as caught:
+        env.plan()
+    head, line, caret = caught.value.problems[0].splitlines()
+    assert head.startswith("shop: query.big.filter.where: ")
+    assert line[caret.index("^") :].startswith("prise")
+
+
+def test_python_names_are_unique_at_once() -> None:
+    env = api.Environment()
+    env.source("s", api.generator("orders"))
+
+    with pytest.raises(ValueError, match="there is a stream 's' already"):
+        env.source("s", api.generator("orders"))
+
+
+# -- the documentation
+
+
+def code_in_docs(language: str) -> list[str]:
+    text = (CONFIGS[0].parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_documented_configuration_is_read_as_it_stands() -> None:
+    smallest, *parts = code_in_docs("yaml")
+    problems = Problems()
+    (query,) = [parse(p, "docs", problems).data["query"] for p in parts if p.startswith("query:")]
+
+    assert [str(u.id) for u in load_plan_text(smallest).units] == ["main"]
+    assert None not in read_operators(query, problems).values()
+    assert not problems
+
+
+def test_documented_python_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = code_in_docs("python")
+    names: dict[str, Any] = {}
+    exec(program, names)
+
+    assert load_plan_text(capsys.readouterr().out) == names["plan"]
+
+
+# -- anything at all
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.floats(allow_nan=True),
+    st.sampled_from(["", "x", "2s", "n1", "orders", "count(*)", "price >", "a: b", "(((", "*", "%", "ö'"]),
+    st.lists(st.sampled_from(["n1", 3, None, []]), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["from", "where", "x", "filter"]), st.sampled_from(["orders", 1, None]), max_size=3
+    ),
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path, *(p for key, value in inner for p in places(value, (*path, key)))]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@settings(max_examples=40, deadline=None)
+@given(chooser=st.data())
+def test_nothing_in_a_configuration_raises_anything_but_a_configuration_error(
+    path: Path, chooser: st.DataObject
+) -> None:
+    problems = Problems()
+    data = copy.deepcopy(parse(path.read_text(), path.name, problems).data)
+    where = chooser.draw(st.sampled_from([p for p in places(data) if p]))
+    parent = data
+    for key in where[:-1]:
+        parent = parent[key]
+    parent[where[-1]] = chooser.draw(JUNK)
+
+    with contextlib.suppress(ConfigError):
+        assert isinstance(load_plan_data(data), Plan)

@@ -1,0 +1,175 @@
+"""What an operator's output looks like, and what is refused when a query is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spe.errors import ExpressionError, QueryError
+from spe.query.query import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    JoinKind,
+    JoinSpec,
+    MapSpec,
+    OperatorSpec,
+    TopKSpec,
+    UnionSpec,
+    Window,
+    WindowKind,
+)
+from spe.query.typing import MAX_OVERLAP, derive_schema
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+
+A, B = StreamId("a"), StreamId("b")
+BIDS = Schema.of(ts="timestamp!", key="string!", price="float64", n="int64!", ok="bool")
+MINUTE = Window(WindowKind.TUMBLING, 60, 60)
+AGGREGATE = AggregateSpec(A, MINUTE, {"key": "key"}, {"n": AggregateCall("count")})
+JOIN = JoinSpec(A, B, JoinKind.INNER, (("key", "key"),), MINUTE)
+INTERVAL = JoinSpec(A, B, JoinKind.INNER, (("key", "key"),), None, -5, 5)
+TOPK = TopKSpec(A, 3, (("price", True),), ("key",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "schema"),
+    [
+        (FilterSpec(A, "price > 1"), str(BIDS)),
+        (MapSpec(A, {"x": "n * 2", "p": "price"}), "x int64 not null, p float64"),
+        (MapSpec(A, {"x": "n"}, keep=True), f"{BIDS}, x int64 not null"),
+        (
+            AGGREGATE,
+            "key string not null, window_start timestamp not null, window_end timestamp not null, n int64 not null",
+        ),
+        (
+            replace(
+                AGGREGATE,
+                window=Window(WindowKind.COUNT, count=3),
+                aggregates={
+                    "s": AggregateCall("sum", "n"),
+                    "a": AggregateCall("avg", "n"),
+                    "m": AggregateCall("max", "price"),
+                    "d": AggregateCall("count_distinct", "ok"),
+                    "l": AggregateCall("last", "ts"),
+                },
+            ),
+            "key string not null, s int64 not null, a float64 not null, m float64, d int64 not null, "
+            "l timestamp not null",
+        ),
+        (TOPK, str(BIDS)),
+        (
+            replace(TOPK, window=MINUTE, rank_as="rank"),
+            f"{BIDS}, window_start timestamp not null, window_end timestamp not null, rank int64 not null",
+        ),
+    ],
+)
+def test_output_schemas(spec: OperatorSpec, schema: str) -> None:
+    assert str(derive_schema(spec, [BIDS])) == schema
+
+
+def test_the_side_that_may_be_missing_from_an_outer_join_is_nullable() -> None:
+    small = Schema.of(key="string!")
+    assert str(derive_schema(replace(JOIN, kind=JoinKind.LEFT), [small, small])) == (
+        "l_key string not null, r_key string, window_start timestamp not null, window_end timestamp not null"
+    )
+    assert str(derive_schema(replace(INTERVAL, kind=JoinKind.FULL), [small, small])) == "l_key string, r_key string"
+
+
+def test_a_union_is_nullable_where_any_input_is() -> None:
+    inputs = [Schema.of(x="int64!", y="bool!"), Schema.of(x="int64!", y="bool")]
+    assert str(derive_schema(UnionSpec((A, B)), inputs)) == "x int64 not null, y bool"
+
+
+def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
+    schema = Schema.of(n="int64", window_start="timestamp!", window_end="timestamp!")
+    assert derive_schema(TopKSpec(A, 1, (("n", True),), (), MINUTE), [schema]) == schema
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "message"),
+    [
+        (MapSpec(A, {}), "columns", "at least one"),
+        (MapSpec(A, {"key": "n"}, keep=True), "", "'key' would be in the output twice"),
+        (replace(AGGREGATE, window=replace(MINUTE, size_us=0, slide_us=0)), "window.size", "more than 0"),
+        (replace(AGGREGATE, window=replace(MINUTE, slide_us=0)), "window.slide", "more than 0"),
+        (replace(AGGREGATE, window=replace(MINUTE, slide_us=30)), "window.slide", "use a sliding window"),
+        (
+            replace(AGGREGATE, window=Window(WindowKind.SLIDING, 10 * MAX_OVERLAP, 9)),
+            "window.slide",
+            "more than 10000 windows",
+        ),
+        (replace(AGGREGATE, window=replace(MINUTE, on="key")), "window.on", "is string; expected a timestamp"),
+        (replace(AGGREGATE, window=replace(MINUTE, on="tz")), "window.on", "no attribute 'tz'; there are: ts, key"),
+        (replace(AGGREGATE, window=replace(MINUTE, count=3)), "window.count", "tumbling window has no count"),
+        (replace(AGGREGATE, window=Window(WindowKind.COUNT)), "window.count", "at least 1"),
+        (replace(AGGREGATE, window=Window(WindowKind.COUNT, 5, count=1)), "window.size", "has no size"),
+        (replace(AGGREGATE, window=Window(WindowKind.COUNT, on="ts", count=1)), "window.on", "by arrival"),
+        (replace(AGGREGATE, group_by={}, aggregates={}), "aggregates", "at least one"),
+        (replace(AGGREGATE, group_by={"window_end": "ts"}), "", "'window_end' would be in the output twice"),
+        (replace(AGGREGATE, aggregates={"key": AggregateCall("count")}), "", "'key' would be in the output twice"),
+        (replace(AGGREGATE, aggregates={"x": AggregateCall("median", "n")}), "aggregates.x", "no aggregate 'median'"),
+        (replace(AGGREGATE, aggregates={"x": AggregateCall("sum")}), "aggregates.x", "sum needs an argument"),
+        (
+            replace(AGGREGATE, aggregates={"x": AggregateCall("sum", "ok")}),
+            "aggregates.x",
+            "int64 or float64, got bool",
+        ),
+        (replace(AGGREGATE, aggregates={"x": AggregateCall("avg", "ts")}), "aggregates.x", "got timestamp"),
+        (replace(TOPK, k=0), "k", "at least 1"),
+        (replace(TOPK, order_by=()), "order_by", "at least one"),
+        (replace(TOPK, partition_by=("key", "kex")), "partition_by.1", "no attribute 'kex'"),
+        (replace(TOPK, rank_as="n"), "", "'n' would be in the output twice"),
+        (replace(TOPK, window=Window(WindowKind.COUNT, count=2)), "window", "count windows belong to aggregates"),
+    ],
+)
+def test_what_does_not_fit_its_input_is_refused(spec: OperatorSpec, field: str, message: str) -> None:
+    with pytest.raises(QueryError, match=message) as error:
+        derive_schema(spec, [BIDS])
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"on": (("key", "key"), ("n", "price"))}, "on.1", "'n' is int64, but 'price' is float64"),
+        ({"on": (("kex", "key"),)}, "on.0", "no attribute 'kex' on the left"),
+        ({"on": (("key", "kex"),)}, "on.0", "no attribute 'kex' on the right"),
+        ({"on": (("left", "key"),)}, "on.0", "expected a name that both sides have, or"),
+        ({"window": None}, "window", "needs a window, or an interval"),
+        ({"lower_us": 1, "upper_us": 2}, "window", "and not both"),
+        ({"window": None, "lower_us": 3, "upper_us": 2}, "lower", "is more than upper"),
+        ({"window": None, "lower_us": 3}, "upper", "needs both ends"),
+        ({"window": None, "lower_us": 1, "upper_us": 2, "left_time": "ts"}, "left_time", "or neither"),
+        ({"window": None, "lower_us": 1, "upper_us": 2, "right_time": "n"}, "right_time", "is int64"),
+        ({"window": Window(WindowKind.COUNT, count=1)}, "window", "count windows belong to aggregates"),
+        ({"prefix": ("", "")}, "", "'ts' would be in the output twice; set prefixes"),
+    ],
+)
+def test_a_join_that_does_not_fit_its_inputs_is_refused(changes: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(QueryError, match=message) as error:
+        derive_schema(replace(JOIN, **changes), [BIDS, BIDS])
+    assert error.value.field == field
+
+
+def test_inputs_of_a_union_have_equal_names_and_types() -> None:
+    with pytest.raises(QueryError, match="expected the same names and types") as error:
+        derive_schema(UnionSpec((A, B)), [BIDS, Schema.of(x="int64")])
+    assert error.value.field == "inputs"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FilterSpec(A, "n"),
+        FilterSpec(A, "missing > 1"),
+        MapSpec(A, {"x": "n +"}),
+        replace(AGGREGATE, group_by={"x": "nope"}),
+        replace(TOPK, order_by=(("nope", False),)),
+    ],
+)
+def test_expressions_are_checked_where_they_stand(spec: OperatorSpec) -> None:
+    with pytest.raises(ExpressionError):
+        derive_schema(spec, [BIDS])

@@ -1,0 +1,76 @@
+"""Strangers: few, short, fair among hosts, and told sparingly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from spe.runtime.doorway import Doorway, Visit
+from spe.runtime.rate_limited_trace import PER_SECOND, SparingTrace
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+
+async def test_a_flood_from_one_host_drives_away_itself_only() -> None:
+    told = Told()
+    doorway, gone = Doorway(1000, 8, 10_000, told), []
+
+    async def stay(visit: Visit) -> None:
+        await doorway.attend(visit, trio.sleep_forever)
+        gone.append(visit.host)
+
+    async with trio.open_nursery() as nursery:
+        for host in ["peer", *["bad"] * 300, "peer"]:
+            nursery.start_soon(stay, doorway.visit(host))
+            await trio.testing.wait_all_tasks_blocked()
+        assert gone == ["bad"] * (302 - 8)
+        nursery.cancel_scope.cancel()
+    dropped = [fields for name, fields in told.events if name == "stranger_dropped"]
+    assert len(dropped) == PER_SECOND, "a flood does not fill the trace"
+
+
+async def test_who_is_known_is_no_stranger_any_more() -> None:
+    doorway = Doorway(1000, 2, 10_000, None)
+    async with trio.open_nursery() as nursery:
+        known = doorway.visit("peer")
+        nursery.start_soon(doorway.attend, known, trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        known.known()
+        for _ in range(5):
+            nursery.start_soon(doorway.attend, doorway.visit("peer"), trio.sleep_forever)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not known.scope.cancel_called
+        nursery.cancel_scope.cancel()
+
+
+def test_what_a_sparing_trace_leaves_out_it_counts() -> None:
+    told, now = Told(), [0.0]
+    trace = SparingTrace(told, lambda: now[0])
+    for _ in range(PER_SECOND + 7):
+        trace.event("bad", why="x")
+    trace.event("other")
+    now[0] = 1.5
+    trace.event("bad", why="y")
+    trace.event("bad", why="z")
+    assert told.events[:PER_SECOND] == [("bad", {"why": "x"})] * PER_SECOND
+    assert told.events[PER_SECOND:] == [
+        ("other", {}),
+        ("bad", {"why": "y", "left_out": 7}),
+        ("bad", {"why": "z"}),
+    ]
+
+
+async def test_a_stranger_has_its_time_and_no_more(autojump_clock: MockClock) -> None:
+    doorway = Doorway(2.0, 8, 8, None)
+    begun = trio.current_time()
+    await doorway.attend(doorway.visit("slow"), trio.sleep_forever)
+    assert trio.current_time() - begun == 2.0

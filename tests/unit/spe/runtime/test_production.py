@@ -1,0 +1,106 @@
+"""The Env of production."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import trio
+
+from spe.runtime.production import FileTrace, production_env, tune_gc, tune_malloc
+
+
+class FixedClock:
+    def monotonic_us(self) -> int:
+        return 0
+
+    def wall_us(self) -> int:
+        return 1_700_000_000_000_000
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_event_is_one_line_of_json_and_is_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "trace.jsonl"
+    trace = FileTrace(path, FixedClock())
+    trace.event("switched", input="trades/0", to=PurePosixPath("n2"), bad="\ud800")
+    assert lines_of(path) == [
+        {"t": 1_700_000_000_000_000, "event": "switched", "input": "trades/0", "to": "n2", "bad": "\ud800"}
+    ]
+
+
+def test_a_trace_keeps_its_latest_events_within_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = FileTrace(path, FixedClock(), limit_bytes=500)
+    for number in range(100):
+        trace.event("tick", number=number)
+    files = sorted(tmp_path.iterdir())
+    assert [f.name for f in files] == ["trace.jsonl", "trace.jsonl.1"]
+    assert all(f.stat().st_size <= 500 for f in files)
+    kept = [line["number"] for f in reversed(files) for line in lines_of(f)]
+    assert kept == list(range(kept[0], 100))
+    assert len(kept) > 500 // 60
+
+
+def test_a_trace_that_cannot_be_written_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = FileTrace(path, FixedClock(), limit_bytes=100)
+    trace.event("first")
+
+    def refuse(*_: object) -> None:
+        raise OSError("read-only")
+
+    with monkeypatch.context() as m:
+        m.setattr(os, "replace", refuse)
+        for _ in range(5):
+            trace.event("lost", text="x" * 80)
+    trace.event("last")
+    assert lines_of(path)[-1]["event"] == "last"
+
+
+async def test_the_clocks_count_microseconds_and_long_computations_leave_the_loop_free(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    env = production_env(tmp_path, seed=1)
+    before = env.clock.monotonic_us()
+    await trio.sleep(2)
+    assert env.clock.monotonic_us() - before == 2_000_000
+    assert env.clock.wall_us() > 1_700_000_000_000_000
+    assert await env.compute.run(lambda: 6 * 7) == 42
+
+
+def test_the_same_seed_draws_the_same_numbers(tmp_path: Path) -> None:
+    drawn = [production_env(tmp_path, seed).random.random() for seed in (1, 1, 2, None, None)]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 4
+
+
+def test_a_trace_may_be_given_as_a_file(tmp_path: Path) -> None:
+    production_env(tmp_path, trace=tmp_path / "t.jsonl").trace.event("started")
+    assert lines_of(tmp_path / "t.jsonl")[0]["event"] == "started"
+    production_env(tmp_path).trace.event("nobody listens")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_malloc_is_tuned_where_there_is_glibc() -> None:
+    assert tune_malloc()
+
+
+def test_the_cycle_collector_leaves_small_reads_alone() -> None:
+    """One read of small frames makes thousands of objects; that must not start a walk over everything that waits."""
+    before = gc.get_threshold()
+    try:
+        tune_gc()
+        assert gc.isenabled()  # cycles are still found, only later
+        assert gc.get_threshold()[0] >= 10_000
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

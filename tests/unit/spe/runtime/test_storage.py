@@ -1,0 +1,140 @@
+"""Files on disk: whole or not at all, below one root, for one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+import trio
+
+from spe.errors import LogError
+from spe.runtime.storage import DiskStorage
+
+FILE = PurePosixPath("unit/0/log")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> DiskStorage:
+    return DiskStorage(tmp_path / "root")
+
+
+async def test_what_is_appended_can_be_read_at_any_offset(storage: DiskStorage) -> None:
+    file = storage.open(FILE)
+    file.append(b"hello ")
+    file.append(b"world")
+    await file.sync()
+    assert file.size() == 11
+    assert file.read(6, 5) == b"world"
+    assert file.read(6, 100) == b"world"
+    assert file.read(100, 5) == b""
+    file.close()
+
+
+async def test_an_existing_file_is_continued(storage: DiskStorage) -> None:
+    first = storage.open(FILE)
+    first.append(b"one")
+    first.close()
+    again = storage.open(FILE)
+    again.append(b"two")
+    assert again.read(0, 10) == b"onetwo"
+    again.truncate(2)
+    again.append(b"!")
+    assert again.read(0, 10) == b"on!"
+    again.close()
+    again.close()
+
+
+async def test_folders_are_created_and_listed_in_order(storage: DiskStorage) -> None:
+    assert storage.list(PurePosixPath("unit")) == []
+    for name in ("b", "a", "c/d"):
+        storage.open(PurePosixPath("unit") / name).close()
+    assert storage.list(PurePosixPath("unit")) == ["a", "b", "c"]
+    assert storage.exists(PurePosixPath("unit/c/d"))
+    storage.remove(PurePosixPath("unit/a"))
+    assert not storage.exists(PurePosixPath("unit/a"))
+
+
+async def test_an_atomic_write_replaces_the_whole_file(storage: DiskStorage) -> None:
+    await storage.write_atomic(FILE, b"old and long")
+    await storage.write_atomic(FILE, b"new")
+    assert storage.read(FILE) == b"new"
+    assert storage.list(FILE.parent) == ["log"]
+
+
+async def test_atomic_writes_at_the_same_time_do_not_mix(storage: DiskStorage) -> None:
+    versions = [bytes([n]) * 10_000 for n in range(5)]
+    async with trio.open_nursery() as nursery:
+        for data in versions:
+            nursery.start_soon(storage.write_atomic, FILE, data)
+    assert storage.read(FILE) in versions
+
+
+async def test_a_failed_atomic_write_leaves_the_old_file_and_gives_back_its_space(
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await storage.write_atomic(FILE, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        await storage.write_atomic(FILE, b"new")
+    assert storage.read(FILE) == b"old"
+    assert os.listdir(tmp_path / "root/unit/0") == ["log"]
+
+
+async def test_what_a_crash_left_of_an_atomic_write_is_not_listed(storage: DiskStorage, tmp_path: Path) -> None:
+    await storage.write_atomic(FILE, b"old")
+    (tmp_path / "root/unit/0/.aside-log").write_bytes(b"half of n")
+    assert storage.list(FILE.parent) == ["log"]
+    await storage.write_atomic(FILE, b"new")
+    assert os.listdir(tmp_path / "root/unit/0") == ["log"]
+
+
+async def test_after_a_failed_sync_the_file_takes_nothing_more(
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped what it could not write, and a second sync would say that all is well."""
+    file = storage.open(FILE)
+    file.append(b"data")
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        await file.sync()
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        file.append(b"more")
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        file.truncate(0)
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        await file.sync()
+    assert file.read(0, 4) == b"data"
+    file.close()
+
+
+async def test_a_full_disk_is_an_error_of_append(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    (tmp_path / "full").symlink_to("/dev/full")
+    file = storage.open(PurePosixPath("full"))
+    with pytest.raises(OSError, match="No space left on device"):
+        file.append(b"x")
+    file.close()
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "a/../../outside"])
+async def test_no_path_leads_out_of_the_root(storage: DiskStorage, path: str) -> None:
+    with pytest.raises(ValueError, match="expected a path below the storage root"):
+        storage.open(PurePosixPath(path))
+
+
+async def test_a_lock_is_held_by_one_and_names_the_holder(storage: DiskStorage, tmp_path: Path) -> None:
+    storage.lock(PurePosixPath("source/lock"))
+    with pytest.raises(LogError, match=rf"source/lock is in use by process {os.getpid()} on "):
+        DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))
+    storage.lock(PurePosixPath("source/other"))

@@ -1,0 +1,227 @@
+"""Control messages: what goes in comes out, and nothing else comes in."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
+from spe.stream.names import NodeState
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.framing import CONTROL_BYTES, FrameReader, FrameType
+from spe.wire.messages import (
+    MESSAGES,
+    PROTOCOL_VERSION,
+    SNAPSHOT_PART_BYTES,
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Inject,
+    InjectAnswer,
+    Message,
+    NotReady,
+    Order,
+    OrderAnswer,
+    OutputStatus,
+    PartnerAnswer,
+    PartnerRequest,
+    Refused,
+    SetMode,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
+    StateChange,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    Welcome,
+    check_hello,
+    check_welcome,
+    decode_message,
+    expect,
+)
+
+HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
+SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4)
+OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7)
+EXAMPLES: list[Message] = [
+    HELLO,
+    Welcome(PROTOCOL_VERSION, "n2", 1),
+    Refused("no"),
+    SUBSCRIBE,
+    Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1),
+    NotReady("recovering"),
+    Truncated(5),
+    StateChange(NodeState.STABLE, False),
+    SetMode("corrections"),
+    Heartbeat(7, 3, (Ack("trades", 0, "client:c", 4), Ack("trades", 1, "client:c", 0))),
+    HeartbeatAnswer(7, 1, (OUTPUT,)),
+    PartnerRequest("joined", 1, "n1", 2),
+    PartnerAnswer("joined", 1, 2, True),
+    SnapshotRequest("joined", 1),
+    SnapshotPart(0, True, b"\0\xff" * 100),
+    SnapshotRefused("recovering myself"),
+    StatusRequest(),
+    Status({"replicas": [{"state": "STABLE", "fill": 0.5, "why": None}]}),
+    Inject({"kind": "cut", "peer": "n2", "seconds": 1.5}),
+    InjectAnswer(False, "unknown fault"),
+    Order(3, 17, "install", "u1", 2),
+    OrderAnswer(17, 3, "n1 is no standby of u1/2"),
+]
+
+
+def body_of(message: Message) -> bytes:
+    (found,) = FrameReader(CONTROL_BYTES).feed(message.encode())
+    assert found.type is FrameType.CONTROL
+    return bytes(found.body)
+
+
+def packed(message: Message, **changes: Any) -> bytes:
+    """The body of a message with some fields replaced by what its sender must not send."""
+    values = [changes.get(f.name, getattr(message, f.name)) for f in fields(message)]
+    return bytes(msgpack.packb([message.TAG, *values]))
+
+
+def test_there_is_an_example_of_every_message() -> None:
+    assert [type(m) for m in EXAMPLES] == list(MESSAGES)
+    assert [m.TAG for m in MESSAGES] == list(range(1, len(MESSAGES) + 1))
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
+def test_what_is_encoded_is_decoded_as_the_same(message: Message) -> None:
+    assert decode_message(body_of(message)) == message
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
+def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
+    body = body_of(message)
+    for cut in range(len(body)):
+        with pytest.raises(RemoteProtocolError):
+            decode_message(body[:cut])
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (packed(HELLO, role="king"), "Hello.role: expected one of node, source, client, control, got 'king'"),
+        (packed(HELLO, name=b"n1"), "Hello.name: expected a text"),
+        (packed(HELLO, name="n" * 1000), "Hello.name: expected a text of at most"),
+        (packed(HELLO, incarnation=-1), "Hello.incarnation: expected an integer from 0"),
+        (packed(HELLO, incarnation=True), "Hello.incarnation: expected an integer"),
+        (packed(SUBSCRIBE, position=2**63), "Subscribe.position: expected an integer"),
+        (packed(SUBSCRIBE, frontier=END_OF_TIME + 1), "Subscribe.frontier"),
+        (packed(SUBSCRIBE, held=1), "Subscribe.held: expected a boolean"),
+        (packed(SUBSCRIBE, substream_index=4), "expected a substream index below 4, got 4"),
+        (packed(SUBSCRIBE, substream_count=0), "Subscribe.substream_count: expected an integer from 1"),
+        (packed(StateChange(NodeState.STABLE, False), state=4), "StateChange.state: expected a state from 0 to 3"),
+        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 12 fields"),
+        (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
+        (packed(Heartbeat(1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
+        (packed(Status({}), data={1: 2}), "no control message|expected a map"),
+        (
+            packed(SnapshotPart(0, True, b""), data=bytes(SNAPSHOT_PART_BYTES + 1)),
+            "SnapshotPart.data: expected at most",
+        ),
+        (msgpack.packb([2, 1, "n1"]), "Welcome: expected 3 fields, got 2"),
+        (msgpack.packb([99]), "expected \\[tag"),
+        (msgpack.packb([]), "expected \\[tag"),
+        (msgpack.packb({}), "expected \\[tag"),
+        (msgpack.packb(7), "expected \\[tag"),
+        (msgpack.packb([17]) + b"\0", "no control message: ExtraData"),
+        (b"\x92\x03\xa2\xff\xfe", "no control message: UnicodeDecodeError"),
+        (b"\x91" * 100_000, "no control message"),
+        (b"\xc1", "no control message"),
+        (b"\xdd\xff\xff\xff\xff", "no control message"),
+        (msgpack.packb([3, msgpack.ExtType(1, b"x")]), "no control message"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_expected(body: bytes, what: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=what):
+        decode_message(body)
+
+
+def test_a_message_out_of_its_bounds_is_not_sent() -> None:
+    with pytest.raises(LocalProtocolError, match=r"cannot send Truncated.*expected an integer"):
+        Truncated(-1).encode()
+    with pytest.raises(LocalProtocolError, match="a CONTROL frame"):
+        Status({"text": "x" * CONTROL_BYTES}).encode()
+    with pytest.raises(LocalProtocolError, match="cannot send Status"):
+        Status({"what": object()}).encode()
+
+
+def test_the_text_of_a_reason_is_cut_rather_than_refused() -> None:
+    """It often is the text of an exception, and refusing to say why helps nobody."""
+    answer = decode_message(body_of(InjectAnswer(False, "x" * 10_000 + "\ud800")))
+    assert isinstance(answer, InjectAnswer)
+    assert answer.error == "x" * 4096
+
+
+def test_an_unexpected_message_is_named() -> None:
+    assert expect(Truncated(1), Truncated) == Truncated(1)
+    with pytest.raises(RemoteProtocolError, match=r"expected Subscribed, got Truncated\(first=1\)"):
+        expect(Truncated(1), Subscribed)
+
+
+def answer_to(hello: Hello) -> Welcome | Refused:
+    return check_hello(hello, cluster="demo", fingerprint="f00d", token="secret", name="n2", incarnation=5)
+
+
+def test_a_hello_that_fits_is_welcome() -> None:
+    assert answer_to(HELLO) == Welcome(PROTOCOL_VERSION, "n2", 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": 2}, "protocol version 2 is not supported; n2 speaks version 1"),
+        ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
+        ({"token": "guess"}, "the token does not match"),
+        ({"token": ""}, "the token does not match"),
+        ({"fingerprint": "beef"}, "the plan is another one: fingerprint beef, n2 has f00d"),
+        ({"fingerprint": ""}, "the plan is another one: fingerprint \\(none\\)"),
+        ({"fingerprint": "beef", "role": "control"}, "the plan is another one"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
+    answer = answer_to(replace(HELLO, **change))
+    assert isinstance(answer, Refused)
+    with pytest.raises(PeerRefused, match=why):
+        check_welcome(answer, "n2")
+
+
+def test_a_control_program_needs_no_plan() -> None:
+    assert isinstance(answer_to(replace(HELLO, role="control", fingerprint="")), Welcome)
+
+
+def test_a_stranger_with_a_wrong_token_learns_nothing_of_cluster_and_plan() -> None:
+    answer = answer_to(replace(HELLO, token="guess", cluster="prod", fingerprint="beef"))
+    assert answer == Refused("the token does not match")
+
+
+def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> None:
+    """Whatever its other fields are in that version."""
+    hello = decode_message(msgpack.packb([Hello.TAG, 2, {"everything": "else"}, 1]))
+    assert isinstance(hello, Hello)
+    assert answer_to(hello) == Refused("protocol version 2 is not supported; n2 speaks version 1")
+
+
+def test_a_welcome_from_somebody_else_is_not_taken() -> None:
+    welcome = Welcome(PROTOCOL_VERSION, "n3", 1)
+    assert check_welcome(welcome, None) is welcome
+    with pytest.raises(PeerRefused, match="expected 'n2' at this address, found 'n3'"):
+        check_welcome(welcome, "n2")
+    with pytest.raises(RemoteProtocolError, match="expected Welcome, got Truncated"):
+        check_welcome(Truncated(1), "n2")
+
+
+def test_the_documentation_has_a_row_for_every_message() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    assert [name for name in rows if name in {m.__name__ for m in MESSAGES}] == [m.__name__ for m in MESSAGES]
