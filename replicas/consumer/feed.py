@@ -75,6 +75,8 @@ class Producer:
     name: str
     alive: bool = False
     incarnation: int = 0
+    #: Number of the change of state that we heard of last (F4).
+    sequence: int = 0
     state: NodeState = NodeState.RECOVERING
     fresh: bool = False
     last_id: int = 0

@@ -146,9 +146,7 @@ class Input(Choosing):
         self.port.add_boundary(boundary, now)
 
     def _rec_done(self, feed: Feed, element: RecDone) -> list[Action]:
-        """R never changes data; on CORRECTIONS it moves the feeds (F5)."""
-        self.producers[feed.producer].state = element.state
-        self.producers[feed.producer].fresh = False
+        """R changes no data, and no state, for that was told before it (F2); on CORRECTIONS it moves the feeds (F5)."""
         feed.owes = False
         if feed is not self.corr:
             self.port.rec_done(element)

@@ -76,17 +76,30 @@ class Choosing:
         tentative_frontier: int,
         first: int,
         fill: float | None = None,
+        sequence: int = 0,
     ) -> None:
-        """A heartbeat answer, or the first frame of a subscription (it says no ``fill``), about our channel."""
+        """A heartbeat answer, or the first frame of a subscription (it says no ``fill``), about our channel.
+
+        The two come over different connections, in any order: what is older than what we know changes nothing (F4).
+        """
         producer = self.producers[name]
+        known = (producer.incarnation, producer.sequence) if producer.alive else (-1, -1)
+        if incarnation < known[0]:
+            return
         if incarnation != producer.incarnation:
             producer.retry_at, producer.retry_us = 0, RETRY_US
         producer.alive = True
-        producer.incarnation = incarnation
-        producer.state, producer.fresh = state, fresh
-        producer.last_id, producer.first = last_id, first
         if fill is not None:
             producer.fill = fill
+        if (incarnation, sequence) < known:
+            return
+        if (incarnation, sequence) == known:  # within one state these only grow
+            last_id, first = max(last_id, producer.last_id), max(first, producer.first)
+            frontier = max(frontier, producer.frontier)
+            tentative_frontier = max(tentative_frontier, producer.tentative_frontier)
+        producer.incarnation, producer.sequence = incarnation, sequence
+        producer.state, producer.fresh = state, fresh
+        producer.last_id, producer.first = last_id, first
         producer.frontier, producer.tentative_frontier = frontier, tentative_frontier
 
     def lost(self, name: str) -> None:
@@ -128,12 +141,16 @@ class Choosing:
             feed.paused = paused
             feed.ahead_since = feed.behind_since = None
 
-    def state_changed(self, generation: int, state: NodeState, fresh: bool) -> None:
+    def state_changed(self, generation: int, state: NodeState, fresh: bool, *, incarnation: int, sequence: int) -> None:
+        """The producer of a feed, in the incarnation that we subscribed to, changed its state."""
         feed = self.feed(generation)
-        if feed is not None:
-            self.producers[feed.producer].state = state
-            feed.owes |= state is NodeState.STABILIZATION
-            self.producers[feed.producer].fresh = fresh
+        if feed is None:
+            return
+        feed.owes |= state is NodeState.STABILIZATION
+        producer = self.producers[feed.producer]
+        if (incarnation, sequence) > (producer.incarnation, producer.sequence):
+            producer.incarnation, producer.sequence = incarnation, sequence
+            producer.state, producer.fresh = state, fresh
 
     # --- choosing (F4) ---
 

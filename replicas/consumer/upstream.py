@@ -260,6 +260,7 @@ class Upstream:
                     tentative_frontier=news.tentative_frontier,
                     first=news.first,
                     fill=news.fill,
+                    sequence=news.sequence,
                 )
 
     def _lose(self, peer: str) -> None:
@@ -351,7 +352,7 @@ class Upstream:
                         await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
                     if waiting.cancelled_caught:
                         raise LinkBroken(f"{action.producer} did not answer the subscription")
-                    await self._receive(connection, owner, index, action.producer, generation)
+                    await self._receive(connection, owner, index, action.producer, generation, welcome.incarnation)
                 finally:
                     with trio.CancelScope(shield=True):
                         await connection.aclose()
@@ -416,11 +417,28 @@ class Upstream:
             frontier=answer.frontier,
             tentative_frontier=answer.tentative_frontier,
             first=answer.first,
+            sequence=answer.sequence,
         )
         one.opened(action.generation, self._env.clock.monotonic_us())
+        # A heartbeat may have told of a newer state already: the rec_done of this one will come all the same (V2).
+        one.state_changed(
+            action.generation,
+            NodeState(answer.state),
+            answer.fresh,
+            incarnation=incarnation,
+            sequence=answer.sequence,
+        )
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
 
-    async def _receive(self, connection: Connection, owner: Owner, index: int, producer: str, generation: int) -> None:
+    async def _receive(
+        self,
+        connection: Connection,
+        owner: Owner,
+        index: int,
+        producer: str,
+        generation: int,
+        incarnation: int,
+    ) -> None:
         one = owner.inputs[index]
         channel = one.channel
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
@@ -439,7 +457,13 @@ class Upstream:
                         message = decode_message(element.body)
                         if not isinstance(message, StateChange):
                             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
-                        one.state_changed(generation, NodeState(message.state), message.fresh)
+                        one.state_changed(
+                            generation,
+                            NodeState(message.state),
+                            message.fresh,
+                            incarnation=incarnation,
+                            sequence=message.sequence,
+                        )
                         # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
                         self._choose_for(owner)
                         if one.feed(generation) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -81,6 +82,8 @@ class NodeProcess:
         self._epoch: FollowedEpoch
         self._stores: dict[PartitionId, CheckpointStore] = {}
         self._channels: dict[Channel, PartitionId] = {}
+        #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
+        self._changes = count(1)
         self._upstream = Upstream(
             env,
             plan,
@@ -173,6 +176,7 @@ class NodeProcess:
             wake=lambda output: signals[output].wake(),
             told=partial(self._told, id),
             shelf=None if spill is None else shelf,
+            changes=self._changes,
         )
         return Hosted(replica, signals, shelves, self._env.clock.monotonic_us())
 
@@ -522,7 +526,7 @@ class NodeProcess:
         if isinstance(opened, LogTruncated):
             return Truncated(opened.first)
         frontier, tentative = log.frontiers()
-        greeting = Subscribed(log.state, log.fresh, log.last_id, frontier, tentative, log.first)
+        greeting = Subscribed(log.state, log.fresh, log.last_id, frontier, tentative, log.first, log.sequence)
         return Opened(greeting, opened, log.schema, hosted.outputs[channel])
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
@@ -548,6 +552,7 @@ class NodeProcess:
                         min(1.0, log.fill),
                         *hosted.replica.core.stable_output(at).newest_mark,
                         hosted.replica.lacking(),
+                        log.sequence,
                     )
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)

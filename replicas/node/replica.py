@@ -6,7 +6,7 @@ connection work that comes out, and wakes the subscriptions when an output has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -43,6 +43,7 @@ class Replica:
       wake: called with an output's index when its subscriptions have something to send.
       told: called with each new state, for the trace.
       shelf: makes a place in spill files for the batches of a schema; None: everything stays in memory.
+      changes: numbers the changes of state of all replicas of this process (OutputLog).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Replica:
         wake: Callable[[int], None],
         told: Callable[[NodeState, bool], None],
         shelf: Callable[[Schema], Spill] | None = None,
+        changes: Iterator[int] | None = None,
     ) -> None:
         self.id = id
         self.plan = plan
@@ -101,6 +103,7 @@ class Replica:
                 plan.limits,
                 None if shelf is None else shelf(plan.query.schema_of(stream)),
                 plan.standbys_of(Channel(stream, id.partition)),
+                changes,
             )
             for stream in self.unit.outputs
         ]

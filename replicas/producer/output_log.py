@@ -6,8 +6,9 @@ suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from replicas.producer.element_log import ElementLog
@@ -63,6 +64,8 @@ class OutputLog:
       limits: caps on both logs.
       standbys: consumers that hold checkpoints only (H2).
       spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
+      changes: numbers the changes of state.  All logs that a process makes of one channel share it, so that consumers
+        can tell which of two states is the newer one (F4); None: there is only this log.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class OutputLog:
         limits: Limits,
         spill: Spill | None = None,
         standbys: Collection[str] = (),
+        changes: Iterator[int] | None = None,
     ) -> None:
         self._standbys = frozenset(standbys)
         self.channel = channel
@@ -82,6 +86,9 @@ class OutputLog:
         self.state = NodeState.RECOVERING
         #: Live results go on while reconciling (R5).
         self.fresh = False
+        self._changes = count(1) if changes is None else changes
+        #: Number of the last change of ``state`` or ``fresh``.
+        self.sequence = next(self._changes)
         self._spill = spill
         self.stable = ElementLog(spill=spill)
         self.suffix = ElementLog()
@@ -151,7 +158,8 @@ class OutputLog:
             raise LocalProtocolError(f"{self.channel}: STABLE with a tentative suffix")
         if state is NodeState.STABILIZATION and self.state is not NodeState.STABILIZATION:
             self.stabilizations += 1
-        self.state, self.fresh = state, fresh
+        if (state, fresh) != (self.state, self.fresh):
+            self.state, self.fresh, self.sequence = state, fresh, next(self._changes)
 
     # --- what there is ---
 

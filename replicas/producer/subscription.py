@@ -46,6 +46,7 @@ class Output(Protocol):
 
     state: NodeState
     fresh: bool
+    sequence: int
     stable: ElementLog
     suffix: ElementLog
     run: int
@@ -96,7 +97,8 @@ class OutputSubscription:
         #: Corrections have gone out since the last rec_done, so nothing tentative may follow without one.
         self._correcting = False
         self._seen = output.stabilizations - (output.state is NodeState.STABILIZATION)
-        self._told = (output.state, output.fresh)
+        #: The last change of state that the consumer was told of.
+        self._told = output.sequence
         #: Place in the suffix; None: to be entered again, above what has been sent.
         self._suffix: Cursor | None = None
         self._run = -1
@@ -137,10 +139,10 @@ class OutputSubscription:
         return out
 
     def _tell_state(self, out: list[Element | StateChange]) -> None:
-        now = (self._output.state, self._output.fresh)
-        if self._told != now:
-            self._told = now
-            out.append(StateChange(*now))
+        output = self._output
+        if self._told != output.sequence:
+            self._told = output.sequence
+            out.append(StateChange(output.state, output.fresh, output.sequence))
 
     # --- V1: the stable log ---
 
@@ -193,9 +195,6 @@ class OutputSubscription:
     def _send_rec_done(self, out: list[Element | StateChange], state: NodeState) -> None:
         out.append(RecDone(state))
         self._owes = self._correcting = False
-        # The consumer takes the state from it, so that it must hear when this is not the whole truth.
-        self._told = (state, False)
-        self._tell_state(out)
 
     # --- V3: the tentative suffix ---
 

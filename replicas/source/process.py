@@ -147,7 +147,7 @@ class SourceProcess(Bystander):
             share = substream(self._plan, message)
         except KeyError as error:
             return NotReady(f"no such substream: {error}")
-        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1)
+        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0)
         cursor = SourceSubscription(proxy, message.position, message.frontier, share)
         return Opened(greeting, cursor, self._source.schema, self._signal)
 

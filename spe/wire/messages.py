@@ -73,6 +73,7 @@ class OutputStatus(NamedTuple):
       fill: share of the output buffer's cap in use, 0 … 1.
       marked_id, digest: newest id at which a digest of the stable tuples was taken, for partners to compare; 0: none.
       lacking: RECOVERING, and nobody upstream has what it would go on from (H8).
+      sequence: grows with each change of ``state`` or ``fresh`` while the process lives (F4).
     """
 
     stream: str
@@ -87,6 +88,7 @@ class OutputStatus(NamedTuple):
     marked_id: int = 0
     digest: int = 0
     lacking: bool = False
+    sequence: int = 0
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -182,7 +184,11 @@ class Subscribe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Message):
-    """First answer to a subscribe: the producer's state at this moment (docs/rules.md F2)."""
+    """First answer to a subscribe: the producer's state at this moment (docs/rules.md F2).
+
+    Attributes:
+      sequence: as in :class:`OutputStatus`.
+    """
 
     TAG: ClassVar[int] = 5
     state: State
@@ -191,6 +197,7 @@ class Subscribed(Message):
     frontier: Time
     tentative_frontier: Time
     first: Id
+    sequence: Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +218,16 @@ class Truncated(Message):
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Message):
-    """The producer's state, in-band: what was sent before it was made in the state before."""
+    """The producer's state, in-band: what was sent before it was made in the state before.
+
+    Attributes:
+      sequence: as in :class:`OutputStatus`.
+    """
 
     TAG: ClassVar[int] = 8
     state: State
     fresh: Flag
+    sequence: Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +271,7 @@ class HeartbeatAnswer(Message):
             is_id,
             is_id,
             is_boolean,
+            is_id,
         ),
     ]
 

@@ -32,6 +32,7 @@ class Case:
     def __init__(self, *, corrections: bool = True) -> None:
         self.sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
         self.port = self.sunion.inputs[0]
+        self.changes = 0
         self.input = Input(
             Channel(StreamId("s"), 0),
             ["r1", "r2"],
@@ -43,16 +44,29 @@ class Case:
         )
 
     def hear(self, name: str, state: NodeState, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
-        facts: dict[str, Any] = {"incarnation": 1, "fresh": False, "last_id": 0, "first": 1} | more
+        """A heartbeat; unless it says which, its state is newer than all before."""
+        self.changes += 1
+        facts: dict[str, Any] = {
+            "incarnation": 1,
+            "sequence": self.changes,
+            "fresh": False,
+            "last_id": 0,
+            "first": 1,
+        } | more
         facts.setdefault("tentative_frontier", frontier)
         self.input.heard(name, state=state, frontier=frontier, **facts)
+
+    def in_band(self, generation: int, state: NodeState, *, fresh: bool = False, **more: int) -> None:
+        """A StateChange; unless it says which, it is newer than all before."""
+        self.changes += 1
+        self.input.state_changed(generation, state, fresh, **{"incarnation": 1, "sequence": self.changes} | more)
 
     def choose(self, now: int = 0) -> list[Action]:
         return self.input.choose(now)
 
-    def reading(self, name: str, state: NodeState = STABLE, now: int = 0) -> int:
+    def reading(self, name: str, state: NodeState = STABLE, now: int = 0, **more: Any) -> int:
         """Makes ``name`` the open MAIN; returns its generation."""
-        self.hear(name, state)
+        self.hear(name, state, **more)
         (opened,) = [a for a in self.choose(now) if isinstance(a, Open)]
         assert (opened.producer, opened.mode) == (name, MAIN)
         self.input.opened(opened.generation, now)
@@ -194,12 +208,102 @@ class TestChoice:
         assert opens(case.choose(60_000)) == [("r1", MAIN)]
 
 
+class TestNewestState:
+    """F4: the state that counts is the newest one by (incarnation, sequence), in band or by heartbeat."""
+
+    def known(self, case: Case, name: str = "r1") -> NodeState:
+        return case.input.producers[name].state
+
+    def test_an_old_heartbeat_does_not_replace_a_newer_state_in_band(self) -> None:
+        case = Case()
+        case.hear("r1", FAILING, sequence=4)
+        (opened,) = case.choose()
+        case.input.opened(opened.generation, 0)
+        case.in_band(opened.generation, STABLE, sequence=6)
+        case.hear("r1", STABILIZING, sequence=5, frontier=90, fresh=True)
+        assert self.known(case) is STABLE
+        assert not case.input.producers["r1"].fresh
+        assert case.input.producers["r1"].frontier == BEFORE_TIME
+
+    def test_an_old_state_in_band_does_not_replace_a_newer_heartbeat(self) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        case.hear("r1", FAILING, sequence=9)
+        case.in_band(generation, STABLE, sequence=8)
+        assert self.known(case) is FAILING
+
+    def test_an_old_heartbeat_does_not_replace_the_first_frame(self) -> None:
+        case = Case()
+        case.hear("r1", FAILING, sequence=7)
+        case.hear("r1", STABLE, sequence=2)
+        assert self.known(case) is FAILING
+
+    def test_a_rec_done_that_is_read_late_changes_no_state(self) -> None:
+        case = Case()
+        generation = case.reading("r1", FAILING)
+        case.hear("r1", FAILING, sequence=9)
+        case.input.element(generation, Undo(0), 0)
+        case.input.element(generation, RecDone(STABLE), 0)
+        assert self.known(case) is FAILING
+
+    def test_a_feed_opened_while_it_corrected_awaits_its_rec_done(self) -> None:
+        """The heartbeat that says STABLE overtook the first frame."""
+        case = Case()
+        case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING, sequence=5)
+        (corrections,) = case.choose()
+        case.hear("r1", STABLE, sequence=6)
+        case.input.opened(corrections.generation, 0)
+        case.in_band(corrections.generation, STABILIZING, sequence=5)
+        assert case.choose() == []
+        actions = case.input.element(corrections.generation, RecDone(STABLE), 0)
+        assert [type(a) for a in actions] == [Close, SetMode]
+
+    def test_an_older_incarnation_changes_nothing(self) -> None:
+        case = Case()
+        generation = case.reading("r1", incarnation=1)
+        case.hear("r1", FAILING, incarnation=2, sequence=1)
+        case.hear("r1", STABLE, incarnation=1, sequence=9, fill=1.0)
+        case.in_band(generation, STABLE, incarnation=1, sequence=10)
+        assert self.known(case) is FAILING
+        assert not case.input.producers["r1"].full
+
+    def test_after_a_loss_an_older_incarnation_counts(self) -> None:
+        """A source takes its incarnation from the wall clock, which may step back while it is away."""
+        case = Case()
+        case.hear("r1", FAILING, incarnation=7, sequence=3, frontier=50)
+        case.input.lost("r1")
+        case.hear("r1", STABLE, incarnation=6, sequence=0, frontier=10)
+        assert self.known(case) is STABLE
+        assert case.input.producers["r1"].frontier == 10
+
+    def test_within_one_state_what_only_grows_does_not_shrink(self) -> None:
+        case = Case()
+        case.hear("r1", FAILING, sequence=4, frontier=50, tentative_frontier=80, last_id=7, first=3)
+        case.hear("r1", FAILING, sequence=4, frontier=40, tentative_frontier=70, last_id=6, first=2)
+        known = case.input.producers["r1"]
+        assert (known.frontier, known.tentative_frontier, known.last_id, known.first) == (50, 80, 7, 3)
+
+    def test_a_new_state_may_withdraw_tentative_results(self) -> None:
+        case = Case()
+        case.hear("r1", FAILING, sequence=4, tentative_frontier=80)
+        case.hear("r1", STABLE, sequence=5, tentative_frontier=BEFORE_TIME)
+        assert case.input.producers["r1"].tentative_frontier == BEFORE_TIME
+
+    def test_an_old_heartbeat_still_says_how_full_it_is(self) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        case.in_band(generation, STABILIZING, sequence=9)
+        case.hear("r1", STABLE, sequence=8, fill=1.0)
+        assert case.input.producers["r1"].full
+
+
 class TestCorrections:
     def test_a_second_connection_that_is_refused_is_not_tried_again_at_once(self) -> None:
         """The first one works, so its producer is read, and can be for as long as it lasts."""
         case = Case()
         main = case.reading("r1", FAILING)
-        case.input.state_changed(main, STABILIZING, True)
+        case.in_band(main, STABILIZING, fresh=True)
         (opened,) = [a for a in case.choose(10) if isinstance(a, Open)]
         assert (opened.producer, opened.mode) == ("r1", CORRECTIONS)
         case.input.closed(opened.generation, 10)
@@ -233,6 +337,7 @@ class TestCorrections:
 
     def test_rec_done_stable_makes_it_main(self) -> None:
         case, main, corr = self.two_feeds()
+        case.in_band(corr, STABLE)
         actions = case.input.element(corr, RecDone(STABLE), 0)
         assert [type(a) for a in actions] == [Close, SetMode]
         assert (actions[0].generation, actions[1].generation) == (main, corr)

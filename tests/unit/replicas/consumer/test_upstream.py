@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from spe.wire.messages import (
     PROTOCOL_VERSION,
     Heartbeat,
     HeartbeatAnswer,
+    OutputStatus,
     SnapshotPart,
     SnapshotRequest,
     Subscribed,
@@ -249,7 +251,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
         await connection.receive_message()
         await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
         await connection.receive_message()
-        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1))
+        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1))
         await trio.sleep_forever()
 
     upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
@@ -265,6 +267,37 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
         nursery.cancel_scope.cancel()
 
     assert owner.knew == [NodeState.RECOVERING, NodeState.UP_FAILURE]
+
+
+async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+    before = OutputStatus("s", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, sequence=1)
+
+    async def failing(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        with suppress(LinkBroken, LinkClosed):
+            while True:
+                if isinstance(asked := await connection.receive_message(), Heartbeat):
+                    await connection.send(HeartbeatAnswer(asked.number, 1, [before]))
+                else:
+                    await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2))
+
+    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    owner = Counting()
+    owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, failing)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(owner)
+        upstream.choose()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert owner.knew.count(NodeState.UP_FAILURE) > 5
+    assert owner.knew[-1] is NodeState.UP_FAILURE
 
 
 async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(

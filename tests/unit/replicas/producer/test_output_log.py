@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -27,7 +28,7 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Mode, StateChange
 from spe.wire.state import decode_state, encode_state
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
-from tests.support.streams import parse, show
+from tests.support.streams import PAYLOAD, parse, show
 
 STABLE, UP_FAILURE = NodeState.STABLE, NodeState.UP_FAILURE
 STABILIZATION, RECOVERING = NodeState.STABILIZATION, NodeState.RECOVERING
@@ -142,22 +143,35 @@ def test_a_boundary_beyond_the_consumers_counts_like_a_tuple() -> None:
 
 
 def test_changes_of_state_travel_in_band() -> None:
-    """F2: in order with the elements, and once more where a rec_done did not say everything."""
+    """F2: in order with the elements; each is numbered, also one that comes back to where it was."""
     one = producer_in(STABLE)
     subscription = one.subscribe(*LEVEL)
     assert subscription.pull(PLENTY) == []
     one.fails("b50")
-    assert subscription.pull(PLENTY)[0] == StateChange(UP_FAILURE, False)
+    assert subscription.pull(PLENTY)[0] == StateChange(UP_FAILURE, False, 3)
     one.stabilises()
     one.stable("S10/41 B42")
-    assert subscription.pull(PLENTY)[0] == StateChange(STABILIZATION, False)
+    assert subscription.pull(PLENTY)[0] == StateChange(STABILIZATION, False, 4)
     one.stabilises(fresh=True)
     one.tentative("T/57 b60")
-    *_, rec_done, news, batch, _boundary = subscription.pull(PLENTY)
+    news, *_, rec_done, batch, _boundary = subscription.pull(PLENTY)
     assert show([rec_done, batch]) == "R- T/57"  # type: ignore[list-item]
-    assert news == StateChange(STABILIZATION, True)
+    assert news == StateChange(STABILIZATION, True, 5)
     one.done()
-    assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False)
+    assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False, 6)
+    one.fails("b70")
+    one.stabilises()
+    one.done()
+    assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False, 9)
+
+
+def test_a_log_made_anew_goes_on_counting_changes_of_state() -> None:
+    changes = count(1)
+    first, second = (OutputLog(Channel(StreamId("s"), 0), PAYLOAD, [], Limits(), changes=changes) for _ in range(2))
+    first.set_state(STABLE)
+    second.set_state(STABLE)
+    second.set_state(STABLE)
+    assert (first.sequence, second.sequence) == (3, 4)
 
 
 # --- traces (docs/traces.md) ---

@@ -50,16 +50,16 @@ from spe.wire.messages import (
 
 HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4)
-OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7)
+OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
 EXAMPLES: list[Message] = [
     HELLO,
     Welcome(PROTOCOL_VERSION, "n2", 1),
     Refused("no"),
     SUBSCRIBE,
-    Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1),
+    Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1, 3),
     NotReady("recovering"),
     Truncated(5),
-    StateChange(NodeState.STABLE, False),
+    StateChange(NodeState.STABLE, False, 3),
     SetMode("corrections"),
     Heartbeat(7, 3, (Ack("trades", 0, "client:c", 4), Ack("trades", 1, "client:c", 0))),
     HeartbeatAnswer(7, 1, (OUTPUT,)),
@@ -120,8 +120,8 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(SUBSCRIBE, held=1), "Subscribe.held: expected a boolean"),
         (packed(SUBSCRIBE, substream_index=4), "expected a substream index below 4, got 4"),
         (packed(SUBSCRIBE, substream_count=0), "Subscribe.substream_count: expected an integer from 1"),
-        (packed(StateChange(NodeState.STABLE, False), state=4), "StateChange.state: expected a state from 0 to 3"),
-        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 12 fields"),
+        (packed(StateChange(NodeState.STABLE, False, 3), state=4), "StateChange.state: expected a state from 0 to 3"),
+        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 13 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
         (packed(Heartbeat(1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
         (packed(Status({}), data={1: 2}), "no control message|expected a map"),

@@ -92,7 +92,7 @@ def test_anything_else_ends_a_run(other: Element) -> None:
 
 
 def test_control_frames_stand_where_they_came() -> None:
-    state = FrameReader().feed(StateChange(NodeState.STABLE, False).encode())
+    state = FrameReader().feed(StateChange(NodeState.STABLE, False, 1).encode())
     come = [*frames(batch(0, [1]), batch(1, [2])), *state]
     made = list(ElementDecoder(SCHEMA, StringPool()).decode_all(come))
     assert isinstance(made[0], Batch)
