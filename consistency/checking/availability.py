@@ -80,8 +80,6 @@ def check_availability(
                 reach = one.channel(host, channel)
                 suspends = _suspends(plan, hosts)
                 divided = plan.partitions_of(channel.stream) > 1
-                if reach is Reach.TENTATIVE and suspends:
-                    reach = Reach.NONE
                 if reach is Reach.NONE:
                     counters.add("p1 no path_us", interval.to_us - interval.from_us)
                     continue

@@ -5,7 +5,7 @@ That stable tuples are the reference's as far as they go is P2's business; here 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
 from consistency.checking.counters import Counters
@@ -13,7 +13,7 @@ from consistency.checking.finding import Finding, show_row
 from consistency.checking.rows import Reference
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Undo
-from spe.stream.history import Delivered, Event, History, Opened, ProcessUp, Sent, StateChanged
+from spe.stream.history import Delivered, Event, History, Opened, ProcessUp, Sent, StateChanged, host_of
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -91,16 +91,19 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
         yield Finding("P3", "a stream ends", at_us, client, what)
 
 
-def check_states(history: History, plan: Plan) -> Iterator[Finding]:
-    """Every replica is STABLE in the end, and no standby is in the middle of something.  Yields findings of P3."""
-    states = {e.replica: e for e in history if isinstance(e, StateChanged)}
+def check_states(history: History, plan: Plan, dead: Set[str] = frozenset()) -> Iterator[Finding]:
+    """Every replica is STABLE in the end, and no standby is in the middle of something.  Yields findings of P3.
+
+    Nothing is asked of replicas on nodes that are dead for good.
+    """
+    states = {e.replica: e for e in history if isinstance(e, StateChanged) and host_of(e.replica) not in dead}
     for of, standbys in plan.standbys.items():
         for last in (states.get(f"{of}@{n}") for n in standbys.nodes):
             if last is not None and last.state in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
                 now = f"{last.state.name} since {last.at_us / 1e6:.3f} s"
                 yield Finding("P3", "all replicas are STABLE", history.end_us, last.replica, now)
     for of, nodes in plan.placement.items():
-        for replica in (f"{of}@{n}" for n in nodes):
+        for replica in (f"{of}@{n}" for n in nodes if n not in dead):
             last = states.get(replica)
             if last is None or last.state is not NodeState.STABLE:
                 now = "was never heard of" if last is None else f"{last.state.name} since {last.at_us / 1e6:.3f} s"

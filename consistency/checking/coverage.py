@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from consistency.checking.counters import Cell, Counters
@@ -11,6 +12,7 @@ from spe.stream.history import (
     Closed,
     Event,
     FaultBegan,
+    FaultEnded,
     History,
     Note,
     Opened,
@@ -43,10 +45,49 @@ REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
 NODE_FAULTS: Final = ("kill", "power", "freeze", "cut", "half-open")
 REACHABLE_FAULTS: Final[frozenset[Cell]] = frozenset((kind, s) for kind in NODE_FAULTS for s in _SERVING)
 
+#: What a run can be like as a whole, each an amount of the counters.
+REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
+    {
+        "runs with links cut for 10 X",
+        "runs with links cut one way for 10 X",
+        "runs with a node left dead",
+        "runs of nodes that differ in X",
+        "runs of nodes that differ in policy",
+        "runs of nodes that differ in reconcile",
+        "runs with checkpoints further apart than X",
+    }
+)
+_LASTING_X: Final = 10
+
 
 def cover(history: History, plan: Plan, counters: Counters) -> None:
     """Adds what a run met to the tables of ``counters``."""
     _Cover(plan, counters).run(history)
+    for name in (*_lasting_cuts(history, plan), *_nodes(plan)):
+        counters.add(f"runs {name}")
+
+
+def _lasting_cuts(history: History, plan: Plan) -> Iterator[str]:
+    least_us = _LASTING_X * max(node.x_us for node in plan.nodes.values())
+    ended = {e.number: e.at_us for e in history if isinstance(e, FaultEnded)}
+    cuts = [e for e in history if isinstance(e, FaultBegan) and e.kind == "cut"]
+    lasting = [set(e.links) for e in cuts if ended.get(e.number, history.end_us) - e.at_us >= least_us]
+    if lasting:
+        yield "with links cut for 10 X"
+    if any((b, a) not in links for links in lasting for a, b in links):
+        yield "with links cut one way for 10 X"
+
+
+def _nodes(plan: Plan) -> Iterator[str]:
+    nodes = plan.nodes.values()
+    if len({n.x_us for n in nodes}) > 1:
+        yield "of nodes that differ in X"
+    if len({(n.during_failure, n.during_stabilization) for n in nodes}) > 1:
+        yield "of nodes that differ in policy"
+    if len({n.reconcile for n in nodes}) > 1:
+        yield "of nodes that differ in reconcile"
+    if any((n.checkpoints.memory_us or 0) > n.x_us for n in nodes):
+        yield "with checkpoints further apart than X"
 
 
 class _Cover:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
@@ -42,27 +42,37 @@ def check_alarms(history: History, rounds_per_second: int, counters: Counters) -
                 yield Finding("quiet", "nothing spins", event.at_us, "", what)
 
 
-def check_quiet(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
-    """At the end, after healing."""
-    yield from _buffers(history, counters)
-    yield from _subscriptions(history, plan, counters)
-    yield from _processes(history, plan)
+def check_quiet(history: History, plan: Plan, counters: Counters, dead: Set[str] = frozenset()) -> Iterator[Finding]:
+    """At the end, after healing.
+
+    Args:
+      dead: nodes that do not come back: they need not run nor read anything, and logs that they read are not truncated.
+    """
+    if dead:
+        counters.add("runs with a node left dead")
+    yield from _buffers(history, plan, counters, dead)
+    yield from _subscriptions(history, plan, counters, dead)
+    yield from _processes(history, plan, dead)
 
 
-def _buffers(history: History, counters: Counters) -> Iterator[Finding]:
+def _buffers(history: History, plan: Plan, counters: Counters, dead: Set[str]) -> Iterator[Finding]:
     last = {e.replica: e for e in history if isinstance(e, Buffers)}
+    waited_for = plan.read_on(dead)
+    keeping = {
+        str(of) for of in plan.placement for s in plan.unit[of.unit].outputs if Channel(s, of.partition) in waited_for
+    }
     for replica, event in sorted(last.items()):
         counters.add("buffers checked")
         if event.held_bytes:
             yield Finding("quiet", "SUnions are empty", event.at_us, replica, f"holds {event.held_bytes} bytes")
         if event.tentative:
             yield Finding("quiet", "nothing tentative is kept", event.at_us, replica, "holds tentative tuples")
-        if event.log_entries > LOG_ENTRIES:
+        if event.log_entries > LOG_ENTRIES and replica.partition("@")[0] not in keeping:
             what = f"keeps {event.log_entries} stable elements, expected at most {LOG_ENTRIES}"
             yield Finding("quiet", "outputs are truncated", event.at_us, replica, what)
 
 
-def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
+def _subscriptions(history: History, plan: Plan, counters: Counters, dead: Set[str]) -> Iterator[Finding]:
     """Every input of every replica and client has its MAIN, and nothing else."""
     feeds: dict[tuple[str, Channel], dict[int, str]] = {}
     states: dict[str, NodeState] = {}
@@ -87,6 +97,8 @@ def _subscriptions(history: History, plan: Plan, counters: Counters) -> Iterator
     if not feeds:
         return
     for consumer, channel in _wanted(plan, states):
+        if host_of(consumer) in dead:
+            continue
         counters.add("subscriptions checked at the end")
         modes = list(feeds.get((consumer, channel), {}).values())
         if modes != ["main"]:
@@ -107,8 +119,8 @@ def _wanted(plan: Plan, states: Mapping[str, NodeState]) -> Iterator[tuple[str, 
                 yield f"client:{name}", Channel(stream, partition)
 
 
-def _processes(history: History, plan: Plan) -> Iterator[Finding]:
-    """Every process of the plan runs, once."""
+def _processes(history: History, plan: Plan, dead: Set[str]) -> Iterator[Finding]:
+    """Every process of the plan runs, once, but those that are dead for good."""
     running: dict[str, int] = {}
     seen = False
     for event in history:
@@ -122,5 +134,5 @@ def _processes(history: History, plan: Plan) -> Iterator[Finding]:
                 running[host] = 0
     expected = [*processes(plan), *(f"client:{c}" for c in plan.clients)]
     for host in expected if seen else ():
-        if not running.get(host):
+        if not running.get(host) and host not in dead:
             yield Finding("quiet", "every process runs", history.end_us, host, "does not run")

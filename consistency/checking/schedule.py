@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from spe.plan.plan import Plan
+from spe.plan.plan import Plan, Policy
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, StateChanged
 from spe.stream.ids import Channel, PartitionId
-from spe.stream.names import NodeState
+from spe.stream.names import NodeId, NodeState
 
 
 class Effect(enum.Enum):
@@ -200,7 +200,8 @@ class Paths:
         inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in(of.partition)]
         if all(reach is Reach.STABLE for reach in inputs):
             return Reach.STABLE
-        return Reach.TENTATIVE if any(reach is not Reach.NONE for reach in inputs) else Reach.NONE
+        suspends = self._plan.nodes[NodeId(node)].during_failure is Policy.SUSPEND
+        return Reach.NONE if suspends or all(reach is Reach.NONE for reach in inputs) else Reach.TENTATIVE
 
 
 _RANK: Final = [Reach.NONE, Reach.TENTATIVE, Reach.STABLE]

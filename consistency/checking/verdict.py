@@ -37,11 +37,14 @@ class Premise:
       healed: everything healed, and the run went on until its clients had all there was to come.
       survivors: of each partition one replica with the stable state lived all along.
       quiet: after healing there was time for everybody to become quiet.
+      dead: nodes that were killed for good.  All promises hold without them, but two: their replicas are not STABLE in
+        the end, and what they read stays in the logs of those that they read.
     """
 
     healed: bool = True
     survivors: bool = True
     quiet: bool = True
+    dead: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -88,9 +91,9 @@ def judge(
     if premise.healed and premise.survivors:
         found += check_completeness(history, plan, reference, counters)
         if premise.quiet:
-            found += check_states(history, plan)
+            found += check_states(history, plan, premise.dead)
     if premise.healed and premise.quiet:
-        found += check_quiet(history, plan, counters)
+        found += check_quiet(history, plan, counters, premise.dead)
     cover(history, plan, counters)
     verdict.findings = with_surroundings(_first_of_each(found, counters), history)
     return verdict

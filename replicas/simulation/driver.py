@@ -35,6 +35,7 @@ class FaultDriver:
 
     Attributes:
       down: processes that a fault has ended and not started again.
+      left: nodes that were killed for good (a kill without a length): they stay dead when everything heals.
       skipped: faults that did not happen, and why.
       survivors: did of each partition a replica with its state live all along?
     """
@@ -47,6 +48,9 @@ class FaultDriver:
         self._told: dict[int, FaultBegan] = {}
         self._lasting: dict[FaultKind, set[str]] = {}
         self.down: set[str] = set()
+        self.left: set[str] = set()
+        #: Nodes of which a kill for good has been asked for, and not done yet.
+        self._for_good: set[str] = set()
         #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
         self._damaged: set[str] = set()
         self._ahead: set[str] = set()
@@ -69,14 +73,14 @@ class FaultDriver:
         await self.runner.run(faults, EPOCH_US, task_status=task_status)
 
     async def heal(self) -> None:
-        """Everything works again, and everybody runs."""
+        """Everything works again, and everybody runs but the nodes that were killed for good."""
         await self.runner.inject(Fault(FaultKind.HEAL))
         self._apply()  # also what ended in this very moment, and was broken off before it was made true
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
-        for host in sorted(self.down | self._cluster.ended_alone):
+        for host in sorted((self.down | self._cluster.ended_alone) - self.left):
             self._cluster.restart(host)
-        self.down.clear()
+        self.down &= self.left
 
     # --- what a fault does ---
 
@@ -84,11 +88,16 @@ class FaultDriver:
         cluster, host = self._cluster, action.process
         match action.do:
             case Do.KILL | Do.POWER:
-                if why := self._spare(host):
+                for_good = host in self._for_good
+                self._for_good.discard(host)
+                if why := self._spare(host) or (self._needed(host) if for_good else ""):
                     return why
                 self._kill(host, power=action.do is Do.POWER)
+                if for_good:
+                    self.left.add(host)
             case Do.START:
-                self._start(host)
+                if host not in self.left:
+                    self._start(host)
             case Do.RESTART:
                 if host not in self.down | cluster.ended_alone:
                     if why := self._spare(host):
@@ -114,6 +123,7 @@ class FaultDriver:
     def _start(self, host: str) -> None:
         if host in self.down | self._cluster.ended_alone:
             self.down.discard(host)
+            self.left.discard(host)
             if host in self._state.suffering(FaultKind.FULL) and host in self._state.suffering(FaultKind.SKEW):
                 self._ahead.add(host)
             self._cluster.restart(host)
@@ -218,10 +228,20 @@ class FaultDriver:
                 return f"nobody else has the state of {of}"
         return ""
 
+    def _needed(self, host: str) -> str:
+        """Why a node must come back after it was killed; "" where each of its partitions has another node."""
+        plan = self._cluster.plan
+        for of in plan.placement:
+            if host in plan.hosts(of) and set(plan.hosts(of)) <= self.left | {host}:
+                return f"{of} would be left without a node"
+        return ""
+
     # --- the story ---
 
     def _tell(self, event: str, happening: Happening) -> None:
         fault = happening.fault
+        if event == "began" and fault.kind in (FaultKind.KILL, FaultKind.POWER) and fault.for_us is None:
+            self._for_good.update(set(fault.first) & set(self._cluster.plan.nodes))
         self._cluster.log.append(f"{trio.current_time():9.3f} ------------ {event} {fault} {happening.errors or ''}")
         key = id(happening)
         if event == "began":

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any, Final
 
 from consistency.checking.bounds import has_room
+from consistency.checking.schedule import Paths, Reach, World
 from replicas.faults.model import Fault, processes_of, read_faults
+from replicas.simulation.features import NONE, Feature, Features
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.plan.plan import COORDINATOR, Plan
@@ -21,20 +23,30 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeState
 from spe.stream.times import MILLISECOND, SECOND
 
-#: How many faults a run has, but for the rest of the last pattern; none has more than the last of these.
+#: How many faults a run has, but for the rest of the last pattern; none has more than the last of these
+#: (a node that is left dead comes on top).
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
 #: Share of the runs that have one lasting failure.
 _LASTING: Final = 0.25
 #: Share of what happens where there are standbys that is about them.
 _OF_STANDBYS: Final = 0.3
+#: A set of links that is cut for long: how many links, and how long at least in multiples of X.
+LASTING_LINKS: Final = (2, 6)
+LASTING_X: Final = 10
+#: So many sets are drawn until one leaves a client the paths that are wanted: without a path nothing is promised (P1).
+_LASTING_TRIES: Final = 40
+#: Links of such a set fail within this time.
+_STAGGERED_MS: Final = (0, 0, 100, 500)
 _GRID_US: Final = 50 * MILLISECOND
 
 Entry = dict[str, Any]
 
 
-def random_faults(random: Random, plan: Plan, *, from_us: int, to_us: int) -> tuple[Fault, ...]:
+def random_faults(
+    random: Random, plan: Plan, *, from_us: int, to_us: int, features: Features = NONE
+) -> tuple[Fault, ...]:
     """Faults that begin within a time, in order of time; see the module."""
-    entries = _Drawing(random, plan, from_us, to_us).draw()
+    entries = _Drawing(random, plan, from_us, to_us, features).draw()
     problems = Problems()
     faults = read_faults([{**e, "at": show_duration(e["at"])} for e in entries], (), plan, problems)
     if problems:
@@ -43,9 +55,10 @@ def random_faults(random: Random, plan: Plan, *, from_us: int, to_us: int) -> tu
 
 
 class _Drawing:
-    def __init__(self, random: Random, plan: Plan, from_us: int, to_us: int) -> None:
+    def __init__(self, random: Random, plan: Plan, from_us: int, to_us: int, features: Features) -> None:
         self._random = random
         self._plan = plan
+        self._features = features
         self._from_us, self._to_us = from_us, to_us
         self._nodes = [str(n) for n in plan.nodes]
         self._sources = [f"source:{s}" for s in plan.sources]
@@ -61,7 +74,15 @@ class _Drawing:
         self._waits = waits
 
     def draw(self) -> list[Entry]:
+        found = self._faults()
+        if Feature.LEFT_DEAD in self._features:
+            found += self._left_dead()
+        return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
+
+    def _faults(self) -> list[Entry]:
         random = self._random
+        if Feature.LASTING_LINKS in self._features and (links := list(self._lasting_links())):
+            return links
         if random.random() < _LASTING and has_room(self._plan):
             return self._lasting()
         kinds = [kind for kind in KINDS.values() if random.random() < 0.5] or [_Drawing._cut]
@@ -72,8 +93,7 @@ class _Drawing:
             at = self._grid(random.randrange(self._from_us, self._to_us))
             drawn = of_standbys if of_standbys and random.random() < _OF_STANDBYS else kinds
             found += random.choice(drawn)(self, at)
-        found = found[: COUNTS[-1]]  # what began is not left half done for less than that
-        return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
+        return found[: COUNTS[-1]]  # what began is not left half done for less than that
 
     def _lasting(self) -> list[Entry]:
         """One failure that lasts: only in a time without change a path that is left promises anything (P1)."""
@@ -84,6 +104,51 @@ class _Drawing:
         )
         length = show_duration(self._grid(max(self._to_us - at - random.randrange(2 * SECOND), SECOND)))
         return [{**e, "for": length} for e in of(self, at)]
+
+    def _lasting_links(self) -> Iterator[Entry]:
+        """A set of links that is cut for 10 X or longer; nothing where there are too few, or no time for that.
+
+        Each is cut in both directions or in one.  What a replica can still reach then differs from its partner's.
+        """
+        random = self._random
+        least_us = LASTING_X * max(node.x_us for node in self._plan.nodes.values())
+        latest_us = self._to_us - least_us - max(_STAGGERED_MS) * MILLISECOND
+        if len(self._links) < LASTING_LINKS[0] or latest_us <= self._from_us:
+            return
+        begin = self._grid(random.randrange(self._from_us, min(latest_us, self._from_us + 3 * SECOND) + 1))
+        wanted = random.choice([Reach.TENTATIVE, Reach.STABLE])
+        for _ in range(_LASTING_TRIES):
+            links = random.sample(self._links, min(len(self._links), random.randint(*LASTING_LINKS)))
+            if self._leaves(links, wanted):
+                break
+        for a, b in links:
+            at = begin + random.choice(_STAGGERED_MS) * MILLISECOND
+            one_way = random.choice([{}, {"one_way": True}])
+            a, b = (b, a) if one_way and random.random() < 0.5 else (a, b)
+            yield {"at": at, "kind": "cut", "from": a, "to": b, "for": show_duration(self._to_us - at), **one_way}
+
+    def _leaves(self, cut: Sequence[tuple[str, str]], wanted: Reach) -> bool:
+        """Are these the paths to a client that are left?"""
+        paths = Paths(self._plan, World(cut=frozenset(cut)))
+        return any(
+            paths.channel(f"client:{client.name}", Channel(stream, partition)) is wanted
+            for client in self._plan.clients.values()
+            for stream in client.reads
+            for partition in range(self._plan.partitions_of(stream))
+        )
+
+    def _left_dead(self) -> list[Entry]:
+        """A node that is killed for good: each of its partitions has another node."""
+        plan = self._plan
+        spare = [
+            str(node)
+            for node in plan.nodes
+            if all(len(plan.hosts(of)) > 1 for of in plan.placement if node in plan.hosts(of))
+        ]
+        if not spare:
+            return []
+        at = self._grid(self._random.randrange(self._from_us, self._to_us))
+        return [{"at": at, "kind": self._random.choice(["kill", "power"]), "target": self._random.choice(spare)}]
 
     def _grid(self, us: int) -> int:
         return us // _GRID_US * _GRID_US

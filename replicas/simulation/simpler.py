@@ -21,6 +21,7 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
     for key in ("checkpoint", "reconcile", "policy"):
         if key in defaults:
             yield {**config, "defaults": {k: v for k, v in defaults.items() if k != key}}
+    yield from _with_plainer_nodes(config)
     for name in list(config["clients"])[1:]:
         yield {**config, "clients": {k: v for k, v in config["clients"].items() if k != name}}
     yield from _without_an_operator(config)
@@ -32,6 +33,17 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
             if generator.get(key, "0ms") != "0ms":
                 plain = {"generator": {k: v for k, v in generator.items() if k != key}}
                 yield {**config, "sources": {**config["sources"], name: {**source, "from": plain}}}
+
+
+def _with_plainer_nodes(config: Configuration) -> Iterator[dict[str, Any]]:
+    """Nodes without anything of their own; then without one thing of one of them."""
+    nodes = config["nodes"]
+    if not isinstance(nodes, Mapping):
+        return
+    yield {**config, "nodes": list(nodes)}
+    for name, own in nodes.items():
+        for key in own:
+            yield {**config, "nodes": {**nodes, name: {k: v for k, v in own.items() if k != key}}}
 
 
 def _without_an_operator(config: Configuration) -> Iterator[dict[str, Any]]:
@@ -93,7 +105,10 @@ def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
     fragments = config["fragments"].values()
     rows = [row for fragment in fragments for row in (*fragment["replicas"], *fragment.get("standby", ()))]
     hosts = {node for row in rows for node in ([row] if isinstance(row, str) else row)}
-    return {**config, "nodes": [n for n in config["nodes"] if n in hosts]}
+    nodes = config["nodes"]
+    if isinstance(nodes, Mapping):
+        return {**config, "nodes": {name: own for name, own in nodes.items() if name in hosts}}
+    return {**config, "nodes": [n for n in nodes if n in hosts]}
 
 
 def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:

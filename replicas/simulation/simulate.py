@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -18,7 +18,7 @@ from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.scenario import Scenario
 from spe.runtime.gc_tuning import seldom
-from spe.stream.history import History
+from spe.stream.history import History, host_of
 from spe.stream.names import NodeState
 
 #: How often it is looked whether all is over.
@@ -91,7 +91,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
             await driver.heal()
             deadline = trio.current_time() + scenario.grace_us / 1e6
-            while not (over := is_quiet(cluster)) and trio.current_time() < deadline:
+            while not (over := is_quiet(cluster, driver.left)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
                 if watch is not None:
                     watch(cluster)
@@ -103,19 +103,24 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     outcome.skipped = driver.skipped
     if reference is None:
         return outcome
-    verdict = judge(cluster.history, plan, reference, premise=Premise(survivors=driver.survivors))
+    premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left))
+    verdict = judge(cluster.history, plan, reference, premise=premise)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     return outcome
 
 
-def is_quiet(cluster: SimCluster) -> bool:
-    """Has every client everything, and does nobody hold anything of the failures any more?"""
-    replicas = cluster.replicas()
+def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
+    """Has every client everything, and does nobody hold anything of the failures any more?
+
+    Args:
+      dead: nodes that do not come back.  What they read is kept for them for ever.
+    """
     if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
         return False
-    if replicas.keys() != cluster.expected() or not cluster.settled():
+    if not _all_run(cluster, dead) or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out
-    for replica in replicas.values():
+    waited_for = cluster.plan.read_on(dead)
+    for replica in cluster.replicas().values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
             return False
         if any(i.tentative for i in replica.sunion.inputs):
@@ -123,6 +128,20 @@ def is_quiet(cluster: SimCluster) -> bool:
         if any(i.main is None or i.corr is not None for i in replica.inputs):
             return False
         # One entry may be left of what all have acknowledged, where an acknowledgement ends inside it.
-        if any(not log.suffix.untouched or log.stable.end - log.stable.start > 1 for log in replica.logs):
+        kept = [log for log in replica.logs if log.channel not in waited_for]
+        if any(log.stable.end - log.stable.start > 1 for log in kept):
+            return False
+        if not all(log.suffix.untouched for log in replica.logs):
             return False
     return True
+
+
+def _all_run(cluster: SimCluster, dead: Set[str]) -> bool:
+    """Do exactly those run that should?  A standby may run for good what a dead node ran."""
+    running, expected = cluster.replicas().keys(), cluster.expected()
+    helped = {str(of) for of, nodes in cluster.plan.placement.items() if dead & set(nodes)}
+    if {r for r in expected if host_of(r) not in dead} - running:
+        return False
+    if any(r.partition("@")[0] not in helped for r in running - expected):
+        return False
+    return helped <= {r.partition("@")[0] for r in running}

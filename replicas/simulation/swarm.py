@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
+from replicas.simulation.features import Feature, Features, draw_features
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.topologies import random_configuration
@@ -22,19 +23,41 @@ _SLOW_WORK: Final = (
     {"limits": {"slice_rows": 20}, "turn_us": 20_000},
 )
 _SLOW_SHARE: Final = 0.5
+#: Length of a run, seconds; the longest one has room for a failure of 10 X.
+_LENGTHS_S: Final = (10, 14, 20, 28)
 
 
 def random_scenario(seed: int) -> Scenario:
     """A configuration and faults that follow from ``seed`` alone."""
-    random = Random(f"swarm {seed}")
-    seconds = random.choice([10, 14, 20, 28])
-    return faulty(random_configuration(random, seconds), seed, seconds * SECOND, random=random)
+    random, features = Random(f"swarm {seed}"), features_of(seed)
+    seconds = random.choice(_LENGTHS_S)
+    if Feature.LASTING_LINKS in features:
+        seconds = max(_LENGTHS_S)
+    config = random_configuration(random, seconds, features)
+    return faulty(config, seed, seconds * SECOND, random=random, features=features)
 
 
-def faulty(config: Mapping[str, Any], seed: int, heal_us: int, *, random: Random | None = None) -> Scenario:
-    """A configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the beginning."""
+def features_of(seed: int) -> Features:
+    """What the random scenario of a seed has."""
+    return draw_features(Random(f"features {seed}"))
+
+
+def faulty(
+    config: Mapping[str, Any],
+    seed: int,
+    heal_us: int,
+    *,
+    random: Random | None = None,
+    features: Features | None = None,
+) -> Scenario:
+    """A configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the beginning.
+
+    Features that concern the configuration are those of whoever made it.
+    """
     random = Random(f"faults {seed}") if random is None else random
+    features = features_of(seed) if features is None else features
     plan = load_plan_data(config)
-    faults = random_faults(random, plan, from_us=random.choice([_FIRST_US, SECOND]), to_us=heal_us)
+    begin_us = random.choice([_FIRST_US, SECOND])
+    faults = random_faults(random, plan, from_us=begin_us, to_us=heal_us, features=features)
     options = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
     return Scenario(seed, config, options, faults, heal_us, GRACE_US)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from replicas.simulation.features import NONE, Feature, Features
+
 #: Replicas of a whole cluster: a run should cost about a second of computing.
 MOST_REPLICAS: Final = 14
 #: Share of the clusters in which the counts of two neighbours divide each other.
@@ -23,23 +25,31 @@ _ACTIVES: Final = 0.5
 HASH_CHAIN: Final = "replicas.simulation.hash_chain:HashChain"
 
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
+_X_MS: Final = (400, 700, 1000, 2000)
 _BUCKET_MS: Final = 40
 _BOUNDARY_MS: Final = 40
+#: Of clusters whose nodes differ.  Bucket and heartbeat belong to the whole cluster: there clusters differ.
+_BUCKETS_MS: Final = (20, 40, 80, 160)
+_HEARTBEATS: Final = (None, "50ms", "200ms")
+#: Interval of checkpoints in memory, in multiples of X.
+_LONG_CHECKPOINTS: Final = (1.5, 3.0)
 
 
-def random_configuration(random: Random, seconds: int) -> dict[str, Any]:
+def random_configuration(random: Random, seconds: int, features: Features = NONE) -> dict[str, Any]:
     """A configuration, as of a YAML file, whose sources last ``seconds``."""
     names = "abc"[: random.choice([1, 2, 2, 3])]
     disorder_ms = random.choice([0, 0, 60])
     query = _Query(random, {name: _source(random, name, seconds, disorder_ms) for name in names})
     query.draw()
-    bare_ms = _BUCKET_MS + _BOUNDARY_MS + disorder_ms
+    bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
+    bare_ms = bucket_ms + _BOUNDARY_MS + disorder_ms
     shared = random.random() < 0.25  # then units in sequence on one node divide its X
-    nodes, fragments = _placed(random, query, shared)
+    nodes, fragments = _placed(random, query, shared, features)
+    bare_ms *= len(fragments) if shared else 1
     data: dict[str, Any] = {
         "cluster": "swarm",
-        "bucket": f"{_BUCKET_MS}ms",
-        "defaults": _defaults(random, bare_ms * (len(fragments) if shared else 1)),
+        "bucket": f"{bucket_ms}ms",
+        "defaults": _defaults(random, bare_ms, features),
         "nodes": nodes,
         "sources": query.sources,
         "query": query.operators,
@@ -54,19 +64,41 @@ def random_configuration(random: Random, seconds: int) -> dict[str, Any]:
         data["coordinator"] = {"budget": random.randint(1, passive), "margin": 0.01}
         if random.random() < 0.6:
             data["coordinator"]["adapt"] = random.choice(["800ms", "2s"])
-    limits = _limits(random)
+    limits = {} if Feature.LASTING_LINKS in features else _limits(random)
+    if Feature.MIXED_NODES in features:
+        data["nodes"] = {node: _own(random, data["defaults"]["alpha"], bare_ms) for node in nodes}
+        if (heartbeat := random.choice(_HEARTBEATS)) is not None:
+            data["timing"] = {"heartbeat": heartbeat}
     return data | ({"limits": limits} if limits else {})
 
 
-def _defaults(random: Random, bare_ms: int) -> dict[str, Any]:
+def _own(random: Random, alpha: float, bare_ms: int) -> dict[str, Any]:
+    """What one node has of its own, in place of the defaults."""
+    drawn: dict[str, Any] = {
+        "x": _x(random, alpha, bare_ms),
+        "policy": {"failure": random.choice(_FAILURE_POLICIES), "stabilization": random.choice(_FAILURE_POLICIES)},
+        "reconcile": random.choice(["checkpoint", "undo"]),
+        "checkpoint": random.choice([{"every": "300ms"}, {"every": "1s", "disk": True}]),
+    }
+    return {name: value for name, value in drawn.items() if random.random() < 0.5}
+
+
+def _x(random: Random, alpha: float, bare_ms: int) -> str:
+    return f"{max(random.choice(_X_MS), round(2 * bare_ms / alpha))}ms"
+
+
+def _defaults(random: Random, bare_ms: int, features: Features) -> dict[str, Any]:
     alpha = random.choice([0.6, 0.9])
     found: dict[str, Any] = {
-        "x": f"{max(random.choice([400, 700, 1000, 2000]), round(2 * bare_ms / alpha))}ms",
+        "x": _x(random, alpha, bare_ms),
         "alpha": alpha,
         "policy": {"failure": random.choice(_FAILURE_POLICIES), "stabilization": random.choice(_FAILURE_POLICIES)},
         "reconcile": random.choice(["checkpoint", "undo"]),
     }
     checkpoint = random.choice([None, None, {"every": "300ms"}, {"every": "1s", "disk": True}])
+    if Feature.LONG_CHECKPOINTS in features:
+        x_ms = int(found["x"].removesuffix("ms"))
+        checkpoint = {"every": f"{round(random.choice(_LONG_CHECKPOINTS) * x_ms)}ms"}
     return found if checkpoint is None else found | {"checkpoint": checkpoint}
 
 
@@ -219,9 +251,13 @@ class _Query:
         return self._add("aggregate", from_=stream, window=window, group_by="key", compute={"v": v, "p": p})
 
 
-def _placed(random: Random, query: _Query, shared: bool) -> tuple[list[str], dict[str, dict[str, Any]]]:
+def _placed(
+    random: Random, query: _Query, shared: bool, features: Features
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
+    if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS}:
+        replicas = max(2, replicas)  # else nothing is left to promise
     passive = replicas > 1 and random.random() < _PASSIVE
     counts = _partitions(random, query, replicas)
     nodes: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from consistency.checking.counters import empty_cells, show_table
-from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS
+from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS
 from spe.cli.campaign import Sums
 
 #: Counters in microseconds of what P1 could be asked of, as they are called in the text.
@@ -73,6 +73,7 @@ def _empty_cells(sums: Sums) -> list[tuple[str, str]]:
 def empty_text(sums: Sums) -> str:
     """What should be met when enough is tried, and was not."""
     cells = [f"{a} × {b}" for a, b in _empty_cells(sums)]
+    cells += sorted(name for name in REACHABLE_RUNS if not sums.counters.amounts[name])
     return f"never met, though it should be: {', '.join(cells)}" if cells else "every cell that can be reached was met"
 
 

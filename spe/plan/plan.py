@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -390,6 +390,15 @@ class Plan:
         ]
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
         return tuple(names)
+
+    def read_on(self, nodes: Set[str]) -> frozenset[Channel]:
+        """Channels of which a configured consumer is on one of these nodes."""
+        return frozenset(
+            channel
+            for of in self.placement
+            if nodes & set(self.hosts(of))
+            for channel in self.unit[of.unit].channels_in(of.partition)
+        )
 
     def key_columns(self, unit: str, stream: str) -> tuple[int, ...] | None:
         """Columns of ``stream`` whose hash divides it over the partitions of ``unit``; None: it is not divided.

@@ -83,6 +83,17 @@ _FAULTS: Final[dict[str, list[dict[str, Any]]]] = {
         {"at": "16500ms", "kind": "power", "target": "state:UP_FAILURE", "for": "1s"},
     ],
 }
+#: Nodes that are not alike.
+_MIXED: Final = {
+    "n1a": {"x": "1500ms", "reconcile": "undo", "checkpoint": {"every": "3s"}},
+    "n1b": {},
+    "n2a": {"policy": "delay"},
+    "n2b": {},
+}
+_LASTING: Final[list[dict[str, Any]]] = [
+    {"at": "2s", "kind": "kill", "target": "n2b"},
+    {"at": "3s", "kind": "cut", "from": "n1a", "to": "source:a", "one_way": True, "for": "16s"},
+]
 
 
 def seldom() -> dict[str, Scenario]:
@@ -92,4 +103,7 @@ def seldom() -> dict[str, Scenario]:
         name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
     }
+    made["nodes that differ, one of them left dead, and a link cut one way for long"] = Scenario.from_data(
+        {**shared, "config": {**_CONFIG, "nodes": _MIXED}, "seed": len(made), "faults": _LASTING}
+    )
     return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from consistency.checking.counters import Counters, empty_cells
-from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS
+from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.swarm import random_scenario
@@ -79,3 +79,4 @@ def test_whatever_happens_every_promise_is_kept(record_property: Callable[[str, 
     met.merge(sums.counters)
     assert empty_cells(met.events, REACHABLE_EVENTS) == []
     assert empty_cells(met.faults, REACHABLE_FAULTS) == []
+    assert [name for name in sorted(REACHABLE_RUNS) if not met.amounts[name]] == []

@@ -73,7 +73,7 @@ def test_topologies_are_of_every_size_and_none_is_too_large(plans: list[Plan]) -
 
 def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], plans: list[Plan]) -> None:
     for scenario, plan in zip(scenarios, plans, strict=True):
-        assert len(scenario.faults) <= max(COUNTS)
+        assert len(scenario.faults) <= max(COUNTS) + 1  # a node that is left dead comes on top
         for fault in scenario.faults:
             assert 0 <= fault.at_us < scenario.heal_us
             named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}

@@ -1,0 +1,110 @@
+"""What only some random runs have: drawn with the share that is stated, and really there where it is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replicas.faults.model import Fault, FaultKind
+from replicas.simulation.features import SHARES, Feature
+from replicas.simulation.patterns import LASTING_LINKS, LASTING_X
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.swarm import features_of, random_scenario
+from spe.config import load_plan_data
+from spe.plan.plan import Plan
+
+DRAWN = 4000
+Drawn = list[tuple[Scenario, Plan]]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Callable[[Feature], Drawn]:
+    """The first scenarios that have a feature."""
+    known: dict[Feature, Drawn] = {}
+
+    def get(feature: Feature) -> Drawn:
+        if feature not in known:
+            seeds = [seed for seed in range(1000) if feature in features_of(seed)][:60]
+            scenarios = [random_scenario(seed) for seed in seeds]
+            known[feature] = [(s, load_plan_data(s.config)) for s in scenarios]
+        return known[feature]
+
+    return get
+
+
+@pytest.mark.parametrize("feature", Feature)
+def test_a_feature_is_drawn_with_its_share(feature: Feature) -> None:
+    met = sum(feature in features_of(seed) for seed in range(DRAWN))
+    share = SHARES[feature]
+    assert abs(met - DRAWN * share) < 4 * (DRAWN * share * (1 - share)) ** 0.5
+
+
+def test_most_runs_leave_out_most_features() -> None:
+    counts = Counter(len(features_of(seed)) for seed in range(DRAWN))
+    assert sum(n for count, n in counts.items() if count <= len(Feature) // 2) > DRAWN / 2
+    assert counts[0] > 0
+
+
+def test_the_documentation_states_every_share() -> None:
+    text = Path("docs/simulation.md").read_text()
+    for feature, share in SHARES.items():
+        assert f"| {feature} | {share:.0%} |" in text
+
+
+def lasting(scenario: Scenario) -> list[Fault]:
+    return [f for f in scenario.faults if f.kind is FaultKind.CUT]
+
+
+def test_lasting_links_are_cut_for_ten_x_one_way_and_two_way(drawn: Callable[[Feature], Drawn]) -> None:
+    ways: Counter[bool] = Counter()
+    sizes: Counter[int] = Counter()
+    for scenario, plan in drawn(Feature.LASTING_LINKS):
+        cuts = lasting(scenario)
+        if {f.kind for f in scenario.faults} - {FaultKind.CUT, FaultKind.KILL, FaultKind.POWER}:
+            continue  # there are too few links for a set
+        assert LASTING_LINKS[0] <= len(cuts) <= LASTING_LINKS[1]
+        x_us = max(node.x_us for node in plan.nodes.values())
+        assert all(f.for_us is not None and f.for_us >= LASTING_X * x_us for f in cuts)
+        assert max(f.at_us for f in cuts) - min(f.at_us for f in cuts) <= 500_000
+        sizes[len(cuts)] += 1
+        ways.update(f.one_way for f in cuts)
+    assert set(sizes) == set(range(LASTING_LINKS[0], LASTING_LINKS[1] + 1))
+    assert min(ways[True], ways[False]) > 20
+
+
+def test_mixed_nodes_differ_in_each_setting(drawn: Callable[[Feature], Drawn]) -> None:
+    """Bucket and heartbeat belong to the whole cluster: there clusters differ."""
+    met: Counter[str] = Counter()
+    buckets, heartbeats = set(), set()
+    for _, plan in drawn(Feature.MIXED_NODES):
+        nodes = plan.nodes.values()
+        met["x"] += len({n.x_us for n in nodes}) > 1
+        met["policy"] += len({(n.during_failure, n.during_stabilization) for n in nodes}) > 1
+        met["reconcile"] += len({n.reconcile for n in nodes}) > 1
+        met["checkpoint"] += len({n.checkpoints for n in nodes}) > 1
+        buckets.add(plan.bucket_us)
+        heartbeats.add(plan.timing.heartbeat_us)
+    assert all(met[setting] > 10 for setting in ("x", "policy", "reconcile", "checkpoint")), met
+    assert len(buckets) == 4
+    assert len(heartbeats) == 3
+
+
+def test_long_checkpoints_are_further_apart_than_x(drawn: Callable[[Feature], Drawn]) -> None:
+    for scenario, plan in drawn(Feature.LONG_CHECKPOINTS):
+        plain = load_plan_data({**scenario.config, "nodes": list(scenario.config["nodes"])})
+        node = next(iter(plain.nodes.values()))
+        assert (node.checkpoints.memory_us or 0) > node.x_us
+        assert len(plan.nodes) == len(plain.nodes)
+
+
+def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Feature], Drawn]) -> None:
+    found = 0
+    for scenario, plan in drawn(Feature.LEFT_DEAD):
+        left = [f for f in scenario.faults if f.kind in (FaultKind.KILL, FaultKind.POWER) and f.for_us is None]
+        for fault in left:
+            found += 1
+            assert all(set(plan.hosts(of)) - set(fault.first) for of in plan.placement)
+    assert found > 40
