@@ -41,18 +41,21 @@ class Coordinator(Bystander):
     Args:
       env: clock, network, storage, trace.
       plan: the cluster.
+      store: its epoch and what it wants to run; stays open for as long as it runs.
       token: shared secret of the cluster.
       injector: makes faults happen in this process, for experiments.
     """
 
     who = COORDINATOR
 
-    def __init__(self, env: Env, plan: Plan, *, token: str = "", injector: Injector | None = None) -> None:
+    def __init__(
+        self, env: Env, plan: Plan, store: CoordinatorStore, *, token: str = "", injector: Injector | None = None
+    ) -> None:
         self._injector = injector
         self._env = env
         self._plan = plan
         self._me = Identity("control", COORDINATOR, env.clock.wall_us(), token)
-        self._store = CoordinatorStore(env)
+        self._store = store
         now = env.clock.monotonic_us()
         timing = plan.timing
         self.coordination = Coordination(
@@ -64,7 +67,7 @@ class Coordinator(Bystander):
             settings.budget,
             algorithm=settings.algorithm,
             margin=settings.margin,
-            active=self._store.wanted(),
+            active=store.wanted(),
         )
         for id, nodes in self.activation.wanted().items():
             self.coordination.want(id, nodes, now)
@@ -79,7 +82,7 @@ class Coordinator(Bystander):
             other_message=self._answered,
         )
         self._epoch = 0
-        self._number = self._store.last_number()
+        self._number = store.last_number()
         self._open: dict[int, Decision] = {}
         self._superseded: str | None = None
         #: Latest epoch that we were told of.
@@ -96,19 +99,16 @@ class Coordinator(Bystander):
         self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
         server = Server(self._env, self._plan, self._me, self)
         self._env.trace.event("coordinator_began", epoch=self._epoch)
-        try:
-            async with trio.open_nursery() as nursery:
-                address = await nursery.start(self._env.network.serve, self._plan.coordinator.address, server.handle)
-                everybody = processes(self._plan)
-                await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
-                task_status.started(address)
-                nursery.start_soon(self._plan_actives)
-                nursery.start_soon(self._keep_notes)
-                await self._decide()
-                await self._remember_later()
-                nursery.cancel_scope.cancel()
-        finally:
-            self._store.close()
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(self._env.network.serve, self._plan.coordinator.address, server.handle)
+            everybody = processes(self._plan)
+            await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
+            task_status.started(address)
+            nursery.start_soon(self._plan_actives)
+            nursery.start_soon(self._keep_notes)
+            await self._decide()
+            await self._remember_later()
+            nursery.cancel_scope.cancel()
         raise Superseded(self._superseded or "")
 
     async def _decide(self) -> None:
@@ -241,5 +241,6 @@ async def run_coordinator(
     injector: Injector | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs a coordinator until cancelled.  Raises Superseded."""
-    await Coordinator(env, plan, token=token, injector=injector).run(task_status=task_status)
+    """Runs a coordinator until cancelled.  Raises Superseded, LogCorrupt."""
+    with CoordinatorStore(env) as store:
+        await Coordinator(env, plan, store, token=token, injector=injector).run(task_status=task_status)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from spe.errors import LogCorrupt
 from spe.runtime.env import Env
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS orders (
 
 
 class CoordinatorStore:
-    """See the module.
+    """See the module.  Whoever opens it closes it: it is a context manager.
 
     Args:
       env: storage.
@@ -42,18 +42,25 @@ class CoordinatorStore:
         self._storage = env.storage
         self._database = sqlite3.connect(":memory:", isolation_level=None)
         try:
-            if self._storage.exists(PATH):
-                self._database.deserialize(self._storage.read(PATH))
-                (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
-                if found != "ok":
-                    raise sqlite3.DatabaseError(found)
-            self._database.executescript(_SCHEMA)
-            for table in ("epoch", "wanted", "orders"):
-                self._database.execute(f"SELECT * FROM {table}").fetchall()
+            self._load()
         except (sqlite3.Error, OSError) as error:
+            self._database.close()
             raise LogCorrupt(f"{PATH}: {error}; without it, put it aside: a coordinator can begin anew") from error
 
-    def close(self) -> None:
+    def _load(self) -> None:
+        if self._storage.exists(PATH):
+            self._database.deserialize(self._storage.read(PATH))
+            (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+        self._database.executescript(_SCHEMA)
+        for table in ("epoch", "wanted", "orders"):
+            self._database.execute(f"SELECT * FROM {table}").fetchall()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._database.close()
 
     async def begin(self, at_least: int) -> int:

@@ -29,6 +29,7 @@ from replicas.node.observation import buffers
 from replicas.node.process import NodeProcess
 from replicas.node.replica import Replica
 from replicas.placement.coordinator import Coordinator, Superseded
+from replicas.placement.store import CoordinatorStore
 from replicas.reference import reference_rows
 from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
@@ -347,9 +348,11 @@ class SimCluster:
         )
 
     async def _coordinator(self) -> None:
-        self.coordinator = Coordinator(self.env(COORDINATOR), self.plan)
+        env = self.env(COORDINATOR)
         try:
-            await self.coordinator.run()
+            with CoordinatorStore(env) as store:
+                self.coordinator = Coordinator(env, self.plan, store)
+                await self.coordinator.run()
         except (Superseded, OSError) as error:  # of the disk: it cannot keep an epoch
             self._note(f"{COORDINATOR} ended: {error}")
             self.ended_alone.add(COORDINATOR)

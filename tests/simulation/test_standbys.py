@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.placement.coordinator import Coordinator
+from replicas.placement.coordinator import run_coordinator
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
@@ -355,9 +355,8 @@ def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_follow
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
-        second = Coordinator(cluster.env("elsewhere"), other)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(second.run)
+            nursery.start_soon(run_coordinator, cluster.env("elsewhere"), other)
             await trio.sleep(1)
             cluster.kill("n1a")
             await until(lambda: runs(cluster, "u1/0@n1b"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -18,19 +21,27 @@ from spe.stream.names import NodeId, UnitId
 WANTED = {PartitionId(UnitId("f"), 1): frozenset({NodeId("n1"), NodeId("n2")})}
 
 
-def store(disk: SimDisk) -> CoordinatorStore:
+Opening = Callable[[SimDisk], CoordinatorStore]
+
+
+@pytest.fixture
+def store() -> Iterator[Opening]:
+    """Opens stores on a disk; they are closed after the test."""
     nothing: Any = None
-    return CoordinatorStore(Env(nothing, nothing, disk, nothing, Random(0), NullTrace()))
+    with ExitStack() as opened:
+        yield lambda disk: opened.enter_context(
+            CoordinatorStore(Env(nothing, nothing, disk, nothing, Random(0), NullTrace()))
+        )
 
 
-async def test_each_start_begins_a_larger_epoch() -> None:
+async def test_each_start_begins_a_larger_epoch(store: Opening) -> None:
     disk = SimDisk()
     assert await store(disk).begin(70) == 70
     assert await store(disk).begin(60) == 71, "the clock went back"
     assert await store(disk.restarted()).begin(90) == 90
 
 
-async def test_what_is_wanted_and_the_last_number_are_found_again() -> None:
+async def test_what_is_wanted_and_the_last_number_are_found_again(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     assert (one.wanted(), one.last_number()) == ({}, 0)
@@ -45,7 +56,7 @@ async def test_what_is_wanted_and_the_last_number_are_found_again() -> None:
     assert store(disk).wanted() == {}
 
 
-async def test_of_orders_the_newest_are_kept() -> None:
+async def test_of_orders_the_newest_are_kept(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     for number in range(1, ORDERS + 11):
@@ -56,7 +67,7 @@ async def test_of_orders_the_newest_are_kept() -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "other"])
-async def test_a_damaged_file_is_said_by_name_with_what_to_do(damage: str) -> None:
+async def test_a_damaged_file_is_said_by_name_with_what_to_do(store: Opening, damage: str) -> None:
     disk = SimDisk()
     one = store(disk)
     await one.begin(1)
@@ -74,7 +85,7 @@ async def test_a_damaged_file_is_said_by_name_with_what_to_do(damage: str) -> No
         store(disk)
 
 
-async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins() -> None:
+async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     await one.begin(70)
@@ -87,3 +98,34 @@ async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins() -> None:
     again = store(disk)
     assert again.wanted() == {}
     assert await again.begin(0) == 71
+
+
+def connections_made(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_note(*args: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_note)
+    return made
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_no_database_connection_stays_open(
+    store: Opening, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """Python 3.13 warns of each one; earlier versions say nothing."""
+    disk = SimDisk()
+    made = connections_made(monkeypatch)
+    if damaged:
+        await disk.write_atomic(PATH, b"SELECT 1")
+        with pytest.raises(LogCorrupt):
+            store(disk)
+    else:
+        with store(disk) as one:
+            await one.begin(1)
+    (connection,) = made
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
