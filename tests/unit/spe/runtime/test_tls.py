@@ -121,8 +121,11 @@ async def test_strangers_are_refused_and_the_server_lives(folder: Path, tmp_path
             stream = trio.SSLStream(await trio.open_tcp_stream(host, port), context)
             with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(5):
                 await stream.send_all(b"hello")
-            with pytest.raises(trio.BrokenResourceError), trio.fail_after(5):
-                await stream.receive_some(1)
+            answer = b""
+            # Python before 3.11.4 reads an end without close_notify as b"" (gh-95494); later ones raise.
+            with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(5):
+                answer = bytes(await stream.receive_some(100))
+            assert answer == b""
             await trio.aclose_forcefully(stream)
         assert await ask(Tls(folder, "shop", "client:c"), address) == ("n1", b"hello")
     assert callers == ["client:c"]
