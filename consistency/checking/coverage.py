@@ -55,6 +55,7 @@ REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
         "runs of nodes that differ in policy",
         "runs of nodes that differ in reconcile",
         "runs with checkpoints further apart than X",
+        "runs in which state costs time",
     }
 )
 _LASTING_X: Final = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from consistency.dpc.instance import Checkpoint, Instance, Mark
 from consistency.dpc.partners import Alone, Ask, Partners
@@ -168,6 +168,10 @@ class UnitReplica:
         """Where the stable tuples of an output come from now."""
         redo = self._redo
         return (self._live if redo is None or redo.rebuilding else redo).outputs[output]
+
+    def operator_states(self) -> Sequence[Mapping[str, Any]]:
+        """What the running operators hold, by reference.  Raises OperatorFailed."""
+        return list(self._live.fragment.snapshot().values())
 
     def counters(self) -> dict[str, int]:
         """Operators' counters, of stable processing only (U7)."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from pathlib import PurePosixPath
 from random import Random
@@ -36,10 +37,11 @@ from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
+from replicas.simulation.work import StateCompute
 from replicas.source.process import run_source_process
 from spe.log.source_log import read_source_log
 from spe.plan.plan import COORDINATOR, Plan
-from spe.runtime.env import Env
+from spe.runtime.env import Compute, Env
 from spe.stream.change import Change
 from spe.stream.history import FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
 from spe.stream.ids import Channel
@@ -57,6 +59,8 @@ class SimCluster:
     Args:
       seed: of everything random in the run but the order of tasks.
       link: what every link is like while nothing is wrong with it.
+      turn_us: what each slice of a replica's work takes.
+      state_ns: what a step takes for each row or group that the node holds, nanoseconds (replicas.simulation.work).
 
     Attributes:
       changes: what each client's application was given.
@@ -65,9 +69,12 @@ class SimCluster:
       lag_s: seconds that a client's application spends on each change.
     """
 
-    def __init__(self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD, turn_us: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD, turn_us: int = 0, state_ns: int = 0
+    ) -> None:
         self.plan = plan
         self._turn_us = turn_us
+        self._state_ns = state_ns
         self.network = SimNetwork(Random(f"{seed}/network"), link)
         self.log: list[str] = []
         self.history = History()
@@ -78,6 +85,8 @@ class SimCluster:
         self.coordinator: Coordinator | None = None
         self.disks: dict[str, SimDisk] = {}
         self.lag_s: dict[str, float] = {}
+        #: The longest step of anybody's work, virtual seconds, that was for the state that a node holds.
+        self.longest_step_s = 0.0
         #: Processes that have ended by themselves; somebody has to start them again.
         self.ended_alone: set[str] = set()
         self._stuck = ""
@@ -123,11 +132,37 @@ class SimCluster:
             self._clocks.setdefault(host, SimClock()),
             HostNetwork(self.network, host),
             self.disks.setdefault(host, SimDisk()),
-            SimCompute(self._turn_us),
+            self._compute(host),
             Random(f"{self._seed}/{host}"),
             StoryTrace(self.log, self.history, host),
             self.history,
         )
+
+    def _compute(self, host: str) -> Compute:
+        if not self._state_ns or host not in self.plan.nodes:
+            return SimCompute(self._turn_us)
+
+        def running() -> list[Replica]:
+            node = self.nodes.get(host)
+            return [] if node is None else list(node.replicas().values())
+
+        return StateCompute(self._turn_us, self._state_ns, running, partial(self._occupy, host))
+
+    def _occupy(self, host: str, seconds: float) -> None:
+        """A step of a host's work takes so long: nothing else runs there meanwhile."""
+        assert self._nursery is not None
+        self.longest_step_s = max(self.longest_step_s, seconds)
+        if seconds and host not in self._processors.frozen:
+            self._processors.freeze(host)
+            # In a context of its own: whoever frees the host is no task of it.
+            Context().run(self._nursery.start_soon, self._free_later, host, seconds)
+
+    async def _free_later(self, host: str, seconds: float) -> None:
+        try:
+            await trio.sleep(seconds)
+        finally:
+            if host not in self.frozen():
+                self._processors.thaw(host)
 
     # --- processes ---
 

@@ -19,6 +19,7 @@ class Feature(enum.StrEnum):
     MIXED_NODES = "mixed nodes"  # nodes differ in policy, X, reconcile and checkpoint; the cluster in bucket, heartbeat
     LONG_CHECKPOINTS = "long checkpoints"  # checkpoints in memory at an interval above X
     LEFT_DEAD = "left dead"  # a node is killed and not started again when everything heals
+    COSTLY_STATE = "costly state"  # a step takes virtual time for each row or group that the node holds
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -26,6 +27,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.MIXED_NODES: 0.20,
     Feature.LONG_CHECKPOINTS: 0.10,
     Feature.LEFT_DEAD: 0.15,
+    Feature.COSTLY_STATE: 0.10,
 }
 
 Features = frozenset[Feature]

@@ -7,7 +7,7 @@ around what the protocol waits for: the heartbeat timeout, αX and X.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, permutations
 from random import Random
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ LASTING_LINKS: Final = (2, 6)
 LASTING_X: Final = 10
 #: So many sets are drawn until one leaves a client the paths that are wanted: without a path nothing is promised (P1).
 _LASTING_TRIES: Final = 40
+#: Share of such sets that make one replica useless and leave its partner tentative results.
+_UNEVEN: Final = 0.3
 #: Links of such a set fail within this time.
 _STAGGERED_MS: Final = (0, 0, 100, 500)
 _GRID_US: Final = 50 * MILLISECOND
@@ -116,8 +118,9 @@ class _Drawing:
         if len(self._links) < LASTING_LINKS[0] or latest_us <= self._from_us:
             return
         begin = self._grid(random.randrange(self._from_us, min(latest_us, self._from_us + 3 * SECOND) + 1))
+        links = self._uneven_links() if random.random() < _UNEVEN else []
         wanted = random.choice([Reach.TENTATIVE, Reach.STABLE])
-        for _ in range(_LASTING_TRIES):
+        for _ in range(0 if links else _LASTING_TRIES):
             links = random.sample(self._links, min(len(self._links), random.randint(*LASTING_LINKS)))
             if self._leaves(links, wanted):
                 break
@@ -126,6 +129,25 @@ class _Drawing:
             one_way = random.choice([{}, {"one_way": True}])
             a, b = (b, a) if one_way and random.random() < 0.5 else (a, b)
             yield {"at": at, "kind": "cut", "from": a, "to": b, "for": show_duration(self._to_us - at), **one_way}
+
+    def _uneven_links(self) -> list[tuple[str, str]]:
+        """One replica loses all its inputs, another one of the same partition a single one; [] where none has such.
+
+        The first is alive and of no use to anybody, the second has tentative results.
+        """
+        found = []
+        for of, nodes in self._plan.placement.items():
+            inputs = [
+                [str(p) for p in self._plan.producer_addresses(c)]
+                for c in self._plan.unit[of.unit].channels_in(of.partition)
+            ]
+            for lost, kept in permutations(map(str, nodes), 2):
+                links = [(p, lost) for producers in inputs for p in producers]
+                for producers in inputs if len(inputs) > 1 else ():
+                    found.append([pair for pair in links + [(p, kept) for p in producers] if pair[0] != pair[1]])
+        least, most = LASTING_LINKS
+        fitting = [links for links in found if least <= len(links) <= most]
+        return self._random.choice(fitting) if fitting else []
 
     def _leaves(self, cut: Sequence[tuple[str, str]], wanted: Reach) -> bool:
         """Are these the paths to a client that are left?"""

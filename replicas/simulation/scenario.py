@@ -27,7 +27,7 @@ class Scenario:
       config: a configuration, as YAML would hold it.
       options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
         every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
-        each slice of a replica's work takes.
+        each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held.
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -57,6 +57,9 @@ class Scenario:
 
     def turn_us(self) -> int:
         return int(self.options.get("turn_us", 0))
+
+    def state_ns(self) -> int:
+        return int(self.options.get("state_ns", 0))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, the same for the same scenario."""

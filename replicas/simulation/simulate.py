@@ -73,7 +73,9 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
     plan = scenario.plan()
-    cluster = SimCluster(plan, seed=scenario.seed, link=scenario.link(), turn_us=scenario.turn_us())
+    cluster = SimCluster(
+        plan, seed=scenario.seed, link=scenario.link(), turn_us=scenario.turn_us(), state_ns=scenario.state_ns()
+    )
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
     driver = FaultDriver(
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
@@ -106,6 +108,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left))
     verdict = judge(cluster.history, plan, reference, premise=premise)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
+    if cluster.longest_step_s:
+        outcome.counters.add("runs in which state costs time")
     return outcome
 
 

@@ -23,6 +23,8 @@ _SLOW_WORK: Final = (
     {"limits": {"slice_rows": 20}, "turn_us": 20_000},
 )
 _SLOW_SHARE: Final = 0.5
+#: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
+_STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
 _LENGTHS_S: Final = (10, 14, 20, 28)
 
@@ -59,5 +61,7 @@ def faulty(
     plan = load_plan_data(config)
     begin_us = random.choice([_FIRST_US, SECOND])
     faults = random_faults(random, plan, from_us=begin_us, to_us=heal_us, features=features)
-    options = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
+    options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
+    if Feature.COSTLY_STATE in features:
+        options = {**options, "state_ns": random.choice(_STATE_NS)}
     return Scenario(seed, config, options, faults, heal_us, GRACE_US)

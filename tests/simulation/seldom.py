@@ -104,6 +104,12 @@ def seldom() -> dict[str, Scenario]:
         for seed, (name, faults) in enumerate(_FAULTS.items())
     }
     made["nodes that differ, one of them left dead, and a link cut one way for long"] = Scenario.from_data(
-        {**shared, "config": {**_CONFIG, "nodes": _MIXED}, "seed": len(made), "faults": _LASTING}
+        {
+            **shared,
+            "config": {**_CONFIG, "nodes": _MIXED},
+            "options": {**_SLOW, "state_ns": 20_000},
+            "seed": len(made),
+            "faults": _LASTING,
+        }
     )
     return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

@@ -108,3 +108,7 @@ def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Fe
             found += 1
             assert all(set(plan.hosts(of)) - set(fault.first) for of in plan.placement)
     assert found > 40
+
+
+def test_costly_state_takes_time_in_each_of_its_runs(drawn: Callable[[Feature], Drawn]) -> None:
+    assert all(scenario.state_ns() > 0 for scenario, _ in drawn(Feature.COSTLY_STATE))
