@@ -23,6 +23,7 @@ from benchmarks import (
     proof,
     random_topologies,
     scaling,
+    simulation,
     sunion,
     throughput,
 )
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "throughput": throughput,
     "scaling": scaling,
     "idle": idle,
+    "simulation": simulation,
     "memory": memory,
     "proof": proof,
     "planning": planning,
