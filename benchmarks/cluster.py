@@ -217,7 +217,7 @@ class Feeder(Server):
                 for piece in feed.segments[at] if feed.several else feed.segments.pop(at):
                     await connection.send_bytes(piece)
                 at += feed.several
-            await token.wait()
+            await feed.signal.wait(token)
 
     def send(self, segment: Segment) -> None:
         self.feed.segments.append(segment)

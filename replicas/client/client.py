@@ -108,7 +108,7 @@ class Client:
             self._room.wake()
             if self.finished:
                 return
-            await token.wait()
+            await self._arrived.wait(token)
 
     def _check_not_forgotten(self) -> None:
         for one in self.inputs:
@@ -151,7 +151,7 @@ class Client:
     async def room(self, index: int) -> None:
         while len(self._waiting) >= WAITING_CHANGES:
             token = self._room.token()
-            await token.wait()
+            await self._room.wait(token)
 
     def status(self) -> dict[str, Any]:
         """Per channel: how far it is, and whom it reads."""

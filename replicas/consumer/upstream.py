@@ -166,7 +166,7 @@ class Upstream:
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
             self._lose(peer)
-            await trio.sleep(period / 2)
+            await self._env.clock.sleep(period / 2)
 
     async def _reach(self, peer: str, address: str) -> Connection:
         """A control connection, however long it takes.
@@ -200,7 +200,7 @@ class Upstream:
                     if not beside or (beside < ATTEMPTS and waited >= apart):
                         attempts.start_soon(attempt)
                         waited = 0
-                    await trio.sleep(pause_us / 1e6)
+                    await self._env.clock.sleep(pause_us / 1e6)
                     waited += 1
             return found.pop()
         finally:
@@ -221,7 +221,7 @@ class Upstream:
                 heartbeat, timing.heartbeat_us * MISSES / 1e6, "it does not read our heartbeats"
             )
             told += ACKS_MAX
-            await trio.sleep(timing.heartbeat_us / 1e6)
+            await self._env.clock.sleep(timing.heartbeat_us / 1e6)
             woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
             if woke_late:  # we were not running: what lies in the socket comes first (T1)
                 answered[0] = clock.monotonic_us()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -27,6 +28,8 @@ from spe.wire.messages import (
 #: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
 #: come in pieces.
 RECEIVE_BYTES = 1 << 20
+#: Bytes sent after which others get their turn.
+YIELD_BYTES = 64 << 10
 #: Longest time for a whole first frame: a peer that dribbles is no peer.
 HELLO_SECONDS = 2.0
 
@@ -57,6 +60,9 @@ class Connection:
         self._receive_bytes = UNAUTHENTICATED_BYTES
         self._values_max = HELLO_VALUES_MAX
         self._send_lock = trio.Lock()
+        #: Of streams that can: TLS has records of its own.
+        self._stream_send_now: Callable[[bytes], int] | None = getattr(stream, "send_now", None)
+        self._unyielded = 0
 
     def allow(self, frame_bytes: int) -> None:
         """The peer is known: larger frames are accepted from now on."""
@@ -74,27 +80,50 @@ class Connection:
         return getattr(self._stream, "certified", None)
 
     async def send_bytes(self, data: bytes) -> None:
-        """Raises LinkBroken when the peer is gone."""
+        """Others get their turn now and then, not at each small message.  Raises LinkBroken when the peer is gone."""
+        sent = self._send_now(data)
+        if sent == len(data):
+            self._unyielded += sent
+            if self._unyielded >= YIELD_BYTES:
+                self._unyielded = 0
+                await trio.lowlevel.cancel_shielded_checkpoint()  # a reader who is always quick enough starves nobody
+            return
+        await self._send_rest(data, sent)
+
+    async def _send_rest(self, data: bytes, sent: int) -> None:
         lock = self._send_lock
         try:
             try:
-                lock.acquire_nowait()  # not ``async with``: a turn of the scheduler for each message
+                lock.acquire_nowait()  # at once: what was begun is not to be cut in two by another task
             except trio.WouldBlock:
                 await lock.acquire()
             try:
-                await self._stream.send_all(data)
+                await self._stream.send_all(memoryview(data)[sent:] if sent else data)
             finally:
                 lock.release()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-            raise LinkBroken(f"while sending: {error or type(error).__name__}") from error
+            raise _broken(error) from error
+
+    def _send_now(self, data: bytes) -> int:
+        """Bytes that left without anybody having to wait.  Raises LinkBroken."""
+        if self._stream_send_now is None or self._send_lock.locked():
+            return 0
+        try:
+            return self._stream_send_now(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+            raise _broken(error) from error
 
     async def send(self, message: Message) -> None:
         await self.send_bytes(message.encode())
 
     async def send_within(self, message: Message, seconds: float, why: str) -> None:
         """Raises LinkBroken, which says ``why``, also when it takes longer."""
+        data = message.encode()
+        sent = self._send_now(data)
+        if sent == len(data):
+            return  # without a deadline, which nearly always is of no use
         with trio.move_on_after(seconds) as scope:
-            await self.send(message)
+            await self._send_rest(data, sent)
         if scope.cancelled_caught:
             raise LinkBroken(why)
 
@@ -139,6 +168,10 @@ class Connection:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+
+def _broken(error: Exception) -> LinkBroken:
+    return LinkBroken(f"while sending: {error or type(error).__name__}")
 
 
 async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> tuple[Connection, Welcome]:

@@ -62,7 +62,7 @@ class Hosted:
         sunion = self.replica.sunion
         while sunion.stable_bytes > limit and not sunion.needs(index) and self.error is None:
             token = self._room.token()
-            await token.wait()
+            await self._room.wait(token)
 
     def advanced(self) -> None:
         self._room.wake()

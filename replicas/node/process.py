@@ -253,7 +253,7 @@ class NodeProcess:
         if self._standbys.get(partition) is standby:
             self._upstream.add(standby)
         while self._standbys.get(partition) is standby:
-            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             await taker.take_if_due()
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
@@ -323,7 +323,7 @@ class NodeProcess:
             if more:
                 await self._env.compute.turn()
             else:
-                await token.wait()
+                await hosted.work.wait(token)
 
     def _tell_of_large_steps(self, hosted: Hosted) -> None:
         """Said once: rows of one time go in one step, and heartbeats wait for it (B8)."""
@@ -376,7 +376,7 @@ class NodeProcess:
                     await self._install(hosted)
                 except OperatorFailed as error:
                     self._fail(hosted, str(error), error.where())
-            await trio.sleep(period)
+            await self._env.clock.sleep(period)
 
     async def _install(self, hosted: Hosted) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
@@ -439,7 +439,7 @@ class NodeProcess:
         clock, store = self._env.clock, self._store(ReplicaId(*partition, self._node))
         last, trouble = clock.monotonic_us(), ""
         while True:
-            await trio.sleep(min(every_us, self._plan.timing.heartbeat_us) / 1e6)
+            await self._env.clock.sleep(min(every_us, self._plan.timing.heartbeat_us) / 1e6)
             if (hosted := self._hosted.get(partition)) is None:
                 return
             replica = hosted.replica

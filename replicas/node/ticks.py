@@ -46,7 +46,7 @@ class Ticks:
         while True:
             token = self._now.token()
             with trio.move_on_after(wait / 1e6):
-                await token.wait()
+                await self._now.wait(token)
             now = clock.monotonic_us()
             late = now - last - wait
             last = now

@@ -114,7 +114,7 @@ class Coordinator(Bystander):
     async def _decide(self) -> None:
         """Until it is superseded."""
         while self._superseded is None:
-            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 await self._order(decision)
 
@@ -128,7 +128,7 @@ class Coordinator(Bystander):
     async def _keep_notes(self) -> None:
         """Writes what was answered to orders, a moment later."""
         while True:
-            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if not self._unwritten:
                 continue
             self._unwritten = False
@@ -144,7 +144,7 @@ class Coordinator(Bystander):
             await self._choose({})
         next_at = self._env.clock.monotonic_us() + (every_us or 0)
         while True:
-            await trio.sleep(self._plan.timing.heartbeat_us / 1e6)
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             now = self._env.clock.monotonic_us()
             if every_us is not None and now >= next_at:
                 next_at = now + every_us

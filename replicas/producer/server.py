@@ -252,7 +252,7 @@ class Server:
             token = signal.token()
             elements = subscription.pull(PULL_BYTES)
             if not elements:
-                await token.wait()
+                await signal.wait(token)
                 continue
             parts: list[Buffer] = []
             for element in elements:

@@ -28,15 +28,16 @@ class JumpClock(trio.abc.Clock):
     Attributes:
       cpu_s: seconds of computing after which the run is broken off (checked where time jumps);
         real time says nothing, for others may use the machine.
+      now: seconds since the run began.
     """
 
     def __init__(self, cpu_s: float = math.inf) -> None:
         self.cpu_s = cpu_s
-        self._now = 0.0
+        self.now = 0.0
         self._idle = 0
         self._began = time.process_time()
-        #: A heap: when, a number that keeps their order, who is woken then, and the token that is set once he was.
-        self._alarms: list[tuple[float, int, Signal, trio.Event]] = []
+        #: A heap: when, a number that keeps their order, and what is done then, if it still is to be.
+        self._alarms: list[tuple[float, int, _Alarm]] = []
         self._alarm_count = 0
 
     def wake_at(self, when: float, signal: Signal) -> None:
@@ -44,36 +45,85 @@ class JumpClock(trio.abc.Clock):
 
         For the many that wait for what is under way: a deadline of trio's would be a cancelled scope for each of them.
         """
+        self._add(when, _Wake(signal))
+
+    async def sleep(self, seconds: float) -> None:
+        """As ``trio.sleep``, without a scope that is cancelled, and an exception, for each time."""
+        if seconds <= 0:
+            await trio.lowlevel.checkpoint()
+            return
+        alarm = _Sleep()
+        self._add(self.now + seconds, alarm)
+        await trio.lowlevel.wait_task_rescheduled(alarm.abort)
+
+    def _add(self, when: float, alarm: _Alarm) -> None:
         self._alarm_count += 1
-        heapq.heappush(self._alarms, (when, self._alarm_count, signal, signal.token()))
+        heapq.heappush(self._alarms, (when, self._alarm_count, alarm))
 
     def start_clock(self) -> None:
         self._began = time.process_time()
 
     def current_time(self) -> float:
-        return self._now
+        return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Asked only when nobody is runnable: so we are at the deadline, or at the next alarm, at once."""
         alarms = self._alarms
-        while alarms and alarms[0][3].is_set():
+        while alarms and alarms[0][2].is_over():
             heapq.heappop(alarms)
-        if alarms:
-            deadline = min(deadline, alarms[0][0])
+        if alarms and alarms[0][0] < deadline:
+            deadline = alarms[0][0]
         if deadline == math.inf:
             self._idle += 1
             if self._idle > _IDLE_MAX:
-                raise Stuck(f"at {self._now:.3f} s nobody is runnable, and nobody has a deadline")
+                raise Stuck(f"at {self.now:.3f} s nobody is runnable, and nobody has a deadline")
             return _IDLE_S  # trio itself waits for its own end, on a real socket
         self._idle = 0
         if time.process_time() - self._began > self.cpu_s:
-            raise Stuck(f"at {self._now:.3f} s: the run took more than {self.cpu_s:g} s of computing")
-        self._now = max(self._now, deadline)
-        while alarms and alarms[0][0] <= self._now:
-            _, _, signal, token = heapq.heappop(alarms)
-            if not token.is_set():
-                signal.wake()
+            raise Stuck(f"at {self.now:.3f} s: the run took more than {self.cpu_s:g} s of computing")
+        self.now = max(self.now, deadline)
+        while alarms and alarms[0][0] <= self.now:
+            heapq.heappop(alarms)[2].go_off()
         return 0.0
+
+
+class _Wake:
+    """Wakes who waits for a signal."""
+
+    __slots__ = ("_signal", "_token")
+
+    def __init__(self, signal: Signal) -> None:
+        self._signal, self._token = signal, signal.token()
+
+    def is_over(self) -> bool:
+        return self._signal.token() != self._token
+
+    def go_off(self) -> None:
+        if self._signal.token() == self._token:
+            self._signal.wake()
+
+
+class _Sleep:
+    """Wakes a task that sleeps."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def is_over(self) -> bool:
+        return self._task is None
+
+    def go_off(self) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+
+_Alarm = _Wake | _Sleep
 
 
 class Stuck(Exception):
@@ -85,12 +135,19 @@ class SimClock:
 
     def __init__(self) -> None:
         self.skew_us = 0
+        self._clock = trio.lowlevel.current_clock()
 
     def monotonic_us(self) -> int:
-        return now_us()
+        return round(self._clock.current_time() * 1e6)
 
     def wall_us(self) -> int:
-        return now_us() + EPOCH_US + self.skew_us
+        return self.monotonic_us() + EPOCH_US + self.skew_us
+
+    async def sleep(self, seconds: float) -> None:
+        if isinstance(self._clock, JumpClock):
+            await self._clock.sleep(seconds)
+        else:  # a test of a few steps, on another clock
+            await trio.sleep(seconds)
 
 
 def current_clock() -> JumpClock:

@@ -49,6 +49,7 @@ class Links:
         self.without_power: set[str] = set()
         self._random = random
         self._base = base
+        self._plain = base == GOOD
         self._states: dict[Pair, LinkState] = {}
         self._refused: AbstractSet[Pair] = frozenset()
 
@@ -66,6 +67,12 @@ class Links:
 
     def is_refused(self, source: str, target: str) -> bool:
         return (source, target) in self._refused
+
+    def delay(self, source: str, target: str) -> tuple[float, float | None]:
+        """How late something is that is sent now, and its bandwidth."""
+        if self._plain and not self._states:  # the ordinary day
+            return 0.0, None
+        return self.late_s(source, target), self.state(source, target).bytes_per_s
 
     def late_s(self, source: str, target: str) -> float:
         """How late something is that is sent now."""

@@ -106,6 +106,8 @@ class Pipe:
 
     def take(self, now: float, max_bytes: int) -> bytes | None:
         """What has arrived; b"" at the end, None where there is nothing."""
+        if not self._chunks:
+            return None
         arrived = min(now, self.stopped_at)
         taken: list[bytes] = []
         room = max_bytes
@@ -132,7 +134,10 @@ class Pipe:
         """When the receiver may find something new, as things are now."""
         if self.stopped:
             return math.inf
-        return min((t for t in (self.first_at, self.reset_at) if t > now), default=math.inf)
+        first, reset = self.first_at, self.reset_at
+        if first <= now:
+            first = math.inf
+        return min(first, reset) if reset > now else first
 
     @property
     def first_at(self) -> float:

@@ -39,28 +39,36 @@ class SimStream(trio.abc.Stream):
         self.over = ""
         self.changed = Signal()
         self._links = links
+        self._clock = current_clock()
+
+    def send_now(self, data: bytes | bytearray | memoryview) -> int:
+        """As TcpStream.send_now: all of it, or, while too much is under way, nothing."""
+        now = self._clock.now
+        self._look(now)
+        if self.incoming.is_reset(now):
+            self.end(RESET)
+            self._look(now)
+        pipe = self.outgoing
+        if pipe.size >= WINDOW_BYTES:
+            return 0
+        if data:
+            late_s, bytes_per_s = self._links.delay(pipe.source, pipe.target)
+            pipe.send(now, bytes(data), late_s, bytes_per_s)
+            self.answer()
+            self.other.changed.wake()
+            if pipe.stopped:
+                self.changed.wake()  # whoever waits here has a deadline now
+        return len(data)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         waited = False
         while True:
             token = self.changed.token()
-            self._look()
-            if self.incoming.is_reset(trio.current_time()):
-                self.end(RESET)
-                self._look()
-            if self.outgoing.size < WINDOW_BYTES:
+            if self.send_now(data) == len(data):
                 break
             await self._wait(token)
             waited = True
-        if data:
-            pipe = self.outgoing
-            link = self._links.state(pipe.source, pipe.target)
-            pipe.send(trio.current_time(), bytes(data), self._links.late_s(pipe.source, pipe.target), link.bytes_per_s)
-            self.answer()
-            self.other.changed.wake()
-            if pipe.stopped:
-                self.changed.wake()  # whoever waits here has a deadline now
         if not waited:  # as a socket of trio's does
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -73,9 +81,10 @@ class SimStream(trio.abc.Stream):
         waited = False
         while True:
             token = self.changed.token()
-            self._look()
+            now = self._clock.now
+            self._look(now)
             was_full = pipe.size >= WINDOW_BYTES
-            if (data := pipe.take(now := trio.current_time(), max_bytes or RECEIVE_BYTES)) is not None:
+            if (data := pipe.take(now, max_bytes or RECEIVE_BYTES)) is not None:
                 if was_full:
                     self.other.changed.wake()
                 if not waited:
@@ -83,14 +92,14 @@ class SimStream(trio.abc.Stream):
                 return data
             if pipe.is_reset(now):
                 self.end(RESET)
-                self._look()
+                self._look(now)
             await self._wait(token)
             waited = True
 
     async def aclose(self) -> None:
         if not self.over:
             pipe = self.outgoing
-            pipe.end(trio.current_time(), self._links.late_s(pipe.source, pipe.target))
+            pipe.end(self._clock.now, self._links.late_s(pipe.source, pipe.target))
             self.other.changed.wake()
         self.end(CLOSED)
         self.other.answer()
@@ -105,7 +114,7 @@ class SimStream(trio.abc.Stream):
         """What arrives at the other end is answered with an RST, where no socket is any more."""
         pipe, back = self.outgoing, self.incoming
         if self.other.over and not pipe.stopped and pipe.first_at < math.inf and back.reset_at == math.inf:
-            back.reset(max(trio.current_time(), pipe.first_at), self._links.late_s(back.source, back.target))
+            back.reset(max(self._clock.now, pipe.first_at), self._links.late_s(back.source, back.target))
             self.changed.wake()
 
     def give_up(self, now: float) -> None:
@@ -115,18 +124,17 @@ class SimStream(trio.abc.Stream):
             self.end("timed out")
             self.other.answer()
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Raises what an operation on this end raises now."""
-        self.give_up(trio.current_time())
+        self.give_up(now)
         if self.over == CLOSED:
             raise trio.ClosedResourceError
         if self.over:
             raise trio.BrokenResourceError(self.over)
 
-    async def _wait(self, token: trio.Event) -> None:
+    async def _wait(self, token: int) -> None:
         """Until something changes, or something is due."""
-        now = trio.current_time()
-        until = min(self.incoming.next_after(now), self.outgoing.gives_up_at)
+        until = min(self.incoming.next_after(self._clock.now), self.outgoing.gives_up_at)
         if until < math.inf:
-            current_clock().wake_at(until, self.changed)
-        await token.wait()
+            self._clock.wake_at(until, self.changed)
+        await self.changed.wait(token)

@@ -287,7 +287,7 @@ class SourceProxy:
                 wake_us = self._wake_us(int(peaks[at]), now)
                 if events is None:  # time passes by the clock, so there is always a next boundary
                     wake_us = min(wake_us, now + self._source.boundary_us)
-                await trio.sleep(max(wake_us - now, _RELEASE_US) / 1e6)
+                await self._env.clock.sleep(max(wake_us - now, _RELEASE_US) / 1e6)
 
     def _wake_us(self, peak_us: int, now_us: int) -> int:
         """When the next tuple is due, or the next boundary that the log already implies."""
@@ -328,7 +328,7 @@ class SourceProxy:
                 self._writer.lease(self._writer.now_us())
             except SpeError as error:
                 self._fail(error)
-            await trio.sleep(step_us / 1e6)
+            await self._env.clock.sleep(step_us / 1e6)
 
     def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
         """The rows that may be taken, in our dictionary."""

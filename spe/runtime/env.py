@@ -1,6 +1,6 @@
 """The seams that simulation replaces: clock, network, storage, compute, randomness, trace.
 
-A shell gets one :class:`Env` and reaches the outside world through it and through ``trio.sleep`` only.  Production
+A shell gets one :class:`Env` and reaches the outside world through it and through trio's deadlines only.  Production
 implementations are in ``spe.runtime.network`` and ``spe.runtime.storage``; a simulator brings its own.
 """
 
@@ -26,6 +26,10 @@ class Clock(Protocol):
 
     def wall_us(self) -> int:
         """Microseconds since the epoch; may step."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """As ``trio.sleep``."""
         ...
 
 

@@ -101,6 +101,12 @@ class TcpStream(trio.abc.Stream):
         self._peer_name = name
         self._on_known()
 
+    def send_now(self, data: bytes | bytearray | memoryview) -> int:
+        """Sends what the kernel takes at once; returns how many bytes that was."""
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        return self._send(data)
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")

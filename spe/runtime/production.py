@@ -41,6 +41,9 @@ class SystemClock:
     def wall_us(self) -> int:
         return time.time_ns() // 1_000
 
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
 
 class ThreadCompute:
     """Long computations in worker threads; the caller waits for the end even when it is cancelled."""

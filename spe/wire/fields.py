@@ -7,6 +7,7 @@ same checks stand before what we send: a message that a peer would refuse is our
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 from spe.stream.names import NodeState
@@ -16,6 +17,8 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 SNAPSHOT_PART_BYTES: Final = 64 << 10
 #: Entries of a list.
 MANY: Final = 4_096
+#: Records of one kind that need no second check.
+RECORDS_KEPT: Final = 4_096
 
 _NAME_LENGTH: Final = 512
 _REASON_LENGTH: Final = 4_096
@@ -86,7 +89,15 @@ def text_map(value: Any) -> Any:
 
 
 def records_of(make: Callable[..., Any], *checks: Check) -> Check:
-    """A list of records of the named tuple ``make``, one check per field."""
+    """A list of records of the named tuple ``make``, one check per field.
+
+    Most records come again and again, to one peer after the other and while nothing changes, so a checked one is kept
+    for a while, by its values and their types.
+    """
+
+    @lru_cache(RECORDS_KEPT, typed=True)
+    def record(*values: Any) -> Any:
+        return make(*[c(v) for c, v in zip(checks, values)])
 
     def check(value: Any) -> Any:
         if type(value) not in (list, tuple) or len(value) > MANY:
@@ -95,7 +106,10 @@ def records_of(make: Callable[..., Any], *checks: Check) -> Check:
         for item in value:
             if not isinstance(item, (list, tuple)) or len(item) != len(checks):
                 raise ValueError(f"expected records of {len(checks)} fields")
-            records.append(make(*[c(v) for c, v in zip(checks, item)]))
+            try:
+                records.append(record(*item))
+            except TypeError:  # a list or a map among the values: it is for the checks to say so
+                records.append(make(*[c(v) for c, v in zip(checks, item)]))
         return tuple(records)
 
     return check

@@ -411,6 +411,11 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     OrderAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
+#: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.
+_FLAT: Final = frozenset({Heartbeat.TAG, HeartbeatAnswer.TAG})
+#: A body of so many bytes cannot cost much, whatever is in it: no array in it can declare more entries than it has
+#: bytes, nor hold that many arrays.  Of these messages the walk over all values would be a third of decoding them.
+SMALL_BYTES: Final = 512
 _CHECKS: Final = {
     m: [(f.name, get_type_hints(m, include_extras=True)[f.name].__metadata__[0]) for f in fields(m)] for m in MESSAGES
 }
@@ -426,9 +431,17 @@ def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
       RemoteProtocolError: no message, or a field is not what it must be; says which.
     """
     try:
-        check_cost(body, values_max)
+        size = len(body)
+        if not 1 < size <= SMALL_BYTES or body[1] not in _FLAT:
+            check_cost(body, values_max)
         items = msgpack.unpackb(
-            body, raw=False, use_list=True, strict_map_key=True, max_ext_len=0, max_array_len=MANY, max_map_len=MANY
+            body,
+            raw=False,
+            use_list=True,
+            strict_map_key=True,
+            max_ext_len=0,
+            max_array_len=MANY if size > SMALL_BYTES else size,
+            max_map_len=MANY,
         )
     except Exception as e:  # msgpack raises half a dozen unrelated types, Unicode and stack errors among them
         raise RemoteProtocolError(f"no control message: {type(e).__name__}: {e}") from None

@@ -27,6 +27,9 @@ class TrioClock:
     def wall_us(self) -> int:
         return self.epoch_us + self.monotonic_us()
 
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
 
 class AtOnceCompute:
     """Runs on the loop, so that virtual time stands still meanwhile."""

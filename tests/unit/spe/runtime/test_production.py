@@ -22,6 +22,9 @@ class FixedClock:
     def wall_us(self) -> int:
         return 1_700_000_000_000_000
 
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
