@@ -23,7 +23,7 @@ _CHECKED: Final = {
 def sums_text(sums: Sums) -> str:
     """Seeds, simulated hours, faults by kind, checked seconds, coverage tables."""
     lines = [
-        f"{len(sums.seeds):,} runs (seeds {_ranges(sums.seeds)}), {sums.virtual_s / 3600:.2f} simulated hours "
+        f"{len(sums.seeds):,} runs (seeds {ranges(sums.seeds)}), {sums.virtual_s / 3600:.2f} simulated hours "
         f"in {sums.cpu_s:,.0f} s of computing, {sums.faults.total():,} faults",
         f"faults: {_counts(sums.faults)}",
         "P1 checked: "
@@ -45,7 +45,7 @@ def sums_data(sums: Sums) -> dict[str, Any]:
     """The same, for a machine."""
     return {
         "runs": len(sums.seeds),
-        "seeds": _ranges(sums.seeds),
+        "seeds": ranges(sums.seeds),
         "simulated_hours": round(sums.virtual_s / 3600, 4),
         "cpu_seconds": round(sums.cpu_s, 1),
         "faults": dict(sorted(sums.faults.items())),
@@ -81,7 +81,7 @@ def _counts(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _ranges(seeds: Sequence[int]) -> str:
+def ranges(seeds: Sequence[int]) -> str:
     """``0:5, 7`` of 0, 1, 2, 3, 4, 7, in the words of ``--seeds``."""
     parts: list[list[int]] = []
     for seed in sorted(set(seeds)):

@@ -29,6 +29,7 @@ from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer
+from tests.soak.ledger import append, campaign_of
 from tests.support.regressions import REGRESSIONS
 
 #: Failures that are made small; the others are only told.
@@ -103,12 +104,19 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--standbys", action="store_true", help="only clusters with standbys")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--ledger", action="store_true", help="append an entry to tests/soak/ledger.jsonl")
+    parser.add_argument("--seeds-only", action="store_true", help="without the mutants and the regressions")
     given = parser.parse_args()
     folder = given.folder or Path("runs") / f"soak-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
     print(f"report in {folder}", flush=True)
     sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys)
     report(folder, sums, [], [])
+    if given.ledger:
+        append(campaign_of(sums))
+    if given.seeds_only:
+        print((folder / "report.md").read_text())
+        return 1 if sums.failed else 0
     wrong = judge_mutants(given.processes)
     broken = [r for r in play_all(regression, range(len(REGRESSIONS)), processes=given.processes) if not r.holds]
     report(folder, sums, wrong, broken)
