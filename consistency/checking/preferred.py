@@ -1,4 +1,7 @@
-"""Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached."""
+"""Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached.
+
+Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, World
+from consistency.checking.schedule import Interval, Paths, Reach, World
 from spe.plan.plan import Plan
 from spe.stream.history import (
     Closed,
@@ -25,7 +28,7 @@ from spe.stream.history import (
     host_of,
 )
 from spe.stream.ids import Channel
-from spe.stream.names import NodeState
+from spe.stream.names import NodeId, NodeState
 
 
 def check_preferred(
@@ -49,8 +52,10 @@ def check_preferred(
 
 class _Follow:
     def __init__(self, plan: Plan, bounds: Bounds, counters: Counters) -> None:
+        self._plan = plan
         self._bounds = bounds
         self._counters = counters
+        self._paths: tuple[World, Paths] | None = None
         self._states: dict[str, NodeState] = {}
         #: MAIN of each consumer and channel: generation and producer.
         self._feeds: dict[tuple[str, Channel], dict[int, tuple[str, str]]] = {}
@@ -117,6 +122,9 @@ class _Follow:
 
     def judge(self, now: int, world: World) -> Iterator[Finding]:
         """What has lasted too long by now."""
+        if self._paths is None or self._paths[0] is not world:
+            self._paths = (world, Paths(self._plan, world))
+        paths = self._paths[1]
         for consumer, channel in self._inputs:
             host = host_of(consumer)
             ready = host not in world.down | world.disturbed and (
@@ -131,6 +139,7 @@ class _Follow:
                     and self._states.get(replica) is NodeState.STABLE
                     and (consumer, replica) not in self._evicted
                     and not self._is_stable(channel, main)
+                    and paths.replica(self._plan.maker_of(channel), NodeId(node)) is Reach.STABLE
                 )
                 key = (consumer, channel, node)
                 since = self._since.get(key)

@@ -67,7 +67,10 @@ class InputsView(Protocol):
         ...
 
     def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
-        """Last announced state of each partner replica; None where unreachable."""
+        """Last announced state of each partner replica.
+
+        None where it is unreachable, or runs and could not stand in for us (K6).
+        """
         ...
 
 
@@ -138,8 +141,18 @@ class UnitReplica:
             return self._go_on_tentatively(now)
         return self._go_on_stable(now), None
 
-    def partner_asks(self, asker: str) -> bool:
-        return self.partners.asked(asker, self.state)
+    def partner_asks(self, asker: str, now: int) -> bool:
+        """Do we let a partner reconcile?  Only one that has results of its own can stand in for it (K6)."""
+        return self.stands_in(now) and self.partners.asked(asker, self.state)
+
+    def stands_in(self, now: int) -> bool:
+        """K6: has this replica fresh results for the consumers of a partner that reconciles?"""
+        fresh = self._inputs.fresh(now)
+        if self.state is NodeState.STABLE:
+            return all(fresh)
+        if self.state is NodeState.UP_FAILURE:
+            return any(fresh) and self._node.during_failure is not Policy.SUSPEND
+        return False
 
     def partner_grants(self, number: int, now: int) -> None:
         partner = self.partners.granted(number)

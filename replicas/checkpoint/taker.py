@@ -54,10 +54,11 @@ class CheckpointTaker:
         standby = self._standby
         data = await self._fetch(standby.id, maker)
         if isinstance(data, str):
-            if standby.failed() > 1:  # once may be chance: whoever ran it a moment ago has died, or stands by itself
+            # Once may be chance: whoever ran it a moment ago has died, or stands by itself.
+            if standby.failed(maker, self._env.clock.monotonic_us()) > 1:
                 self._tell_of_trouble(f"{maker}: {data}")
             return
-        standby.came()
+        standby.came(maker)
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
             if standby.useful(snapshot):

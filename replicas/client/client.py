@@ -33,7 +33,7 @@ from spe.runtime.env import Env
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
 from spe.stream.history import Delivered
-from spe.stream.ids import Channel
+from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
@@ -75,6 +75,7 @@ class Client:
                 ClientPort(channel, self._emit),
                 consumer=self.name,
                 stall_us=stall_us(plan, channel),
+                useless_us=_useless_us(plan, channel),
                 x_us=x_us,
                 corrections=False,
             )
@@ -183,6 +184,15 @@ class Client:
             self._processed[change.channel] = max(self._processed.get(change.channel, 0), element.upto_id)
             if isinstance(element, Boundary) and element.time >= END_OF_TIME:
                 self._ended.add(change.channel)
+
+
+def _useless_us(plan: Plan, channel: Channel) -> int:
+    """Half of the shortest αX of those that make a channel: within it they give results, or others do (F4)."""
+    unit = plan.producer.get(channel.stream)
+    if unit is None:
+        return PATIENCE_US  # a source, which is the only producer
+    nodes = plan.hosts(PartitionId(unit.id, channel.partition))
+    return min(plan.share(unit.id, node).alpha_x_us for node in nodes) // 2
 
 
 @asynccontextmanager

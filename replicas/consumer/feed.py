@@ -85,6 +85,11 @@ class Producer:
     first: int = 1
     #: Share of its output buffer in use.
     fill: float = 0.0
+    #: The largest frontier of each kind that it has shown in this incarnation, and when each last advanced (F4).
+    stable_reach: int = BEFORE_TIME
+    tentative_reach: int = BEFORE_TIME
+    stable_at: int = 0
+    tentative_at: int = 0
     retry_at: int = 0
     retry_us: int = RETRY_US
     quarantined: int = -1
@@ -93,6 +98,33 @@ class Producer:
     def full(self) -> bool:
         """It makes nothing stable for lack of room: silent, but neither dead nor cut off (A2)."""
         return self.fill >= 1.0
+
+    def reached(self, stable: int, tentative: int, now: int) -> None:
+        """Its frontiers, by heartbeat or by what arrived.  An older message changes nothing."""
+        if stable > self.stable_reach:
+            self.stable_reach, self.stable_at = stable, now
+        if tentative > self.tentative_reach:
+            self.tentative_reach, self.tentative_at = tentative, now
+
+    @property
+    def advanced_at(self) -> int:
+        """When it last showed results of the kind that its state promises (F4)."""
+        if self.state is NodeState.UP_FAILURE:
+            return max(self.stable_at, self.tentative_at)
+        if self.state is NodeState.STABILIZATION and self.fresh:
+            return self.tentative_at
+        return self.stable_at
+
+    def begins(self, now: int) -> None:
+        """Another incarnation: nothing is known of its results yet, which is no reason to avoid it."""
+        self.retry_at, self.retry_us = 0, RETRY_US
+        self.stable_reach = self.tentative_reach = BEFORE_TIME
+        self.stable_at = self.tentative_at = now
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We heard nobody for the last ``gap_us``: that was no silence of the producer's (T1)."""
+        self.stable_at = min(self.stable_at + gap_us, now)
+        self.tentative_at = min(self.tentative_at + gap_us, now)
 
 
 @dataclass(slots=True)

@@ -32,10 +32,19 @@ class Input(Choosing):
         *,
         consumer: str,
         stall_us: int,
+        useless_us: int,
         x_us: int,
         corrections: bool = True,
     ) -> None:
-        super().__init__(channel, producers, port, consumer=consumer, stall_us=stall_us, corrections=corrections)
+        super().__init__(
+            channel,
+            producers,
+            port,
+            consumer=consumer,
+            stall_us=stall_us,
+            useless_us=useless_us,
+            corrections=corrections,
+        )
         self._x_us = x_us
 
     # --- what the rest of the replica asks ---
@@ -67,9 +76,12 @@ class Input(Choosing):
         return main is not None and self.producers[main.producer].state is NodeState.STABLE and self.arriving(now)
 
     def caught_up(self) -> bool:
-        """We hold everything stable that any producer has told us of."""
-        known = max((p.frontier for p in self.producers.values() if p.alive), default=BEFORE_TIME)
-        return self.main is not None and self.main.opened and self.port.frontier >= known
+        """We hold everything stable that MAIN has told us of.
+
+        MAIN, and not the furthest of all producers: where MAIN lags another one lastingly, that would never be true.
+        """
+        main = self.main
+        return main is not None and main.opened and self.port.frontier >= self.producers[main.producer].frontier
 
     def serving(self) -> list[Producer]:
         """Those that we reach and that are not recovering themselves."""
@@ -95,6 +107,7 @@ class Input(Choosing):
         feed = self.feed(generation)
         if feed is None:
             return []
+        self._news(now)
         feed.last_arrival = now
         feed.ahead_since = None
         if isinstance(element, Batch):
@@ -133,6 +146,7 @@ class Input(Choosing):
     def _boundary(self, feed: Feed, boundary: Boundary, now: int) -> None:
         if boundary.kind is Kind.TENTATIVE:
             feed.tentative = True
+            self.producers[feed.producer].reached(BEFORE_TIME, boundary.time, now)
             if feed is self.main:
                 self.port.add_boundary(boundary, now)
             return
@@ -142,6 +156,7 @@ class Input(Choosing):
             raise RemoteProtocolError(f"{self.channel}: boundary {boundary!r} goes back")
         feed.position = boundary.upto_id
         feed.frontier = boundary.time
+        self.producers[feed.producer].reached(boundary.time, BEFORE_TIME, now)
         feed.behind_since = None
         self.port.add_boundary(boundary, now)
 

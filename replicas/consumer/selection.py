@@ -12,7 +12,7 @@ from typing import Final
 from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Feed, Open, Port, Producer, SetMode
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Mode
 
 #: The wait before another try doubles up to this.
@@ -28,6 +28,7 @@ class Choosing:
       port: where elements go.
       consumer: our name; spreads consumers over equally good producers.
       stall_us: silence after which a feed is suspect (T7).
+      useless_us: a producer that shows no new results for this long ranks below those that do (F4).
       corrections: whether a second feed may be opened for corrections (a client takes MAIN only, F7).
     """
 
@@ -39,6 +40,7 @@ class Choosing:
         *,
         consumer: str,
         stall_us: int,
+        useless_us: int,
         corrections: bool = True,
     ) -> None:
         self.channel = channel
@@ -50,6 +52,8 @@ class Choosing:
         self.corr: Feed | None = None
         self.switches = 0
         self._stall_us = stall_us
+        self._useless_us = max(useless_us, stall_us)
+        self._news_at = 0
         self._corrections = corrections
         self._generation = 0
 
@@ -67,6 +71,7 @@ class Choosing:
     def heard(
         self,
         name: str,
+        now: int,
         *,
         incarnation: int,
         state: NodeState,
@@ -82,12 +87,13 @@ class Choosing:
 
         The two come over different connections, in any order: what is older than what we know changes nothing (F4).
         """
+        self._news(now)
         producer = self.producers[name]
         known = (producer.incarnation, producer.sequence) if producer.alive else (-1, -1)
         if incarnation < known[0]:
             return
         if incarnation != producer.incarnation:
-            producer.retry_at, producer.retry_us = 0, RETRY_US
+            producer.begins(now)
         producer.alive = True
         if fill is not None:
             producer.fill = fill
@@ -101,6 +107,26 @@ class Choosing:
         producer.state, producer.fresh = state, fresh
         producer.last_id, producer.first = last_id, first
         producer.frontier, producer.tentative_frontier = frontier, tentative_frontier
+        producer.reached(frontier, tentative_frontier, now)
+
+    def _news(self, now: int) -> None:
+        """Something came.  Where nobody was heard for a while, no producer is to blame: we may have been frozen."""
+        gap_us = now - self._news_at
+        if gap_us > self._stall_us:
+            self._shift_producers(gap_us, now)
+        self._news_at = now
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us`` (T1)."""
+        for feed in self._feeds():
+            if feed is not None:
+                feed.shift(gap_us, now)
+        self._shift_producers(gap_us, now)
+        self._news_at = now
+
+    def _shift_producers(self, gap_us: int, now: int) -> None:
+        for producer in self.producers.values():
+            producer.shift(gap_us, now)
 
     def lost(self, name: str) -> None:
         """More than three heartbeats missed, or the connection to its process is gone (F3)."""
@@ -238,8 +264,26 @@ class Choosing:
             main.behind_since = now
         return now - main.behind_since > self._stall_us
 
+    def _useful(self, producer: Producer, now: int) -> bool:
+        """F4: does it show new results, or is its silence no fault of its own?"""
+        live = producer.state is NodeState.UP_FAILURE or producer.fresh
+        if producer.frontier >= END_OF_TIME or (live and producer.tentative_frontier >= END_OF_TIME):
+            return True
+        main = self.main
+        if main is not None and main.paused and main.producer == producer.name:
+            return True  # we do not read it
+        if producer.full:
+            # Full for us: it has no room until we have read what it has.  Else others are, or will be, full as well.
+            return producer.last_id > self.port.position or (main is not None and main.producer == producer.name)
+        return now - producer.advanced_at <= self._useless_us
+
     def _best(self, now: int) -> Producer | None:
+        """The best of those that give results; where nobody does, of all."""
         usable = [p for p in self.producers.values() if self._usable(p, now)]
+        return self._best_of([p for p in usable if self._useful(p, now)], now) or self._best_of(usable, now)
+
+    def _best_of(self, usable: list[Producer], now: int) -> Producer | None:
+        """The order of states; among equals whom we read already."""
         current = self.main.producer if self.main is not None else None
         corr = self.corr.producer if self.corr is not None else None
         stalled = self._stalled(now)

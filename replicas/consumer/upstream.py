@@ -242,6 +242,7 @@ class Upstream:
 
     def _tell_inputs(self, peer: str, answer: HeartbeatAnswer) -> None:
         states = {(o.stream, o.partition): o for o in answer.outputs}
+        now = self._env.clock.monotonic_us()
         for owner in self._owners.values():
             for one in owner.inputs:
                 if peer not in one.producers:
@@ -252,6 +253,7 @@ class Upstream:
                     continue
                 one.heard(
                     peer,
+                    now,
                     incarnation=answer.incarnation,
                     state=news.state,
                     fresh=news.fresh,
@@ -410,6 +412,7 @@ class Upstream:
             raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
         one.heard(
             action.producer,
+            self._env.clock.monotonic_us(),
             incarnation=incarnation,
             state=NodeState(answer.state),
             fresh=answer.fresh,

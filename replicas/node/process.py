@@ -384,6 +384,8 @@ class NodeProcess:
         partner = hosted.replica.recovery_wish(self._env.clock.monotonic_us())
         if partner is not None and not await self._install_from(hosted, partner):
             origin = partner
+        if partner is not None and not hosted.replica.installed:
+            hosted.replica.no_snapshot_from(partner, self._env.clock.monotonic_us())
         if hosted.replica.installed:
             self._env.trace.event("installed", replica=hosted.name, origin=origin)
             self._upstream.choose()
@@ -472,7 +474,8 @@ class NodeProcess:
 
     def partner_request(self, message: PartnerRequest) -> Message:
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
-        granted = hosted is not None and hosted.error is None and hosted.replica.core.partner_asks(message.asker)
+        now = self._env.clock.monotonic_us()
+        granted = hosted is not None and hosted.error is None and hosted.replica.core.partner_asks(message.asker, now)
         self._env.trace.event("partner_asks", asker=message.asker, number=message.number, granted=granted)
         return PartnerAnswer(message.unit, message.partition, message.number, granted)
 
@@ -530,13 +533,15 @@ class NodeProcess:
         return Opened(greeting, opened, log.schema, hosted.outputs[channel])
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+        now = self._env.clock.monotonic_us()
         for ack in message.acks:
             partition = self._channels.get(Channel(StreamId(ack.stream), ack.partition))
             if partition is not None:
                 hosted = self._hosted[partition]
-                hosted.acknowledged(ack, message.incarnation, self._env.clock.monotonic_us())
+                hosted.acknowledged(ack, message.incarnation, now)
         outputs = []
         for hosted in self._hosted.values():
+            stands_in = hosted.replica.core.stands_in(now)
             for at, log in enumerate(hosted.replica.logs):
                 frontier, tentative = log.frontiers()
                 outputs.append(
@@ -553,6 +558,7 @@ class NodeProcess:
                         *hosted.replica.core.stable_output(at).newest_mark,
                         hosted.replica.lacking(),
                         log.sequence,
+                        stands_in,
                     )
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)

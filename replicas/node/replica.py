@@ -16,6 +16,7 @@ from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from consistency.dpc.skew import InputSkew
 from operators.sunion.sunion import SUnion
+from replicas.checkpoint.turns import SnapshotTurns
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from replicas.producer.entry import Entry
@@ -91,6 +92,7 @@ class Replica:
                 port,
                 consumer=str(id),
                 stall_us=stall_us(plan, channel),
+                useless_us=self.node.alpha_x_us // 2,
                 x_us=self.node.x_us,
             )
             for channel, port in zip(channels, self.sunion.inputs, strict=True)
@@ -114,6 +116,9 @@ class Replica:
         self._standbys = () if standbys is None else standbys.nodes
         self._backs = id.node in self._standbys
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
+        #: Those that run and have fresh results for our consumers while we reconcile (K6).
+        self._stand_ins: set[str] = set()
+        self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self.node.x_us)
         #: It begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
         self.replays = False
         #: Whoever is not heard now has not been for long: we stood by, and listened (H3).
@@ -184,12 +189,14 @@ class Replica:
         return any(p.full for i in self.inputs for p in i.producers.values() if p.alive)
 
     def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
-        return self.partners
+        runs = (NodeState.STABLE, NodeState.UP_FAILURE)
+        return {n: None if s in runs and n not in self._stand_ins else s for n, s in self.partners.items()}
 
     def partner_told(self, partner: str, outputs: Mapping[Channel, OutputStatus]) -> list[str]:
         """News of a partner; returns where it turns out to make other stable tuples than we do (invariant 4)."""
         first = outputs.get(self.logs[0].channel)
         self.partners[partner] = None if first is None else first.state
+        (self._stand_ins.add if first is not None and first.stands_in else self._stand_ins.discard)(partner)
         self.core.partners.heard(partner, runs=first is not None or partner not in self._standbys)
         found: list[Difference] = []
         for at, log in enumerate(self.logs):
@@ -245,9 +252,7 @@ class Replica:
         self._skew.shift(gap_us, now)
         self._started_at = min(self._started_at + gap_us, now)
         for one in self.inputs:
-            for feed in (one.main, one.corr):
-                if feed is not None:
-                    feed.shift(gap_us, now)
+            one.shift(gap_us, now)
 
     def acks(self) -> list[tuple[Channel, int]]:
         """What upstream may forget, per input (A1); nothing before the install."""
@@ -261,9 +266,10 @@ class Replica:
     # --- recovery (A3, A4) ---
 
     def recovery_wish(self, now: int) -> str | None:
-        """The partner to ask for a snapshot, if one can give it.
+        """The partner to ask for a snapshot, if one can give it: each in its turn (A3).
 
-        Else installs our own checkpoint from disk, or decides to start from nothing when that may be.
+        Where there is none, or none has given one for X, this installs our own checkpoint from disk, or decides to
+        start from nothing, if upstream has what follows.
         """
         if self.installed:
             return None
@@ -271,9 +277,11 @@ class Replica:
         if self.replays:
             self.installed = self._upstream_has_what_follows(patient=waited < self.node.x_us)
             return None
-        for name, state in self.partners.items():
-            if state not in (None, NodeState.RECOVERING):
-                return name
+        able = [name for name, state in self.partners.items() if state not in (None, NodeState.RECOVERING)]
+        if (partner := self._turns.next(able, now)) is not None:
+            return partner
+        if able and self._turns.asking_for(now) < self.node.x_us:
+            return None
         stands_by = self.core.partners.stands_by
         unknown = not self.partners_are_known and any(
             state is None and not stands_by(name) for name, state in self.partners.items()
@@ -291,6 +299,10 @@ class Replica:
                 self._stored_is_durable(stored)
             self.installed = True
         return None
+
+    def no_snapshot_from(self, partner: str, now: int) -> None:
+        """It was asked for a snapshot and gave none that could be installed."""
+        self._turns.failed(partner, now)
 
     def _upstream_has_what_follows(self, *, patient: bool) -> bool:
         """Has every input's upstream still what follows our checkpoint on disk, or id 1 if we have none?

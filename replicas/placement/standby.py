@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from replicas.checkpoint.turns import SnapshotTurns
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input
 from spe.plan.plan import Plan, Reconcile
@@ -51,6 +52,7 @@ class Standby:
         self._crowded: set[str] = set()
         #: Those that did not come, since one did.
         self._failures = 0
+        self._turns = SnapshotTurns(pause_us=self._every_us // 4, longest_us=4 * self._every_us)
         self.checkpoints = 0
         #: Why no checkpoint could be taken last time; "" where one could.
         self.trouble = ""
@@ -94,11 +96,15 @@ class Standby:
         self._crowded.discard(peer)
 
     def wish(self, now: int) -> str | None:
-        """Whom to ask for a checkpoint now; None: it is not time, or there is nothing new to be had."""
+        """Whom to ask for a checkpoint now: the furthest, but who failed to give one comes behind those who did not.
+
+        None: it is not time, or there is nothing new to be had.
+        """
         if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failures else self._every_us):
             return None
         able = {p: o for p, o in self._told.items() if o.state in self._giving(p)}
-        best = max(able, key=lambda p: (able[p].last_id, able[p].frontier, p), default=None)
+        furthest_first = sorted(able, key=lambda p: (able[p].last_id, able[p].frontier, p), reverse=True)
+        best = self._turns.next(furthest_first, now)
         if best is None:
             return None
         nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
@@ -118,13 +124,15 @@ class Standby:
             return (NodeState.STABLE,)
         return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
 
-    def failed(self) -> int:
+    def failed(self, maker: str, now: int) -> int:
         """What we asked for did not come; how often now, one after the other."""
+        self._turns.failed(maker, now)
         self._failures += 1
         return self._failures
 
-    def came(self) -> None:
+    def came(self, maker: str) -> None:
         """What we asked for is here, whether it is of use or not."""
+        self._turns.came(maker)
         self._failures = 0
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:

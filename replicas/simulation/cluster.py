@@ -293,6 +293,15 @@ class SimCluster:
         self._delays.clear()
         self._set_links()
 
+    def mend(self, a: str, b: str) -> None:
+        """Ends the cuts between two hosts, in both directions."""
+        self._note(f"mend {a} -- {b}")
+        links = {(a, b), (b, a)}
+        for fault in [f for f in self._lasting if f.kind == "cut" and links.issuperset(f.links)]:
+            self.ended(fault)
+        self._cuts -= links
+        self._set_links()
+
     def lose(self, a: str, b: str) -> None:
         """The connections that two hosts have become half open: nobody hears of it."""
         self._note(f"half open {a} -- {b}")

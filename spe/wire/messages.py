@@ -43,7 +43,7 @@ from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 #: Values in a control message, containers included: as objects at most some 6 MiB.
 VALUES_MAX: Final = 64 << 10
@@ -74,6 +74,7 @@ class OutputStatus(NamedTuple):
       marked_id, digest: newest id at which a digest of the stable tuples was taken, for partners to compare; 0: none.
       lacking: RECOVERING, and nobody upstream has what it would go on from (H8).
       sequence: grows with each change of ``state`` or ``fresh`` while the process lives (F4).
+      stands_in: it has fresh results for the consumers of a partner that reconciles (K6).
     """
 
     stream: str
@@ -89,6 +90,7 @@ class OutputStatus(NamedTuple):
     digest: int = 0
     lacking: bool = False
     sequence: int = 0
+    stands_in: bool = False
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -272,6 +274,7 @@ class HeartbeatAnswer(Message):
             is_id,
             is_boolean,
             is_id,
+            is_boolean,
         ),
     ]
 

@@ -419,6 +419,40 @@ class TestCorrecting:
         assert world.states[-1] == "STABLE"
 
 
+class TestStandingIn:
+    """K6: who has no results of its own lets no partner reconcile."""
+
+    @pytest.mark.parametrize(("live", "granted"), [([True, True], True), ([True, False], False)])
+    def test_a_stable_one_needs_all_of_its_inputs(self, live: list[bool], granted: bool) -> None:
+        world = stable_until_ten(World())
+        world.live = live
+        assert world.replica.partner_asks("n2", 110) is granted
+
+    @pytest.mark.parametrize(("live", "granted"), [([True, False], True), ([False, False], False)])
+    def test_a_failing_one_needs_one_of_its_inputs(self, live: list[bool], granted: bool) -> None:
+        world = tentative(World())
+        world.live = live
+        assert world.replica.partner_asks("n2", 150) is granted
+
+    def test_one_that_suspends_has_no_results(self) -> None:
+        world = stable_until_ten(World(failure=Policy.SUSPEND))
+        world.live = [True, False]
+        world.S(0, 105, (15, "x"))
+        world.B(0, 110, 20)
+        world.run(150)
+        assert world.states[-1] == "UP_FAILURE"
+        assert not world.replica.partner_asks("n2", 150)
+
+    def test_live_resumes_when_the_partner_cannot_stand_in_any_more(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        assert not world.replica.live_runs
+        world.partner = {"n2": None}
+        world.replica.advance(151)
+        assert world.replica.live_runs
+
+
 class TestPeriodicCheckpoints:
     def released_behind_a_checkpoint(self, **options: Any) -> World:
         """The checkpoint is at 10; up to 20 everything is released."""

@@ -23,7 +23,7 @@ STABLE, FAILING, STABILIZING, RECOVERING = (
     NodeState.STABILIZATION,
     NodeState.RECOVERING,
 )
-STALL, X = 200, 1_000
+STALL, USELESS, X = 200, 300, 1_000
 
 
 class Case:
@@ -39,11 +39,12 @@ class Case:
             self.port,
             consumer="me",
             stall_us=STALL,
+            useless_us=USELESS,
             x_us=X,
             corrections=corrections,
         )
 
-    def hear(self, name: str, state: NodeState, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
+    def hear(self, name: str, state: NodeState, now: int = 0, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
         """A heartbeat; unless it says which, its state is newer than all before."""
         self.changes += 1
         facts: dict[str, Any] = {
@@ -54,7 +55,7 @@ class Case:
             "first": 1,
         } | more
         facts.setdefault("tentative_frontier", frontier)
-        self.input.heard(name, state=state, frontier=frontier, **facts)
+        self.input.heard(name, now, state=state, frontier=frontier, **facts)
 
     def in_band(self, generation: int, state: NodeState, *, fresh: bool = False, **more: int) -> None:
         """A StateChange; unless it says which, it is newer than all before."""
@@ -66,11 +67,21 @@ class Case:
 
     def reading(self, name: str, state: NodeState = STABLE, now: int = 0, **more: Any) -> int:
         """Makes ``name`` the open MAIN; returns its generation."""
-        self.hear(name, state, **more)
+        self.hear(name, state, now, **more)
         (opened,) = [a for a in self.choose(now) if isinstance(a, Open)]
         assert (opened.producer, opened.mode) == (name, MAIN)
         self.input.opened(opened.generation, now)
         return opened.generation
+
+    def shows(self, name: str, state: NodeState, now: int, stable: int = 0, tentative: int = 0, **more: Any) -> None:
+        """A heartbeat says how far a producer is; where it is MAIN, its boundaries have arrived before."""
+        main = self.input.main
+        if main is not None and main.producer == name:
+            if stable > self.port.frontier and not more.get("fresh"):  # else corrections come over another feed
+                self.input.element(main.generation, Boundary(Kind.STABLE, stable, 0), now)
+            if tentative > self.port.t_star() + 1:
+                self.input.element(main.generation, Boundary(Kind.TENTATIVE, tentative, 0), now)
+        self.hear(name, state, now, frontier=stable, tentative_frontier=tentative, **more)
 
 
 def batch(kind: Kind, first: int, *times: int) -> Batch:
@@ -296,6 +307,103 @@ class TestNewestState:
         case.in_band(generation, STABILIZING, sequence=9)
         case.hear("r1", STABLE, sequence=8, fill=1.0)
         assert case.input.producers["r1"].full
+
+
+class TestUsefulness:
+    """F4: a producer that shows no new results ranks below those that do."""
+
+    def test_a_failing_main_without_results_is_left_for_one_that_has_some(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in range(0, USELESS + 1, 50):
+            case.shows("r1", FAILING, now, 0, 100)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+        assert opens(case.choose(USELESS + 50)) == [("r2", MAIN)]
+
+    def test_nobody_is_left_where_nobody_has_results(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in range(0, 5 * USELESS, 50):
+            for name in ("r1", "r2"):
+                case.shows(name, FAILING, now, 0, 100)
+            assert case.choose(now) == []
+
+    def test_a_silent_stable_one_is_left_for_a_failing_one_that_has_results(self) -> None:
+        case = Case()
+        case.reading("r1", STABLE)
+        for now in range(0, USELESS + 1, 50):
+            case.shows("r1", STABLE, now, 10)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+        assert opens(case.choose(USELESS + 50)) == [("r2", MAIN)]
+        case.shows("r1", STABLE, USELESS + 60, 20)
+        assert opens(case.choose(USELESS + 60)) == [("r1", MAIN)], "it has results again"
+
+    def test_live_results_beside_redo_are_better_than_none(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in range(0, USELESS + 101, 50):
+            case.shows("r1", FAILING, now, 0, 100)
+            case.shows("r2", STABILIZING, now, 0, 100 + now, fresh=True)
+            case.choose(now)
+        assert case.input.main is not None
+        assert case.input.main.producer == "r2"
+
+    def test_redo_that_advances_is_no_new_result_of_live(self) -> None:
+        """It corrects beside live results, and live has lost its inputs: another one that has results is read."""
+        case = Case()
+        case.reading("r1", STABILIZING)
+        for now in range(0, USELESS + 101, 50):
+            case.shows("r1", STABILIZING, now, now, 1_000, fresh=True)
+            case.shows("r2", STABILIZING, now, 0, 1_000 + now, fresh=True)
+            case.choose(now)
+        assert case.input.main is not None
+        assert case.input.main.producer == "r2"
+
+    def test_results_that_are_undone_and_made_again_are_not_new(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in range(0, USELESS + 101, 50):
+            case.shows("r1", FAILING, now, 0, 50 if now % 100 else 100)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            case.choose(now)
+        assert case.input.main is not None
+        assert case.input.main.producer == "r2"
+
+    def test_our_own_standstill_is_no_silence_of_a_producer(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in (0, 50, 100, 5_000):
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+            case.shows("r1", FAILING, now, 0, 100 + now)
+
+    def test_a_main_that_we_do_not_read_is_not_useless(self) -> None:
+        case = Case()
+        generation = case.reading("r1", STABLE)
+        case.input.paused(generation, True)
+        for now in range(0, 5 * USELESS, 50):
+            case.shows("r1", STABLE, now, 10)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+
+    def test_an_ended_stream_has_no_new_results_to_show(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        for now in range(0, 5 * USELESS, 50):
+            case.shows("r1", FAILING, now, 0, END_OF_TIME)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+
+    def test_what_main_has_is_enough_to_be_caught_up(self) -> None:
+        """A3: a producer that is ahead of MAIN does not keep us from it."""
+        case = Case()
+        case.reading("r1", STABLE)
+        case.hear("r2", STABLE, frontier=500)
+        assert case.input.caught_up()
+        case.hear("r1", STABLE, frontier=10)
+        assert not case.input.caught_up()
 
 
 class TestCorrections:

@@ -46,7 +46,9 @@ class Opening:
 
     def __init__(self) -> None:
         port = ClientPort(CHANNEL, self._forget)
-        self.inputs: Sequence[Input] = [Input(CHANNEL, ["n1a"], port, consumer=self.name, stall_us=1, x_us=1)]
+        self.inputs: Sequence[Input] = [
+            Input(CHANNEL, ["n1a"], port, consumer=self.name, stall_us=1, useless_us=1, x_us=1)
+        ]
         self._wanted: list[tuple[int, Action]] = [(0, Open(1, "n1a", MAIN, 0, BEFORE_TIME, False, BEFORE_TIME))]
 
     def _forget(self, channel: Channel, element: Element) -> None:
@@ -219,13 +221,22 @@ class Counting(Opening):
 
 async def test_inputs_that_may_not_read_a_peer_decide_nothing_when_it_answers() -> None:
     inputs = [
-        Input(channel, [producer], ClientPort(channel, lambda channel, element: None), consumer="c", stall_us=1, x_us=1)
+        Input(
+            channel,
+            [producer],
+            ClientPort(channel, lambda channel, element: None),
+            consumer="c",
+            stall_us=1,
+            useless_us=1,
+            x_us=1,
+        )
         for channel, producer in ((CHANNEL, "n1a"), (Channel(StreamId("t"), 0), "n2a"))
     ]
     for one in inputs:
         for name in one.producers:
             one.heard(
                 name,
+                0,
                 incarnation=1,
                 state=NodeState.STABLE,
                 fresh=False,

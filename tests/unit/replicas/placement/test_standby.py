@@ -117,15 +117,15 @@ def test_what_did_not_come_is_asked_for_again_sooner() -> None:
     one = standby(every_us=8)
     hears(one, A, output(10))
     assert one.wish(8) == A
-    assert one.failed() == 1
+    assert one.failed("n1", 0) == 1
     assert one.wish(9) is None
     assert one.wish(10) == A
-    assert one.failed() == 2
+    assert one.failed("n1", 0) == 2
     assert one.wish(12) == A
-    one.came()
+    one.came("n1")
     one.holds(snapshot(1, 1, 1))
     assert one.wish(14) is None
-    assert one.failed() == 1
+    assert one.failed("n1", 0) == 1
 
 
 def test_with_undo_a_tainted_replica_is_left_alone_until_a_producer_is_full() -> None:

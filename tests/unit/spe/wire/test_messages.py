@@ -121,7 +121,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(SUBSCRIBE, substream_index=4), "expected a substream index below 4, got 4"),
         (packed(SUBSCRIBE, substream_count=0), "Subscribe.substream_count: expected an integer from 1"),
         (packed(StateChange(NodeState.STABLE, False, 3), state=4), "StateChange.state: expected a state from 0 to 3"),
-        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 13 fields"),
+        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 14 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
         (packed(Heartbeat(1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
         (packed(Status({}), data={1: 2}), "no control message|expected a map"),
@@ -180,7 +180,7 @@ def test_a_hello_that_fits_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 2}, "protocol version 2 is not supported; n2 speaks version 1"),
+        ({"version": 3}, "protocol version 3 is not supported; n2 speaks version 2"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -207,9 +207,9 @@ def test_a_stranger_with_a_wrong_token_learns_nothing_of_cluster_and_plan() -> N
 
 def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> None:
     """Whatever its other fields are in that version."""
-    hello = decode_message(msgpack.packb([Hello.TAG, 2, {"everything": "else"}, 1]))
+    hello = decode_message(msgpack.packb([Hello.TAG, 3, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert answer_to(hello) == Refused("protocol version 2 is not supported; n2 speaks version 1")
+    assert answer_to(hello) == Refused("protocol version 3 is not supported; n2 speaks version 2")
 
 
 def test_a_welcome_from_somebody_else_is_not_taken() -> None:

@@ -1,0 +1,161 @@
+"""A replica that is alive but gives no results must not keep anybody from those that do (F4, K6, A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+import trio
+
+from replicas.simulation.cluster import SimCluster
+from spe.plan.plan import Limits, Plan, Policy
+from spe.stream.names import NodeId, NodeState
+from spe.wire.messages import Message, SnapshotRefused, SnapshotRequest
+from tests.simulation.test_buffers import longer
+from tests.simulation.test_cluster import X_US, make_plan
+from tests.support.situations import Met, play, until
+
+SOURCES = "abc"
+SECOND = 1_000_000
+#: Longest time between two results: X, a bucket and a boundary interval of 40 ms each.
+GAP_US = X_US + 80_000
+
+
+def during(from_s: float, to_s: float) -> tuple[int, int]:
+    return round(from_s * SECOND), round(to_s * SECOND)
+
+
+def with_policy(plan: Plan, node: str, policy: Policy) -> Plan:
+    name = NodeId(node)
+    changed = replace(plan.nodes[name], during_failure=policy, during_stabilization=policy)
+    return replace(plan, nodes=dict(plan.nodes) | {name: changed})
+
+
+@pytest.mark.parametrize("isolated", ["n1a", "n1b"])
+@pytest.mark.parametrize("apart_s", [0.0, 0.5, 3.0])
+def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -> None:
+    """One replica loses all sources, the other one of them: the client reads the one that has results."""
+    other = {"n1a": "n1b", "n1b": "n1a"}[isolated]
+    plan = longer(make_plan(1, rate=100.0, replicas=2), 18)
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(4)
+        for source in SOURCES:
+            cluster.cut(f"source:{source}", isolated)
+        await trio.sleep(apart_s)
+        cluster.cut("source:b", other)
+        await trio.sleep_until(16)
+        cluster.heal()
+
+    met = play(plan, script)
+    assert met.longest_gap_us("c", during(4, 16)) <= GAP_US
+
+
+@pytest.mark.parametrize("suspends", ["n1a", "n1b"])
+def test_a_replica_that_suspends_is_left(suspends: str) -> None:
+    plan = with_policy(longer(make_plan(1, rate=100.0, replicas=2), 18), suspends, Policy.SUSPEND)
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(4)
+        cluster.cut("source:b", "*")
+        await trio.sleep_until(16)
+        cluster.heal()
+
+    met = play(plan, script)
+    assert met.longest_gap_us("c", during(4, 16)) <= GAP_US
+
+
+def slowly_corrected(partner: Callable[[SimCluster], None]) -> Met:
+    """n1b corrects ten seconds of input for some four seconds; ``partner``: what became of n1a before that."""
+    plan = longer(make_plan(1, rate=100.0, replicas=2, limits=Limits(slice_rows=4)), 30)
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(4)
+        cluster.cut("source:b", "n1b")
+        await trio.sleep_until(4.4)
+        partner(cluster)
+        await trio.sleep_until(14)
+        cluster.mend("source:b", "n1b")
+        await until(lambda: cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE, within_s=15)
+        cluster.heal()
+        if "n1a" not in cluster.nodes:
+            cluster.restart("n1a")
+
+    return play(plan, script, turn_us=10_000)
+
+
+def test_a_partner_without_inputs_grants_no_leave() -> None:
+    """K6: nobody would have fresh results while the asker corrects."""
+
+    def isolate(cluster: SimCluster) -> None:
+        for source in SOURCES:
+            cluster.cut(f"source:{source}", "n1a")
+
+    met = slowly_corrected(isolate)
+    begin, end = met.corrected("u1/0@n1b")
+    assert end - begin > 2 * X_US, "the correction is to be longer than X"
+    assert met.spans("u1/0@n1b", NodeState.STABILIZATION, fresh=True), "live results go on beside redo"
+    assert met.longest_gap_us("c", (begin, end)) <= GAP_US
+
+
+def test_a_dead_partner_is_as_good_as_none() -> None:
+    met = slowly_corrected(lambda cluster: cluster.kill("n1a"))
+    begin, end = met.corrected("u1/0@n1b")
+    assert met.longest_gap_us("c", (begin, end)) <= GAP_US
+
+
+def test_a_lagging_producer_keeps_nobody_recovering() -> None:
+    """A3: what a consumer must have is what its own MAIN has, and not what a faster replica has."""
+    plan = longer(make_plan(2, rate=50.0, replicas=2, limits=Limits(slice_rows=4)), 30)
+
+    async def script(cluster: SimCluster) -> None:
+        for source in SOURCES:
+            cluster.delay(f"source:{source}", "n1a", 0.15)
+        await trio.sleep(0.05)
+        for node in ("n1a", "n1b", "n2a", "n2b"):
+            cluster.kill(node)
+        await trio.sleep_until(10)
+        for node in ("n1a", "n2a", "n2b"):
+            cluster.restart(node)
+        await trio.sleep_until(13)
+        cluster.restart("n1b")
+        await trio.sleep_until(25)
+        states = {name: replica.state for name, replica in cluster.replicas().items()}
+        assert states.keys() == {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a", "u2/0@n2b"}
+        assert NodeState.RECOVERING not in states.values(), states
+        cluster.heal()
+
+    play(plan, script, turn_us=5_000)
+
+
+def refuse_snapshots(*nodes: str) -> Callable[[SimCluster], Awaitable[None]]:
+    """n1a is restarted, and ``nodes``, alive and STABLE as they are, never give it a snapshot."""
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(4)
+        cluster.kill("n1a")
+        await trio.sleep(1)
+
+        async def refuse(_message: SnapshotRequest) -> Message:
+            return SnapshotRefused("too busy")
+
+        for node in nodes:
+            cluster.nodes[node].snapshot = refuse  # type: ignore[method-assign, assignment]
+        cluster.restart("n1a")
+        await until(lambda: cluster.replicas().get("u1/0@n1a"))
+        await until(lambda: cluster.replicas()["u1/0@n1a"].state is NodeState.STABLE, within_s=8)
+
+    return script
+
+
+@pytest.mark.parametrize("busy", ["n1b", "n1c"])
+def test_recovery_asks_the_third_replica(busy: str) -> None:
+    met = play(longer(make_plan(1, rate=50.0, replicas=3), 12), refuse_snapshots(busy))
+    asked = [line for line in met.log if "no_snapshot" in line]
+    assert len(asked) <= 3, "a partner that refuses is not asked all the time"
+
+
+def test_recovery_starts_from_the_sources_if_no_partner_gives() -> None:
+    met = play(longer(make_plan(1, rate=50.0, replicas=3), 12), refuse_snapshots("n1b", "n1c"))
+    assert any("installed" in line and "nothing" in line for line in met.log)

@@ -1,0 +1,47 @@
+"""Whom to ask for a snapshot, and when again: A3 (docs/rules.md)."""
+
+from __future__ import annotations
+
+from replicas.checkpoint.turns import SnapshotTurns
+
+BOTH = ["n2", "n3"]
+
+
+def turns() -> SnapshotTurns:
+    return SnapshotTurns(pause_us=10, longest_us=40)
+
+
+def test_after_a_failure_the_other_one_is_asked() -> None:
+    one = turns()
+    assert one.next(BOTH, 0) == "n2"
+    one.failed("n2", 0)
+    assert one.next(BOTH, 0) == "n3"
+    one.failed("n3", 1)
+    assert one.next(BOTH, 9) is None
+
+
+def test_the_pause_of_one_partner_doubles_up_to_the_longest() -> None:
+    one, now, pauses = turns(), 0, []
+    for _ in range(5):
+        one.failed("n2", now)
+        before = now
+        while one.next(["n2"], now) is None:
+            now += 1
+        pauses.append(now - before)
+    assert pauses == [10, 20, 40, 40, 40]
+
+
+def test_who_gave_one_counts_as_new() -> None:
+    one = turns()
+    one.failed("n2", 0)
+    one.came("n2")
+    assert one.next(BOTH, 0) == "n2"
+
+
+def test_time_counts_from_the_first_request() -> None:
+    one = turns()
+    assert one.asking_for(100) == 0
+    assert one.next([], 100) is None
+    assert one.asking_for(150) == 0, "nobody could be asked"
+    one.next(BOTH, 200)
+    assert one.asking_for(230) == 30
