@@ -14,7 +14,7 @@ from typing import Final
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, World
+from consistency.checking.schedule import LOSING, Interval, World
 from spe.plan.plan import COORDINATOR, Plan
 from spe.stream.history import FaultBegan, History, Note, ProcessDown, ProcessUp
 from spe.stream.ids import PartitionId
@@ -56,6 +56,7 @@ def check_orders(
                 checker.forgotten = True
             case FaultBegan():
                 checker.flips += event.kind == "flip"
+                checker.forgotten |= event.kind in LOSING and event.kind != "flip"
                 checker.calm = False
             case ProcessDown():
                 checker.calm = False
@@ -76,7 +77,7 @@ class _Checker:
     epochs: the latest that each node has followed since it began.
     chosen: what was chosen to run, in words, oldest first.
     flips: bits that have turned so far.
-    forgotten: somebody's place in a log was given up.
+    forgotten: somebody's place in a log was given up, or a disk may have lost all that it held.
     calm: nothing has failed yet.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, World, hosts_behind
+from consistency.checking.schedule import LOSING, Interval, World, hosts_behind
 from spe.plan.plan import COORDINATOR, Plan
 from spe.plan.review import depth
 from spe.stream.history import FaultBegan, History, Note
@@ -52,7 +52,7 @@ def _may_lack(history: History, plan: Plan, of: PartitionId) -> int:
     """From when on what a partition would go on from may be damaged, or forgotten by those before it."""
     hosts = hosts_behind(plan, Channel(plan.unit[of.unit].outputs[0], of.partition))
     for event in history:
-        if isinstance(event, FaultBegan) and event.kind == "flip" and hosts & set(event.hosts):
+        if isinstance(event, FaultBegan) and event.kind in LOSING and hosts & set(event.hosts):
             return event.at_us
         if isinstance(event, Note) and event.name == "evicted":
             return event.at_us

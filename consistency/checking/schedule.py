@@ -24,6 +24,7 @@ class Effect(enum.Enum):
     NONE = "other events tell, or nothing"
     DOWN = "its processes do nothing, or make nothing new"
     CUT = "its links carry nothing"
+    SOURCES = "its sources make things available late: who knows; nodes only write their checkpoints more slowly"
     DISTURBED = "who knows"
 
 
@@ -35,11 +36,16 @@ EFFECTS: Final = {
     "heal": Effect.NONE,
     "reset": Effect.NONE,
     "half-open": Effect.NONE,
+    "lie": Effect.NONE,
+    "wipe": Effect.NONE,
+    "slow-disk": Effect.SOURCES,
     "freeze": Effect.DOWN,
     "stall": Effect.DOWN,
     "silence": Effect.DOWN,
     "cut": Effect.CUT,
 }
+#: Faults of disks by which a checkpoint may be damaged, or gone.
+LOSING: Final = ("flip", "lie", "wipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,8 @@ class _Sweep:
                     down.update(fault.hosts)
                 case Effect.CUT:
                     cut.update(fault.links)
+                case Effect.SOURCES:
+                    disturbed.update(host for host in fault.hosts if host.startswith("source:"))
                 case Effect.DISTURBED:
                     disturbed.update(fault.hosts)
                     disturbed.update(end for link in fault.links for end in link)

@@ -55,6 +55,9 @@ class FaultKind(enum.StrEnum):
     STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
     FULL = "full"  # a disk is full
     FLIP = "flip"  # a bit of a file turns
+    SLOW_DISK = "slow-disk"  # a disk takes its time over every sync
+    LIE = "lie"  # a disk says that it has synced, and has not: what is written so is lost without power
+    WIPE = "wipe"  # killed; its disk is empty when it is started again
     SKEW = "skew"  # a wall clock is off
     HEAL = "heal"  # ends whatever lasts and is no kill
 
@@ -68,7 +71,8 @@ class Fault:
       first: processes it happens to; one end of the links of a cut or delay.  () for heal: everything.
       second: the other end of the links; ``all`` stands for every other process.  () where no link is meant.
       one_way: only what ``first`` sends to ``second`` is held or delayed.
-      by_us: how much later what is sent arrives (delay); how long a client takes (lag); how far a clock is off (skew).
+      by_us: how much later what is sent arrives (delay); how long a client takes (lag), or a sync (slow-disk); how far
+        a clock is off (skew).
       jitter_us: what is sent arrives up to this much later still (delay).
       amount: bytes per second (slow), share of sends (loss), times slower (busy).
       for_us: it ends after this; None: when healed, or never.
@@ -129,6 +133,9 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "stall": ("target", "for"),
     "full": ("target", "for"),
     "flip": ("target",),
+    "slow-disk": ("target", "by", "for"),
+    "lie": ("target", "for"),
+    "wipe": ("target", "for"),
     "skew": ("target", "by", "for"),
     "cut": (*_LINK, "for"),
     "delay": (*_LINK, "by", "jitter", "for"),
@@ -148,6 +155,9 @@ _ONLY: Final[Mapping[str, tuple[str, str]]] = {
     "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
     "lag": ("client:", "only a client can lag, and {} is none; busy?"),
 }
+#: What happens to disks that may lose what they hold.  A source's log is the one copy of its input, and a coordinator's
+#: epoch is what keeps two of them apart: their disks keep what they have synced, whatever happens.
+_LOSING: Final = ("lie", "wipe")
 #: What real processes can be made to suffer, by who makes links fail (``spe run --links``); the rest is for simulation.
 _REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
 REAL: Final[Mapping[str, frozenset[str]]] = {
@@ -159,7 +169,7 @@ REAL: Final[Mapping[str, frozenset[str]]] = {
 
 Kind = Literal[
     "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "half-open",
-    "stall", "full", "flip", "skew", "heal",
+    "stall", "full", "flip", "slow-disk", "lie", "wipe", "skew", "heal",
 ]  # fmt: skip
 
 
@@ -193,7 +203,7 @@ class FaultModel(Model):
             raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
         if self.target is None and self.from_ is None and self.kind != "heal":
             raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
-        if self.kind in ("delay", "lag", "skew") and self.by is None:
+        if self.kind in ("delay", "lag", "skew", "slow-disk") and self.by is None:
             raise ValueError(f"{self.kind} needs by, such as by: 200ms")
         if self.one_way and self.from_ is None:
             raise ValueError("one_way needs from and to")
@@ -309,6 +319,9 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
                 for name in field_names:
                     if not name.startswith(prefix) and len(problems.found) == before:
                         problems.add((*path, field), why.format(name))
+            for name in field_names if model.kind in _LOSING else ():
+                if name.startswith("source:") or name == COORDINATOR:
+                    problems.add((*path, field), f"the disk of {name} is outside the fault model")
     return None if len(problems.found) > before else model.model_copy(update=names).fault()
 
 

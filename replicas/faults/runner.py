@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from replicas.faults.model import READS, STATE, Fault, FaultKind
-from replicas.faults.state import ONCE, Action, FaultState
+from replicas.faults.state import DOWN, ONCE, Action, FaultState
 from spe.runtime.env import Clock
 
 #: How long a fault waits for somebody to be in a state, and how often it looks.
@@ -175,7 +175,7 @@ class FaultRunner:
     def _note_healed(self) -> None:
         """Of the faults that last, those that a heal has just ended altogether."""
         for one in self.happenings:
-            lasting = one.fault.kind not in (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART, FaultKind.HEAL)
+            lasting = one.fault.kind not in (*DOWN, FaultKind.RESTART, FaultKind.HEAL)
             if lasting and one.number and one.ended_us is None and not self._state.is_active(one.number):
                 one.ended_us = self._clock.wall_us()
                 self._told("ended", one)

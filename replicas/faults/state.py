@@ -19,6 +19,7 @@ class Do(enum.StrEnum):
 
     KILL = "kill"
     POWER = "power"
+    WIPE = "wipe"  # kill it, and empty its disk
     START = "start"
     RESTART = "restart"  # kill it first if it runs
     FREEZE = "freeze"
@@ -84,7 +85,9 @@ class LinkFaults:
 _LASTING_ON_LINKS: Final = (FaultKind.CUT, FaultKind.DELAY, FaultKind.SLOW, FaultKind.LOSS, FaultKind.REFUSE)
 #: What is over as it happens: the state keeps nothing of it.
 ONCE: Final = (FaultKind.RESET, FaultKind.HALF_OPEN, FaultKind.FLIP)
-_DOWN: Final = (FaultKind.KILL, FaultKind.POWER)
+#: What ends a process; started again after it, or not.
+DOWN: Final = (FaultKind.KILL, FaultKind.POWER, FaultKind.WIPE)
+_ENDS: Final = {FaultKind.KILL: Do.KILL, FaultKind.POWER: Do.POWER, FaultKind.WIPE: Do.WIPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,8 @@ class FaultState:
             return number, []
         items = self._items(fault)
         self._active[number] = items
-        if fault.kind in _DOWN:
-            return number, [Action(Do.KILL if fault.kind is FaultKind.KILL else Do.POWER, p) for p in fault.first]
+        if fault.kind in DOWN:
+            return number, [Action(_ENDS[fault.kind], p) for p in fault.first]
         if fault.kind is FaultKind.FREEZE:
             return number, [Action(Do.FREEZE, p) for p in fault.first]
         return number, self._tell(items)
@@ -157,7 +160,7 @@ class FaultState:
     def end(self, number: int) -> list[Action]:
         """What to do at the end of a fault; nothing where it was healed before."""
         items = self._active.pop(number, set())
-        killed = [Action(Do.START, i.first) for i in self._sorted(items) if i.kind in _DOWN]
+        killed = [Action(Do.START, i.first) for i in self._sorted(items) if i.kind in DOWN]
         return killed + self._undone(items)
 
     def is_active(self, number: int) -> bool:
@@ -166,7 +169,7 @@ class FaultState:
     @property
     def holds(self) -> bool:
         """Something holds that a heal would end."""
-        return any(i.kind not in _DOWN for i in self._all())
+        return any(i.kind not in DOWN for i in self._all())
 
     def frozen(self) -> set[str]:
         return {i.first for i in self._all() if i.kind is FaultKind.FREEZE}
@@ -227,7 +230,7 @@ class FaultState:
     def _heal(self, fault: Fault) -> list[Action]:
         healed: set[_Item] = set()
         for number, items in list(self._active.items()):
-            ends = {i for i in items if i.kind not in _DOWN and _concerns(fault, i)}
+            ends = {i for i in items if i.kind not in DOWN and _concerns(fault, i)}
             healed |= ends
             items -= ends
             if not items:
@@ -242,7 +245,7 @@ class FaultState:
         return [Action(Do.RESUME, p) for p in resumed] + self._tell(gone)
 
     def _tell(self, items: Iterable[_Item]) -> list[Action]:
-        links = [i for i in items if i.kind not in (*_DOWN, FaultKind.FREEZE)]
+        links = [i for i in items if i.kind not in (*DOWN, FaultKind.FREEZE)]
         concerned = {i.first for i in links} | {i.second for i in links if i.kind is FaultKind.CUT}
         return [Action(Do.TELL, p) for p in self._processes if p in concerned]
 

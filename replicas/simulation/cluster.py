@@ -215,6 +215,12 @@ class SimCluster:
                 lambda _path, synced, written: torn(self._random, synced, written)
             )
 
+    def wipe(self, host: str) -> None:
+        """Killed, and its disk is another, empty one when it is started again."""
+        self.kill(host)
+        self._note(f"empty disk {host}")
+        self.disks[host] = SimDisk()
+
     def restart(self, host: str) -> None:
         self._note(f"restart {host}")
         self.ended_alone.discard(host)

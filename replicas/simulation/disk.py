@@ -64,6 +64,8 @@ class _AppendFile:
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
         await self._storage.moving()
+        if self._storage.lies:
+            return
         file.synced_size = max(file.synced_size, file.untouched_size)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -93,6 +95,7 @@ class SimDisk:
       sync_fails: every sync raises EIO from now on.
       sync_gate: a sync waits for this event before it counts, while appends go on.
       sync_s: how long a sync takes.
+      lies: a sync returns, and nothing is safer than it was; of what is written so a power loss leaves any part.
       syncs: how many syncs were asked for.
     """
 
@@ -103,6 +106,7 @@ class SimDisk:
         self.sync_fails = False
         self.sync_gate: trio.Event | None = None
         self.sync_s = 0.0
+        self.lies = False
         self.syncs = 0
 
     def open(self, path: PurePosixPath) -> _AppendFile:
@@ -121,7 +125,7 @@ class SimDisk:
         await self.moving()
         if self.space_left is not None:
             self.space_left -= len(data) - self._size(path)
-        self.files[path] = _File(data)
+        self.files[path] = _File(data, 0 if self.lies else None)
 
     def read(self, path: PurePosixPath) -> bytes:
         try:

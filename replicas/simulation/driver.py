@@ -14,16 +14,13 @@ import trio
 from consistency.checking.bounds import has_room
 from replicas.faults.model import Fault, FaultKind, processes_of
 from replicas.faults.runner import FaultRunner, Happening
-from replicas.faults.state import Action, Do, FaultState
+from replicas.faults.state import DOWN, Action, Do, FaultState
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
 from spe.plan.plan import COORDINATOR
 from spe.stream.history import FaultBegan
 from spe.stream.names import NodeState
-
-#: Kinds that make a process, or what it holds, go away.
-_FATAL = (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART)
 
 
 class FaultDriver:
@@ -53,7 +50,11 @@ class FaultDriver:
         self._for_good: set[str] = set()
         #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
         self._damaged: set[str] = set()
+        #: Processes whose incarnation is of a clock that was wrong; those of them that could not keep it on disk.
+        self._skewed: set[str] = set()
         self._ahead: set[str] = set()
+        #: Nodes whose disk has ever lied.
+        self._lied: set[str] = set()
         self.skipped: list[str] = []
         self.survivors = True
         self.runner = FaultRunner(
@@ -87,12 +88,13 @@ class FaultDriver:
     async def _perform(self, action: Action) -> str:
         cluster, host = self._cluster, action.process
         match action.do:
-            case Do.KILL | Do.POWER:
+            case Do.KILL | Do.POWER | Do.WIPE:
                 for_good = host in self._for_good
                 self._for_good.discard(host)
-                if why := self._spare(host) or (self._needed(host) if for_good else ""):
+                why = self._spare(host) or self._forgets(host, action.do) or (self._needed(host) if for_good else "")
+                if why:
                     return why
-                self._kill(host, power=action.do is Do.POWER)
+                self._kill(host, action.do)
                 if for_good:
                     self.left.add(host)
             case Do.START:
@@ -102,7 +104,7 @@ class FaultDriver:
                 if host not in self.down | cluster.ended_alone:
                     if why := self._spare(host):
                         return why
-                    self._kill(host, power=False)
+                    self._kill(host, Do.KILL)
                 await trio.lowlevel.checkpoint()
                 self._start(host)
             case Do.FREEZE:
@@ -115,17 +117,22 @@ class FaultDriver:
                 self._apply()
         return ""
 
-    def _kill(self, host: str, *, power: bool) -> None:
+    def _kill(self, host: str, how: Do) -> None:
         self.down.add(host)
         self._damaged.discard(host)  # it starts from what a partner has
-        self._cluster.kill(host, power=power)
+        if how is Do.WIPE:
+            self._cluster.wipe(host)
+        else:
+            self._cluster.kill(host, power=how is Do.POWER)
 
     def _start(self, host: str) -> None:
         if host in self.down | self._cluster.ended_alone:
             self.down.discard(host)
             self.left.discard(host)
-            if host in self._state.suffering(FaultKind.FULL) and host in self._state.suffering(FaultKind.SKEW):
-                self._ahead.add(host)
+            if host in self._state.suffering(FaultKind.SKEW):
+                self._skewed.add(host)
+                if host in self._state.suffering(FaultKind.FULL):
+                    self._ahead.add(host)
             self._cluster.restart(host)
             self._state.started(host)
             self._apply()
@@ -141,8 +148,12 @@ class FaultDriver:
             },
             {pair for pair, link in links.items() if link.refused},
         )
+        slow, lying = state.suffering(FaultKind.SLOW_DISK), state.suffering(FaultKind.LIE)
+        self._lied.update(lying)
         for host, disk in cluster.disks.items():
             disk.stall(host in state.suffering(FaultKind.STALL))
+            disk.sync_s = slow[host].by_us / 1e6 if host in slow else 0.0
+            disk.lies = host in lying
             disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
             if host in cluster.ended_alone and disk.space_left is None:
                 cluster.restart(host)  # whoever looks after it has made room, and starts it again
@@ -210,6 +221,13 @@ class FaultDriver:
             return ""
         return alone
 
+    def _forgets(self, host: str, how: Do) -> str:
+        """Why a disk must not lose what it holds now: its process would begin with an older incarnation."""
+        loses = how is Do.WIPE or (how is Do.POWER and host in self._lied)
+        if loses and host in self._skewed:
+            return "its incarnation is of a clock that is wrong, and only its disk knows"
+        return ""
+
     def _alone(self, host: str) -> str:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
         plan, replicas = self._cluster.plan, self._cluster.replicas()
@@ -240,7 +258,7 @@ class FaultDriver:
 
     def _tell(self, event: str, happening: Happening) -> None:
         fault = happening.fault
-        if event == "began" and fault.kind in (FaultKind.KILL, FaultKind.POWER) and fault.for_us is None:
+        if event == "began" and fault.kind in DOWN and fault.for_us is None:
             self._for_good.update(set(fault.first) & set(self._cluster.plan.nodes))
         self._cluster.log.append(f"{trio.current_time():9.3f} ------------ {event} {fault} {happening.errors or ''}")
         key = id(happening)
@@ -271,4 +289,6 @@ _LASTING = (
     FaultKind.STALL,
     FaultKind.FULL,
     FaultKind.SKEW,
+    FaultKind.SLOW_DISK,
+    FaultKind.LIE,
 )

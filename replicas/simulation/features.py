@@ -20,6 +20,7 @@ class Feature(enum.StrEnum):
     LONG_CHECKPOINTS = "long checkpoints"  # checkpoints in memory at an interval above X
     LEFT_DEAD = "left dead"  # a node is killed and not started again when everything heals
     COSTLY_STATE = "costly state"  # a step takes virtual time for each row or group that the node holds
+    DISKS = "disks"  # checkpoints lie on disks that are slow, lie about syncs, or are lost
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -28,6 +29,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.LONG_CHECKPOINTS: 0.10,
     Feature.LEFT_DEAD: 0.15,
     Feature.COSTLY_STATE: 0.10,
+    Feature.DISKS: 0.20,
 }
 
 Features = frozenset[Feature]

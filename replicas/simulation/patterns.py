@@ -89,6 +89,8 @@ class _Drawing:
             return self._lasting()
         kinds = [kind for kind in KINDS.values() if random.random() < 0.5] or [_Drawing._cut]
         of_standbys = [k for k in STANDBY_KINDS.values() if random.random() < 0.5] if self._backed else []
+        if Feature.DISKS in self._features:
+            kinds += [kind for kind in DISK_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
@@ -277,6 +279,21 @@ class _Drawing:
         """Only of nodes: the log of a source is the one copy of its input."""
         yield {"at": at, "kind": "flip", "target": self._random.choice(self._nodes)}
 
+    def _slow_disk(self, at: int) -> Iterator[Entry]:
+        """Of anybody who writes."""
+        by, target = self._random.choice(["5ms", "50ms", "300ms"]), self._random.choice(self._servers + self._sources)
+        yield {"at": at, "kind": "slow-disk", "target": target, "by": by, "for": self._for()}
+
+    def _lie(self, at: int) -> Iterator[Entry]:
+        """A disk lies, and then the power fails: meanwhile, or a moment after the disk has become honest again."""
+        node, length = self._random.choice(self._nodes), self._length()
+        yield {"at": at, "kind": "lie", "target": node, "for": show_duration(length)}
+        at += max(length + self._random.choice([-50, 50]) * MILLISECOND, 0)
+        yield {"at": at, "kind": "power", "target": node, "for": self._for()}
+
+    def _wipe(self, at: int) -> Iterator[Entry]:
+        yield {"at": at, "kind": "wipe", "target": self._random.choice(self._nodes), "for": self._for()}
+
     def _skew(self, at: int) -> Iterator[Entry]:
         target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])
         yield {"at": at, "kind": "skew", "target": self._random.choice(target), "by": by, "for": self._for()}
@@ -450,6 +467,12 @@ KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "kill in stabilization": _Drawing._kill_in_stabilization,
     "fail again": _Drawing._fail_again,
     "together": _Drawing._together,
+}
+#: Those of runs whose checkpoints lie on disks that are not to be trusted.
+DISK_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+    "slow disk": _Drawing._slow_disk,
+    "lie": _Drawing._lie,
+    "wipe": _Drawing._wipe,
 }
 #: Those that need standbys.
 STANDBY_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {

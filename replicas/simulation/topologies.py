@@ -99,6 +99,8 @@ def _defaults(random: Random, bare_ms: int, features: Features) -> dict[str, Any
     if Feature.LONG_CHECKPOINTS in features:
         x_ms = int(found["x"].removesuffix("ms"))
         checkpoint = {"every": f"{round(random.choice(_LONG_CHECKPOINTS) * x_ms)}ms"}
+    elif Feature.DISKS in features:
+        checkpoint = {"every": random.choice(["300ms", "1s"]), "disk": True}
     return found if checkpoint is None else found | {"checkpoint": checkpoint}
 
 

@@ -94,6 +94,17 @@ _LASTING: Final[list[dict[str, Any]]] = [
     {"at": "2s", "kind": "kill", "target": "n2b"},
     {"at": "3s", "kind": "cut", "from": "n1a", "to": "source:a", "one_way": True, "for": "16s"},
 ]
+#: Disks that are not to be trusted, under checkpoints.
+_ON_DISK: Final[dict[str, Any]] = {
+    **_CONFIG,
+    "defaults": {**_CONFIG["defaults"], "checkpoint": {"every": "300ms", "disk": True}},
+}
+_DISKS: Final[list[dict[str, Any]]] = [
+    {"at": "2s", "kind": "slow-disk", "target": ["n1a", "source:a"], "by": "50ms", "for": "4s"},
+    {"at": "3s", "kind": "lie", "target": "n1b", "for": "4s"},
+    {"at": "6s", "kind": "power", "target": "n1b", "for": "1s"},
+    {"at": "9s", "kind": "wipe", "target": "n2a", "for": "1s"},
+]
 
 
 def seldom() -> dict[str, Scenario]:
@@ -111,5 +122,8 @@ def seldom() -> dict[str, Scenario]:
             "seed": len(made),
             "faults": _LASTING,
         }
+    )
+    made["disks that are slow, lie, and are lost"] = Scenario.from_data(
+        {**shared, "config": _ON_DISK, "seed": len(made), "faults": _DISKS}
     )
     return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

@@ -112,3 +112,14 @@ def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Fe
 
 def test_costly_state_takes_time_in_each_of_its_runs(drawn: Callable[[Feature], Drawn]) -> None:
     assert all(scenario.state_ns() > 0 for scenario, _ in drawn(Feature.COSTLY_STATE))
+
+
+def test_disks_hold_checkpoints_in_runs_with_faults_of_disks(drawn: Callable[[Feature], Drawn]) -> None:
+    met: Counter[FaultKind] = Counter()
+    for scenario, plan in drawn(Feature.DISKS):
+        kinds = {f.kind for f in scenario.faults}
+        met.update(kinds & {FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE})
+        if Feature.LONG_CHECKPOINTS not in features_of(scenario.seed):
+            assert scenario.config["defaults"]["checkpoint"]["disk"]
+        assert len(plan.nodes) > 0
+    assert all(met[kind] > 10 for kind in (FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE)), met
