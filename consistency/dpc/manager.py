@@ -313,8 +313,8 @@ class UnitReplica:
         self.partners.withdraw()
         self._partner = partner
         self._redo = self._live.back(self._mark)
-        self.sunion.begin_redo()
         self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
+        self.sunion.begin_redo(live_runs=self.live_runs)
         self._move(Event.RECONCILE)
 
     def _reconcile(self, now: int) -> bool:
@@ -325,7 +325,8 @@ class UnitReplica:
         ):
             self._partner = None
             if self._node.during_stabilization is not Policy.SUSPEND:
-                self.sunion.resume_live()
+                if self.sunion.resume_live():
+                    self._live.fragment.restore(self._redo.fragment.snapshot())
                 self.live_runs = True
                 self._outputs.announce(self.state, True)
         more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
@@ -335,6 +336,7 @@ class UnitReplica:
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
                 self.live_runs = False
+                self.sunion.pause_live()
                 self._outputs.announce(self.state, False)
             elif self._partner is not None:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.

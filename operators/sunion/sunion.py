@@ -270,6 +270,8 @@ class SUnion:
         self.next = BEFORE_TIME
         self.redo_next: int | None = None
         self.restart: int | None = None
+        #: Live releases beside redo: it needs the rows that it has not released, also those that redo has.
+        self._beside_redo = False
         self.kept_from: int | None = None
         self.tentative_dropped = 0
         #: Bytes of stable tuples held (for redo, or because an input lags).
@@ -347,11 +349,7 @@ class SUnion:
         """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
         assert not self.tainted, "a checkpoint while tainted"
         self.kept_from = checkpoint
-        for one in self.inputs:
-            if any(c.min < checkpoint for c in one.stable):
-                self.stable_bytes -= sum(c.nbytes for c in one.stable)
-                one.stable = [c for c in (c.from_time(checkpoint) for c in one.stable) if c is not None]
-                self.stable_bytes += sum(c.nbytes for c in one.stable)
+        self._forget(checkpoint)
 
     def taint(self) -> None:
         """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
@@ -373,6 +371,8 @@ class SUnion:
         for one in self.inputs:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
+        if self.redo_next is not None and low < self.redo_next:
+            self._forget(min(end, self.redo_next))
         self._forget_clocks()
         self._spill_redo_data()
         return Slice(parts, end, Kind.TENTATIVE)
@@ -387,20 +387,33 @@ class SUnion:
                 self.stable_bytes -= gone
                 self._spilled = True
 
-    def begin_redo(self) -> None:
-        """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8)."""
+    def begin_redo(self, *, live_runs: bool = False) -> None:
+        """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8).
+
+        Args:
+          live_runs: live goes on beside it.
+        """
         assert self.restart is not None
         self.redo_next = self.restart if self.kept_from is None else self.kept_from
         self.kept_from = None
+        self._beside_redo = live_runs
 
     def release_redo(self, max_rows: int) -> Slice | None:
-        """The next stable slice for the redo instance; it may be forgotten at once (R6).  None: caught up."""
+        """The next stable slice for the redo instance.  None: caught up.
+
+        It is forgotten at once, but for what live has still to release (R6).
+        """
         assert self.redo_next is not None
         end = self.stable_end
         if end <= self.redo_next:
             return None
+        if self._beside_redo and self.redo_next < self.next:
+            end = min(end, self.next)
         end = self._bounded(self.redo_next, end, max_rows)
-        released = self._take(end)
+        if self._beside_redo and end > self.next:
+            released = Slice(self._gather(self.redo_next, end, tentative=False), end, Kind.STABLE)
+        else:
+            released = self._take(end)
         self.redo_next = end
         return released
 
@@ -412,15 +425,31 @@ class SUnion:
     def finish_redo(self) -> None:
         """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
         assert self.redo_next is not None
+        self.pause_live()
         self.next = self.redo_next
         self.redo_next = None
         self.restart = None
         self._forget_clocks()
 
-    def resume_live(self) -> None:
-        """Live goes on beside redo; what redo has released is gone from here."""
+    def resume_live(self) -> bool:
+        """Live goes on beside redo.
+
+        Returns:
+          Redo is ahead, and what it has released is gone from here: live must take over its state.
+        """
         assert self.redo_next is not None
-        self.next = max(self.next, self.redo_next)
+        self._beside_redo = True
+        if self.redo_next <= self.next:
+            return False
+        self.next = self.redo_next
+        return True
+
+    def pause_live(self) -> None:
+        """Live releases nothing more: what was kept for it alone goes."""
+        assert self.redo_next is not None
+        if self._beside_redo and self.redo_next > self.next:
+            self._forget(self.redo_next)
+        self._beside_redo = False
 
     def install(self, restart: int, positions: Sequence[int]) -> None:
         """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
@@ -518,6 +547,24 @@ class SUnion:
             if seen:
                 chunks[:seen] = kept
         return Slice(parts, end, Kind.STABLE)
+
+    def _forget(self, low: int) -> None:
+        """Removes every stable tuple with time < low.  Raises SpillDamaged."""
+        for one in self.inputs:
+            kept: list[Chunk | SpilledChunk] = []
+            seen = 0
+            try:
+                for chunk in one.stable:
+                    if chunk.floor >= low:
+                        break
+                    rest = chunk.from_time(low)
+                    seen += 1
+                    self.stable_bytes -= chunk.nbytes
+                    if rest is not None:
+                        self.stable_bytes += rest.nbytes
+                        kept.append(rest)
+            finally:
+                one.stable[:seen] = kept
 
     def _load(self, end: int) -> None:
         """Brings back what is spilled of the time before ``end``."""

@@ -12,14 +12,15 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
 from spe.plan.plan import Limits, Plan, Policy
-from spe.stream.batch import Batch, Undo
+from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.history import Delivered
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
-from tests.simulation.test_two_feeds import one_failure
+from tests.simulation.test_two_feeds import END_S, one_failure
 from tests.support.plans import chain, pass_on, source
-from tests.support.situations import Met, play
+from tests.support.situations import Met, inside, play
 
 #: As make_plan's: αX of each node.
 ALPHA_X_US = 900_000
@@ -91,6 +92,32 @@ def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
     begin, end = suspending.corrected("u1/0@n1a")
     silence_us = suspending.longest_gap_us("c", (begin, end + SLACK_US))
     assert (silence_us > 4 * SLACK_US) == lone
+
+
+def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
+    """Under delay redo passes the buckets that live still holds back (R6)."""
+
+    async def failure_without_partner(cluster: SimCluster) -> None:
+        await trio.sleep_until(3)
+        cluster.kill("n1b")
+        await one_failure(cluster)
+        await trio.sleep_until(END_S - 1)
+        cluster.restart("n1b")
+
+    delay = Policy.DELAY
+    plan = make_plan(1, rate=50.0, failure=delay, stabilization=delay, limits=Limits(slice_rows=4))
+    met = play(longer(plan, END_S), failure_without_partner, turn_us=20_000)
+    (span,) = met.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)
+    got = [(inside(span, e.at_us), e.element) for e in met.history if isinstance(e, Delivered)]
+    promised = [e.time for then, e in got if then and isinstance(e, Boundary) and e.kind is Kind.TENTATIVE]
+
+    def rows(kind: Kind, *, then: bool) -> list[tuple[int, str]]:
+        batches = [e for at, e in got if isinstance(e, Batch) and e.kind is kind and at >= then]
+        found = ((t, str(row)) for e in batches for t, row in zip(e.rows.time.tolist(), e.rows.to_tuples()))
+        return sorted(row for row in found if promised[0] <= row[0] < promised[-1])
+
+    assert len(rows(Kind.TENTATIVE, then=True)) > 50
+    assert rows(Kind.TENTATIVE, then=True) == rows(Kind.STABLE, then=False)
 
 
 # --- X on one node ---

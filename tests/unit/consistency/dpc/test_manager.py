@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,8 @@ from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from operators.sunion.sunion import SUnion
 from spe.plan.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
-from spe.query.query import Operator, UnionSpec
+from spe.query.query import AggregateCall, AggregateSpec, Operator, UnionSpec, Window, WindowKind
+from spe.query.typing import derive_schema
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -28,6 +30,14 @@ UNIT = Unit(
     operators=(Operator(OUT, UnionSpec(IN), SCHEMA),),
     outputs=(OUT,),
     partitions=1,
+)
+
+
+_ALL = StreamId("all")
+_COUNT = AggregateSpec(_ALL, Window(WindowKind.TUMBLING, 100, 100), {}, {"n": AggregateCall("count")})
+COUNTING = replace(
+    UNIT,
+    operators=(Operator(_ALL, UnionSpec(IN), SCHEMA), Operator(OUT, _COUNT, derive_schema(_COUNT, [SCHEMA]))),
 )
 
 
@@ -113,7 +123,7 @@ class World:
         for element in elements:
             if isinstance(element, Batch):
                 ids = element.row_ids().tolist()
-                for id, time, (x,) in zip(ids, element.rows.time.tolist(), element.rows.to_tuples(), strict=True):
+                for id, time, (*_, x) in zip(ids, element.rows.time.tolist(), element.rows.to_tuples(), strict=True):
                     self.out.append(f"{tuples}{id if tuples == 'S' else ''}/{time}{x}")
             elif isinstance(element, Boundary):
                 self.out.append(f"{boundary}{element.time}" + (f"({element.upto_id})" if boundary == "B" else ""))
@@ -353,6 +363,29 @@ class TestCorrecting:
         assert delaying.run(151) == "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4) S5/42w B50(5) clear"
         assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
 
+    def test_live_is_given_the_rows_that_redo_has_taken_already(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R6: redo has passed live, which holds [40, 50) back until 180."""
+        monkeypatch.setattr(World, "slice_rows", 1)
+        world = World(failure=Policy.DELAY, stabilization=Policy.DELAY)
+        failing(world)
+        assert world.run(130) == "T/15x b20"
+        world.live[1] = True
+        world.S(0, 150, (42, "w"), (44, "v"), (46, "t"))
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"))
+        world.B(1, 150, 50)
+        assert world.run(150) == "T/24y b40"
+        world.grant(151)
+        world.partner["n2"] = None
+        while "S4/42w" not in world.out:
+            assert world.replica.advance(151)[0]
+        world.out.clear()
+        assert world.run(180) == "T/42w b44 S5/44v B46(5) T/44v b46 S6/46t B50(6) T/46t b50 clear"
+        world.S(1, 190, (55, "z"))
+        for at in (0, 1):
+            world.B(at, 190, 60)
+        assert world.run(190) == "S7/55z B60(7)"
+
     def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
         world = healed(World())
         world.run(150)
@@ -361,6 +394,30 @@ class TestCorrecting:
         world.run(151)
         assert "STABILIZATION+fresh" in world.states
         assert world.states[-1] == "STABLE"
+
+    def test_live_that_resumes_behind_redo_takes_over_its_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R5: u came too late for live, and what redo released while live stood still is gone."""
+        monkeypatch.setattr(World, "slice_rows", 1)
+        world = World(unit=COUNTING)
+        failing(world)
+        assert world.run(130) == "b20 b30"
+        world.live[1] = True
+        world.S(1, 150, (12, "u"))
+        for at in (0, 1):
+            world.B(at, 150, 60)
+        assert world.run(150) == "b60"
+        world.grant(151)
+        world.S(0, 152, (62, "a"), (64, "b"), (66, "c"))
+        for at in (0, 1):
+            world.B(at, 152, 80)
+        while (world.sunion.redo_next or 0) < 66:
+            assert world.replica.advance(152)[0]
+        world.out.clear()
+        world.partner["n2"] = None
+        world.live[1] = False
+        world.S(0, 153, (95, "d"))
+        world.B(0, 153, 110)
+        assert world.run(153) == "b90 B80(0) T/997 b110 clear"
 
     def test_a_second_failure_starts_from_a_checkpoint_of_its_own(self) -> None:
         world = healed(World())
