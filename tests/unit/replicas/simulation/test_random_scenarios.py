@@ -18,7 +18,7 @@ from replicas.simulation.topologies import MOST_REPLICAS
 from spe.config import load_plan_data
 from spe.plan.plan import COORDINATOR, Partitioning, Plan
 
-SEEDS = range(300)
+SEEDS = range(600)
 
 
 @pytest.fixture(scope="module")
