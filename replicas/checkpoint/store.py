@@ -6,7 +6,7 @@ One form for all: what a partner sends, what lies on disk, what a standby takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -104,10 +104,13 @@ class CheckpointStore:
         name = f"{number:012d}{_SUFFIX}"
         await storage.write_atomic(self.folder / name, data)
         kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]
-        for old in names:
-            if old not in kept:
-                storage.remove(self.folder / old)
+        await self._env.compute.run(partial(self._remove, [old for old in names if old not in kept]))
         return len(data)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """In a thread: to give the space of a large file back may take a disk a while."""
+        for name in names:
+            self._env.storage.remove(self.folder / name)
 
     def _names(self) -> list[str]:
         """Oldest first."""

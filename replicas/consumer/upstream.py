@@ -8,6 +8,7 @@ acknowledgements with the question (docs/rules.md F3, A1).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
@@ -15,9 +16,9 @@ import trio.lowlevel
 
 from replicas.consumer.feed import Action, Close, Open, SetMode
 from replicas.consumer.input import Input
-from replicas.link.connection import HELLO_SECONDS, Connection, Identity, dial
+from replicas.link.connection import Connection, Identity, dial
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
-from spe.plan.plan import Plan
+from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.stream.history import Closed, FeedMode, Opened, Promoted, Received
@@ -42,8 +43,8 @@ from spe.wire.messages import SetMode as SetModeMessage
 
 #: Acknowledgements in one heartbeat; whoever has more of them tells them in turn.
 ACKS_MAX: Final = 1_024
-#: Heartbeats missed in a row before a process counts as gone (F3).
-MISSES = 3
+#: Shortest wait for the answer to a hello on a control connection.
+HELLO_US: Final = 2_000_000
 #: Attempts at a time to reach a process that does not answer: so many overlap where each takes ``timing.connect``.
 ATTEMPTS = 4
 
@@ -131,16 +132,15 @@ class Upstream:
         for key in [k for k in self._feeds if k[0] == name]:
             self._feeds.pop(key)[0].cancel()
 
-    async def tell(self, peer: str, message: Message) -> bool:
-        """Sends on the control connection to a peer; False when there is none."""
+    def tell(self, peer: str, message: Message) -> None:
+        """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
         connection = self._control.get(peer)
-        if connection is None:
-            return False
-        try:
+        if connection is not None and self._nursery is not None:
+            self._nursery.start_soon(self._send, connection, message)
+
+    async def _send(self, connection: Connection, message: Message) -> None:
+        with suppress(LinkBroken):  # the connection's own task finds out as well
             await connection.send(message)
-        except LinkBroken:
-            return False
-        return True
 
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
@@ -176,6 +176,8 @@ class Upstream:
         beside them less often, where they may wait for more than six heartbeats.
         """
         pause_us = 2 * self._plan.timing.heartbeat_us
+        # Who stands still answers all attempts when it goes on: to make many of them would bring nothing.
+        hello_us = max(HELLO_US, self._plan.timing.connect_us)
         #: Pauses from one attempt to the next beside it.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
         found: list[Connection] = []
@@ -184,7 +186,7 @@ class Upstream:
         async def attempt() -> None:
             nonlocal told
             try:
-                connection, _ = await dial(self._env, self._plan, self._me, peer, address)
+                connection, _ = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
             except (*GONE, RemoteProtocolError) as error:
                 if told != str(error):  # once, not ten times a second
                     told = str(error)
@@ -216,7 +218,8 @@ class Upstream:
             asked_at = clock.monotonic_us()
             acks = self._acks_for(peer)
             told = told if told < len(acks) else 0
-            heartbeat = Heartbeat(number, self._me.incarnation, acks[told : told + ACKS_MAX])
+            period_us = timing.heartbeat_us * max(1, -(-len(acks) // ACKS_MAX))
+            heartbeat = Heartbeat(number, self._me.incarnation, period_us, acks[told : told + ACKS_MAX])
             await connection.send_within(
                 heartbeat, timing.heartbeat_us * MISSES / 1e6, "it does not read our heartbeats"
             )
@@ -316,7 +319,7 @@ class Upstream:
         else:
             trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
             for connection in self._feeds[key][1] if key in self._feeds else []:
-                self._nursery.start_soon(self._set_mode, connection, action)
+                self._nursery.start_soon(self._send, connection, SetModeMessage(action.mode))
 
     def _tell_history(self, owner: Owner, index: int, action: Action) -> None:
         history = self._env.history
@@ -331,12 +334,6 @@ class Upstream:
             case SetMode(generation, mode):
                 history(Promoted(now, owner.name, channel, generation, mode))
 
-    async def _set_mode(self, connection: Connection, action: SetMode) -> None:
-        try:
-            await connection.send(SetModeMessage(action.mode))
-        except LinkBroken:
-            return  # the feed's own task finds out as well
-
     async def _feed(
         self, owner: Owner, index: int, action: Open, scope: trio.CancelScope, connections: list[Connection]
     ) -> None:
@@ -350,7 +347,7 @@ class Upstream:
                 address = self._plan.producer_addresses(one.channel)[action.producer]
                 connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
                 try:
-                    with trio.move_on_after(HELLO_SECONDS) as waiting:
+                    with trio.move_on_after(self._plan.timing.connect_us / 1e6) as waiting:
                         await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
                     if waiting.cancelled_caught:
                         raise LinkBroken(f"{action.producer} did not answer the subscription")

@@ -30,7 +30,7 @@ from spe.wire.messages import (
 RECEIVE_BYTES = 1 << 20
 #: Bytes sent after which others get their turn.
 YIELD_BYTES = 64 << 10
-#: Longest time for a whole first frame: a peer that dribbles is no peer.
+#: Longest time for the whole first frame of a stranger: a peer that dribbles is no peer.
 HELLO_SECONDS = 2.0
 
 
@@ -174,8 +174,13 @@ def _broken(error: Exception) -> LinkBroken:
     return LinkBroken(f"while sending: {error or type(error).__name__}")
 
 
-async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> tuple[Connection, Welcome]:
+async def dial(
+    env: Env, plan: Plan, me: Identity, peer: str, address: str, *, hello_us: int | None = None
+) -> tuple[Connection, Welcome]:
     """Opens a connection to a process of the cluster and says hello.
+
+    Args:
+      hello_us: longest wait for the answer to the hello; None: as long as a connection may take.
 
     Raises:
       LinkBroken: not reachable.  PeerRefused: it does not want us; says why.
@@ -195,7 +200,7 @@ async def dial(env: Env, plan: Plan, me: Identity, peer: str, address: str) -> t
             fingerprint=plan.fingerprint,
             token=me.token,
         )
-        with trio.fail_after(HELLO_SECONDS):
+        with trio.fail_after((hello_us or plan.timing.connect_us) / 1e6):
             await connection.send(hello)
             welcome = check_welcome(await connection.receive_message(), peer)
         connection.allow(plan.limits.frame_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
@@ -12,9 +11,6 @@ from spe.runtime.spill import Shelf
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.wire.messages import Ack
-
-#: A consumer that has not acknowledged for this long counts as dead when room must be made.
-DEAD_US: Final = 2_000_000
 
 
 class Hosted:
@@ -35,8 +31,9 @@ class Hosted:
         #: It was said that its operators cannot say what they counted.
         self.counters_told = False
         self._room = Signal()
-        self._heard_at: dict[str, int] = {}
-        #: Nobody is dead before he could have spoken.
+        #: When each consumer acknowledged last, and after how long it was to do so again.
+        self._heard: dict[str, tuple[int, int]] = {}
+        #: Start time, used for consumers that were never heard.
         self._since = now
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
@@ -67,11 +64,11 @@ class Hosted:
     def advanced(self) -> None:
         self._room.wake()
 
-    def acknowledged(self, ack: Ack, incarnation: int, now: int) -> None:
+    def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> None:
         log = self.replica.log(Channel(StreamId(ack.stream), ack.partition))
         full = log.full
         log.acknowledge(ack.consumer, incarnation, ack.id)
-        self._heard_at[ack.consumer] = now
+        self._heard[ack.consumer] = now, period_us
         if full:
             self.work.wake()
 
@@ -81,9 +78,22 @@ class Hosted:
         for log in self.replica.logs:
             if log.full:
                 consumers = self.replica.plan.consumers_of(log.channel)
-                dead = {name for name in consumers if now - self._heard_at.get(name, self._since) >= DEAD_US}
+                dead = {name for name in consumers if self._is_dead(name, now)}
                 for name in log.evictable(dead):
                     if log.full:
                         log.evict(name)
                         given_up.append(name)
         return given_up
+
+    def _is_dead(self, consumer: str, now: int) -> bool:
+        """Has it not acknowledged for as long as makes a process count as gone, by its own pace? (F3)"""
+        timing = self.replica.plan.timing
+        at, period_us = self._heard.get(consumer, (self._since, timing.heartbeat_us))
+        return now - at > timing.gone_us(period_us)
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were frozen for the last ``gap_us``: that was no silence of anybody's (T1)."""
+        self.replica.shift(gap_us, now)
+        self._since = min(self._since + gap_us, now)
+        for consumer, (at, period_us) in self._heard.items():
+            self._heard[consumer] = min(at + gap_us, now), period_us

@@ -319,7 +319,7 @@ class NodeProcess:
                     hosted.advanced()
                     self._tell_of_large_steps(hosted)
                     if ask is not None:
-                        await self._ask_partner(hosted, ask)
+                        self._ask_partner(hosted, ask)
             if more:
                 await self._env.compute.turn()
             else:
@@ -424,7 +424,9 @@ class NodeProcess:
         try:
             connection, _ = await dial(self._env, self._plan, self._me, partner, address)
             try:
-                data = await fetch_snapshot(connection, SnapshotRequest(id.unit, id.partition))
+                timing = self._plan.timing
+                asked = SnapshotRequest(id.unit, id.partition, timing.heartbeat_us)
+                data = await fetch_snapshot(connection, asked, timing.gone_us() / 1e6)
             finally:
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
@@ -467,10 +469,10 @@ class NodeProcess:
 
     # --- partners ---
 
-    async def _ask_partner(self, hosted: Hosted, ask: Ask) -> None:
+    def _ask_partner(self, hosted: Hosted, ask: Ask) -> None:
         id = hosted.replica.id
         self._env.trace.event("ask_partner", replica=hosted.name, partner=ask.partner, number=ask.number)
-        await self._upstream.tell(ask.partner, PartnerRequest(id.unit, id.partition, self._node, ask.number))
+        self._upstream.tell(ask.partner, PartnerRequest(id.unit, id.partition, self._node, ask.number))
 
     def partner_request(self, message: PartnerRequest) -> Message:
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
@@ -538,7 +540,7 @@ class NodeProcess:
             partition = self._channels.get(Channel(StreamId(ack.stream), ack.partition))
             if partition is not None:
                 hosted = self._hosted[partition]
-                hosted.acknowledged(ack, message.incarnation, now)
+                hosted.acknowledged(ack, message.incarnation, message.period_us, now)
         outputs = []
         for hosted in self._hosted.values():
             stands_in = hosted.replica.core.stands_in(now)

@@ -53,7 +53,7 @@ class Ticks:
             if late > self._unnoticed_us:
                 # We were not running: drain what lies in the sockets before judging any deadline (T1).
                 for hosted in self._hosted.values():
-                    hosted.replica.shift(late + period, now)
+                    hosted.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
             rest = RESTING_TICKS * period
             for hosted in self._hosted.values():

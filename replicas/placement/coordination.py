@@ -20,7 +20,7 @@ from spe.stream.names import NodeId, NodeState, StreamId
 from spe.wire.fields import Verb
 from spe.wire.messages import OutputStatus
 
-#: An order that was not answered, or had no effect yet, is given again after this.
+#: An order that was not answered, or had no effect yet, is given again after this, or after two heartbeats if longer.
 REPEAT_US: Final = 1_000_000
 #: How much longer a disk that may hold a state is waited for before all is made again.
 _FOR_A_STATE: Final = 4
@@ -75,6 +75,7 @@ class Coordination:
         self._plan = plan
         self._patience_us = patience_us
         self._recovery_us = recovery_us
+        self._repeat_us = max(REPEAT_US, 2 * plan.timing.heartbeat_us)
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
         self._partitions = {id: _Partition(now) for id in plan.standbys}
@@ -166,7 +167,7 @@ class Coordination:
             for decision in self._of(id, one, now):
                 # What lies before several partitions begins anew once for all of them.
                 asked_at = self._replays_at if decision.verb == "replay" else one.asked_at
-                if now - asked_at.get(decision, now - REPEAT_US) >= REPEAT_US:
+                if now - asked_at.get(decision, now - self._repeat_us) >= self._repeat_us:
                     asked_at[decision] = now
                     found.append(decision)
         return found

@@ -59,7 +59,10 @@ class Coordinator(Bystander):
         now = env.clock.monotonic_us()
         timing = plan.timing
         self.coordination = Coordination(
-            plan, now, patience_us=timing.heartbeat_us, recovery_us=4 * max(timing.request_us, timing.connect_us)
+            plan,
+            now,
+            patience_us=timing.heartbeat_us,
+            recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
         settings = plan.coordinator
         self.activation = Activation(
@@ -116,7 +119,7 @@ class Coordinator(Bystander):
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
-                await self._order(decision)
+                self._order(decision)
 
     async def _remember_later(self) -> None:
         """Whatever the clock says: who is started here again begins later than the one that is followed now."""
@@ -174,14 +177,14 @@ class Coordinator(Bystander):
         except OSError as error:  # the next coordinator would choose once more
             self._env.trace.event("wanted_not_kept", why=str(error))
 
-    async def _order(self, decision: Decision) -> None:
+    def _order(self, decision: Decision) -> None:
         self._number += 1
         self._open[self._number] = decision
         while len(self._open) > UNANSWERED:
             del self._open[next(iter(self._open))]
         replica = decision.replica
         self._env.trace.event("ordered", verb=decision.verb, replica=str(replica), number=self._number)
-        await self._upstream.tell(
+        self._upstream.tell(
             replica.node, Order(self._epoch, self._number, decision.verb, replica.unit, replica.partition)
         )
 

@@ -52,8 +52,6 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
 PULL_BYTES = 512 << 10
-#: Longest wait for the next part of a snapshot; the first one takes as long as encoding all of it.
-SNAPSHOT_SECONDS = 10.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.network).
 ANSWER_SECONDS = 10.0
@@ -203,7 +201,7 @@ class Server:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
 
     async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
-        data = await self._service.snapshot(message)
+        data = await self._made(connection, message)
         if isinstance(data, SnapshotRefused):
             await _answer(connection, data)
             return
@@ -211,6 +209,31 @@ class Server:
         for index in range(last + 1):
             part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
             await _answer(connection, SnapshotPart(index, index == last, part))
+
+    async def _made(self, connection: Connection, message: SnapshotRequest) -> bytes | SnapshotRefused:
+        """The snapshot.  While it is made, empty parts say that we are at work on it."""
+        period_s = max(message.period_us, self._plan.timing.tick_us) / 1e6
+        done = trio.Event()
+        unread: list[LinkBroken] = []
+
+        async def say_so() -> None:
+            while True:
+                with trio.move_on_after(period_s):
+                    await done.wait()
+                    return
+                try:
+                    await _answer(connection, SnapshotPart(0, False, b""))
+                except LinkBroken as error:
+                    unread.append(error)
+                    nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(say_so)
+            data = await self._service.snapshot(message)
+            done.set()
+        if unread:
+            raise unread[0]
+        return data
 
     async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
         opened = self._service.subscribe(peer, message)
@@ -271,15 +294,22 @@ async def request(connection: Connection, message: Message) -> Message:
     return await connection.receive_message()
 
 
-async def fetch_snapshot(connection: Connection, message: SnapshotRequest) -> bytes | str:
-    """A partner's snapshot as it was encoded, or why there is none.  Raises LinkBroken when it stops coming."""
+async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patience_s: float) -> bytes | str:
+    """A partner's snapshot as it was encoded, or why there is none.
+
+    Args:
+      patience_s: longest silence.  The whole may take longer: parts come while it is made, too.
+
+    Raises:
+      LinkBroken: nothing more of it came.
+    """
     await connection.send(message)
     data = bytearray()
     while True:
-        with trio.move_on_after(SNAPSHOT_SECONDS) as waiting:
+        with trio.move_on_after(patience_s) as waiting:
             part = await connection.receive_message()
         if waiting.cancelled_caught:
-            raise LinkBroken(f"nothing more of the snapshot within {SNAPSHOT_SECONDS:g} s")
+            raise LinkBroken(f"nothing more of the snapshot within {patience_s:g} s")
         if isinstance(part, SnapshotRefused):
             return part.reason
         if not isinstance(part, SnapshotPart):

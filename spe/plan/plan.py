@@ -278,6 +278,10 @@ class Limits:
     slice_rows: int = 20_000
 
 
+#: Heartbeats missed in a row before a process counts as gone (F3).
+MISSES: Final = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Periods of the protocol, microseconds of wall time.
@@ -293,6 +297,14 @@ class Timing:
     heartbeat_us: int = 100_000
     request_us: int = 500_000
     connect_us: int = 600_000
+
+    def gone_us(self, period_us: int | None = None) -> int:
+        """After so long without news a process counts as gone: more than three misses, and a connection (F3).
+
+        Args:
+          period_us: how often it sends news, where it is not ``heartbeat_us``: its timing may differ from ours.
+        """
+        return (MISSES + 1) * (self.heartbeat_us if period_us is None else period_us) + self.connect_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,11 +242,16 @@ class SetMode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """A consumer asks for states and acknowledges (docs/rules.md F3, A1)."""
+    """A consumer asks for states and acknowledges (docs/rules.md F3, A1).
+
+    Attributes:
+      period_us: after so long each acknowledgement comes again, microseconds: who is silent for longer may be dead.
+    """
 
     TAG: ClassVar[int] = 10
     number: Id
     incarnation: Id
+    period_us: Id
     acks: Annotated[Sequence[Ack], records_of(Ack, is_name, is_count, is_name, is_id)]
 
 
@@ -303,16 +308,24 @@ class PartnerAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(Message):
-    """A restarting replica asks a partner for state and stable log (docs/rules.md A3)."""
+    """A restarting replica asks a partner for state and stable log (docs/rules.md A3).
+
+    Attributes:
+      period_us: how often it wants to hear that the partner is at work on it, microseconds.
+    """
 
     TAG: ClassVar[int] = 14
     unit: Name
     partition: Count
+    period_us: Id
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart(Message):
-    """A piece of an encoded snapshot; ``index`` counts from 0, ``last`` marks the end."""
+    """A piece of an encoded snapshot; ``index`` counts from 0, ``last`` marks the end.
+
+    Empty ones before the first say that the sender is at work on it.
+    """
 
     TAG: ClassVar[int] = 15
     index: Count

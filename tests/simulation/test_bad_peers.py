@@ -138,7 +138,7 @@ async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: 
         (subscribe(stream="nobody"), NotReady),
         (subscribe(partition=7), NotReady),
         (subscribe(substream_count=2), NotReady),
-        (SnapshotRequest("nobody", 0), SnapshotRefused),
+        (SnapshotRequest("nobody", 0, 100_000), SnapshotRefused),
     ],
 )
 async def test_what_a_node_does_not_have_is_answered_with_the_reason(
@@ -171,7 +171,7 @@ async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(
         await trio.sleep(1)
         peer = await visit(cluster)
         acks: Any = [("s1", 0, "client:other", 10**6), ("s1", 0, "client:another", 0)]
-        await peer.say(hello(cluster), Heartbeat(1, 1, acks))
+        await peer.say(hello(cluster), Heartbeat(1, 1, 100_000, acks))
         await trio.sleep(1)
         (log,) = cluster.replicas()["u1/0@n1a"].logs
         assert log.statistics()["unknown_acks"] == 2

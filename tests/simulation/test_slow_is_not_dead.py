@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import trio
 from consistency.dpc.undo import UndoInstance
 from replicas.client import client
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.host import HOST, SimCompute
 from spe.config import load_plan_data
 from spe.plan.plan import Client, Limits, Plan, Timing
 from spe.stream.batch import Undo
@@ -22,6 +24,27 @@ from tests.support.situations import play, until
 
 #: A few seconds fill these.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000, spill_bytes=0)
+
+
+def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: the time-out is on progress.  The maker says that it is at work, so nobody asks it again and again."""
+
+    async def slowly(compute: SimCompute, function: Callable[[], Any]) -> Any:
+        await trio.sleep(15 if HOST.get() == "n1a" else 0)
+        return function()
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep_until(1)
+        cluster.kill("n1b")
+        await trio.sleep_until(2)
+        monkeypatch.setattr(SimCompute, "run", slowly)
+        cluster.restart("n1b")
+        await trio.sleep(1)
+        await until(lambda: cluster.replicas()["u1/0@n1b"].installed, within_s=35)
+
+    met = play(longer(make_plan(rate=20.0), 40), script)
+    assert sum("installed" in line and "origin=n1a" in line for line in met.log) == 1
+    assert not any("no_snapshot" in line for line in met.log)
 
 
 # --- consumers ---

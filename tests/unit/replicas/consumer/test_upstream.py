@@ -317,7 +317,47 @@ async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
     ours, theirs = trio.testing.memory_stream_pair()
     await Connection(theirs).send(SnapshotPart(0, False, b"half"))
     with pytest.raises(LinkBroken, match="nothing more of the snapshot"):
-        await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0))
+        await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0)
+
+
+async def test_a_partner_that_is_at_work_on_its_snapshot_is_waited_for(jump_clock: JumpClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def slow_maker() -> None:
+        maker = Connection(theirs)
+        for _ in range(60):
+            await trio.sleep(0.9)
+            await maker.send(SnapshotPart(0, False, b""))
+        await maker.send(SnapshotPart(0, True, b"all"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slow_maker)
+        assert await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0) == b"all"
+
+
+@pytest.mark.parametrize("connect_us", [300_000, 5_000_000])
+async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock: JumpClock, connect_us: int) -> None:
+    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
+    cluster = SimCluster(plan)
+    me, address = Identity("node", "n", 1, ""), plan.nodes[NodeId("n1a")].address
+
+    async def answering(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        await connection.receive_message()
+        await trio.sleep(connect_us / 1e6 * factor)
+        with suppress(LinkBroken):
+            await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, answering)
+        factor = 0.9
+        connection, _ = await dial(cluster.env("n"), plan, me, "n1a", address)
+        await connection.aclose()
+        factor = 1.1
+        with pytest.raises(LinkBroken, match="did not answer the hello"):
+            await dial(cluster.env("n"), plan, me, "n1a", address)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_peer_that_goes_in_the_middle_of_a_frame_has_broken_no_rule() -> None:
@@ -354,6 +394,7 @@ async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> 
             heartbeat = await connection.receive_message()
             assert isinstance(heartbeat, Heartbeat)
             told.append([ack.id for ack in heartbeat.acks])
+            assert heartbeat.period_us == 3 * cluster.plan.timing.heartbeat_us
             await connection.send(HeartbeatAnswer(heartbeat.number, 1, ()))
 
     upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())

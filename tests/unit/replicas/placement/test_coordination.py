@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replicas.placement.coordination import REPEAT_US, Coordination
-from spe.plan.plan import Plan, Standbys
+from spe.plan.plan import Plan, Standbys, Timing
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
@@ -29,8 +29,9 @@ def output(state: NodeState, frontier: int) -> OutputStatus:
 class World:
     """A coordinator, and what each node would answer; None: it is dead."""
 
-    def __init__(self) -> None:
-        self.coordination = Coordination(plan(), 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    def __init__(self, heartbeat_us: int = 100_000) -> None:
+        timed = replace(plan(), timing=Timing(heartbeat_us=heartbeat_us))
+        self.coordination = Coordination(timed, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
         self.frontier = {A: 0, B: 0, C: 0}
 
@@ -87,6 +88,16 @@ def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
     world.nodes[B] = RECOVERING
     assert world.at(200 + REPEAT_US + RECOVERY - 1) == "", "it is on its way"
     assert world.at(200 + REPEAT_US + RECOVERY) == "install@n1c", "it cannot, it seems; the next one may"
+
+
+def test_an_order_is_not_repeated_before_heartbeats_can_show_its_effect() -> None:
+    world = World(heartbeat_us=5_000_000)
+    world.at(10)
+    world.nodes[A] = None
+    world.at(20)
+    assert world.at(200) == "install@n1b"
+    assert world.at(200 + 10_000_000 - 1) == ""
+    assert world.at(200 + 10_000_000) == "install@n1b"
 
 
 def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() -> None:
