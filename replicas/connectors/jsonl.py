@@ -11,7 +11,14 @@ import numpy as np
 
 from replicas.connectors.csv import open_text
 from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
-from replicas.connectors.text_columns import CellFormat, chunk_of, encode_texts, epoch_number, note_nulls
+from replicas.connectors.text_columns import (
+    CellFormat,
+    chunk_of,
+    encode_texts,
+    epoch_number,
+    expected_timestamp,
+    note_nulls,
+)
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
@@ -30,8 +37,8 @@ _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
 class JsonLines:
     """Lines to chunks.
 
-    Options (``reader``): ``columns`` (attribute -> key; default: its own name), ``timestamps`` (iso, s, ms, us, ns).
-    A missing key is null; other keys are ignored.
+    Options (``reader``): ``columns`` (attribute -> key; default: its own name), ``timestamps`` (iso, s, ms, us, ns: the
+    unit of numbers; without it a number is no timestamp).  A missing key is null; other keys are ignored.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -104,10 +111,14 @@ class JsonLines:
         try:
             if isinstance(item, str):
                 return parse_timestamp(item)
-            return epoch_number(item, "us" if self._unit == "iso" else self._unit)
+            if self._unit != "iso":
+                return epoch_number(item, self._unit)
+            more = "; for numbers since the epoch say timestamps: s, ms, us or ns"
         except (ValueError, OverflowError):
-            bad.setdefault(i, f"{attribute.name}: expected a timestamp, got {str(item)[:40]!r}")
-            return 0
+            more = ""
+        expected = expected_timestamp(self._unit)
+        bad.setdefault(i, f"{attribute.name}: expected {expected}, got {str(item)[:40]!r}{more}")
+        return 0
 
 
 class JsonReplay(Replay):

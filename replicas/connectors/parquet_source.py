@@ -8,24 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
-from replicas.connectors.text_columns import chunk_of, note_nulls
+from replicas.connectors.text_columns import chunk_of, epoch_number, expected_timestamp, note_nulls
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
+from spe.stream.times import parse_timestamp
 
 if TYPE_CHECKING:
     import pyarrow
 
-#: Microseconds per Arrow time unit, as a fraction.
+#: Microseconds per unit of time, as a fraction.
 _UNITS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+_INT64_MAX: Final = 2**63 - 1
 
 
 class ParquetReplay(Replay):
     """A Parquet file.
 
     Options (``reader``): ``path``; ``columns`` (attribute -> column name; default: its own name); ``sort`` (a column
-    to order the rows by first, e.g. an arrival sequence; the rows are then held in memory).
+    to order the rows by first, e.g. an arrival sequence; the rows are then held in memory); ``timestamps`` (iso: texts;
+    s, ms, us, ns: numbers since the epoch), for timestamps in columns of another type.
 
     Raises:
       SpeError: Arrow is not installed.
@@ -38,6 +41,7 @@ class ParquetReplay(Replay):
         mapping: Mapping[str, Any] = reader.get("columns") or {}
         self._names = [str(mapping.get(a.name, a.name)) for a in schema]
         self._sort: str | None = reader.get("sort")
+        self._unit: str | None = reader.get("timestamps")
 
     def chunks(self, skip: int) -> Iterator[Chunk]:
         first = 0
@@ -73,8 +77,11 @@ class ParquetReplay(Replay):
             raise SpeError(f"{self._path}: no column {', '.join(missing)}; the file has: {', '.join(found.names)}")
         for attribute, name in zip(self._schema, self._names):
             type_ = found.field(name).type
-            if not _fits(attribute.type, type_):
-                raise SpeError(f"{self._path}: column {name} is {type_}; {attribute.type.value} was expected")
+            if not _fits(attribute.type, type_, self._unit):
+                hint = ""
+                if attribute.type is AttributeType.TIMESTAMP:
+                    hint = "; for numbers since the epoch say timestamps: s, ms, us or ns, for texts timestamps: iso"
+                raise SpeError(f"{self._path}: column {name} is {type_}; {attribute.type.value} was expected{hint}")
 
     def _chunk(self, first: int, batch: pyarrow.RecordBatch) -> Chunk:
         bad: dict[int, str] = {}
@@ -89,7 +96,43 @@ class ParquetReplay(Replay):
             note_nulls(attribute, valid, bad)
         if attribute.type is AttributeType.STRING:
             return self._strings(array, valid)
+        if attribute.type is AttributeType.TIMESTAMP:
+            return Column(self._timestamps(attribute, array, bad), valid)
         return Column(canonical(_values(attribute.type, array)), valid)
+
+    def _timestamps(self, attribute: Attribute, array: pyarrow.Array, bad: dict[int, str]) -> AnyArray:
+        """Microseconds since the epoch; 0 under nulls and where a value is bad."""
+        import pyarrow
+
+        types = pyarrow.types
+        if types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if types.is_timestamp(array.type):
+            unit, array = array.type.unit, array.cast(pyarrow.int64())
+        elif types.is_integer(array.type):
+            unit, array = self._unit, array.cast(pyarrow.int64())
+        else:
+            return self._timestamp_by_timestamp(attribute, array.to_pylist(), bad)
+        values = array.fill_null(0).to_numpy(zero_copy_only=False)
+        multiply, divide = _UNITS[unit]
+        if multiply > 1:
+            most = _INT64_MAX // multiply
+            for i in np.flatnonzero((values > most) | (values < -most)).tolist():
+                bad.setdefault(i, f"{attribute.name}: {values[i]} {unit} since the epoch is beyond 64 bits")
+            values = np.clip(values, -most, most) * multiply
+        return np.asarray(values // divide)
+
+    def _timestamp_by_timestamp(self, attribute: Attribute, items: list[Any], bad: dict[int, str]) -> AnyArray:
+        """Of texts, and of floats since the epoch."""
+        unit = self._unit or "iso"
+        values = np.zeros(len(items), np.int64)
+        for i, item in enumerate(items):
+            try:
+                if item is not None:
+                    values[i] = parse_timestamp(item) if isinstance(item, str) else epoch_number(item, unit)
+            except (ValueError, OverflowError):
+                bad.setdefault(i, f"{attribute.name}: expected {expected_timestamp(unit)}, got {str(item)[:40]!r}")
+        return values
 
     def _strings(self, array: pyarrow.Array, valid: BoolArray | None) -> Column:
         """Arrow finds the distinct texts; only those become Python strings."""
@@ -106,7 +149,7 @@ class ParquetReplay(Replay):
         return Column(values if valid is None else np.where(valid, values, np.int32(empty)), valid, dictionary)
 
 
-def _fits(wanted: AttributeType, type_: pyarrow.DataType) -> bool:
+def _fits(wanted: AttributeType, type_: pyarrow.DataType, unit: str | None) -> bool:
     from pyarrow import types
 
     if types.is_dictionary(type_):
@@ -120,21 +163,15 @@ def _fits(wanted: AttributeType, type_: pyarrow.DataType) -> bool:
             return bool(types.is_boolean(type_))
         case AttributeType.STRING:
             return bool(types.is_string(type_) or types.is_large_string(type_))
+    if unit == "iso" and (types.is_string(type_) or types.is_large_string(type_)):
+        return True
+    if unit in _UNITS and (types.is_floating(type_) or (types.is_integer(type_) and str(type_) != "uint64")):
+        return True
     return bool(types.is_timestamp(type_))
 
 
 def _values(type_: AttributeType, array: pyarrow.Array) -> AnyArray:
     """Numbers of our dtype; 0 under nulls."""
-    import pyarrow
-
-    if type_ is AttributeType.TIMESTAMP:
-        multiply, divide = _UNITS[array.type.unit]
-        array = array.cast(pyarrow.int64())
-    else:
-        multiply, divide = 1, 1
     if array.null_count:
         array = array.fill_null(False if type_ is AttributeType.BOOL else 0)
-    values = array.to_numpy(zero_copy_only=False).astype(type_.dtype, copy=False)
-    if multiply != divide:
-        values = values * multiply // divide
-    return np.asarray(values)
+    return np.asarray(array.to_numpy(zero_copy_only=False).astype(type_.dtype, copy=False))

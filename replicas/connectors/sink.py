@@ -24,7 +24,7 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
-from spe.stream.times import format_timestamp
+from spe.stream.times import iso_timestamp
 
 STABLE: Final = "stable"
 CORRECTIONS: Final = "corrections"
@@ -269,7 +269,7 @@ def json_lines(batch: Batch, schema: Schema, corrections: bool) -> list[str]:
 
 
 def _iso(values: Sequence[int | None]) -> list[str | None]:
-    return [None if v is None else format_timestamp(v) + "Z" for v in values]
+    return [None if v is None else iso_timestamp(v) + "Z" for v in values]
 
 
 def _finite(value: float | None) -> float | str | None:

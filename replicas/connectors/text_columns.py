@@ -17,7 +17,8 @@ from spe.stream.times import parse_timestamp
 
 #: Characters of a malformed row that are kept.
 _TEXT_MAX: Final = 200
-_UNITS: Final = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0, "ns": 0.001}
+#: Microseconds per unit of numbers since the epoch.
+UNITS_US: Final = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0, "ns": 0.001}
 _BOOLS: Final = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
 
 
@@ -38,9 +39,14 @@ class CellFormat:
         """From a reader's options ``null`` (a text or a list of them) and ``timestamps``."""
         null = reader.get("null", "")
         unit = str(reader.get("timestamps", "iso"))
-        if unit != "iso" and unit not in _UNITS:
+        if unit != "iso" and unit not in UNITS_US:
             raise SpeError(f"reader.timestamps: expected iso, s, ms, us or ns, got {unit!r}")
         return cls(frozenset([null] if isinstance(null, str) else map(str, null)), unit)
+
+
+def expected_timestamp(unit: str) -> str:
+    """What a timestamp should look like, for messages."""
+    return "an ISO 8601 timestamp" if unit == "iso" else f"a number of {unit} since the epoch"
 
 
 def _number(text: str) -> str:
@@ -52,7 +58,7 @@ def _number(text: str) -> str:
 
 def epoch_number(value: float | str, unit: str) -> int:
     """Microseconds of a number since the epoch; exact for integers."""
-    scale = _UNITS[unit]
+    scale = UNITS_US[unit]
     try:
         whole = int(value) if isinstance(value, int | str) else None
     except ValueError:
@@ -160,8 +166,7 @@ class ColumnsOfCells:
 
     def _expected(self, type_: AttributeType) -> str:
         if type_ is AttributeType.TIMESTAMP:
-            form = self._form.timestamps
-            return "an ISO 8601 timestamp" if form == "iso" else f"a number of {form} since the epoch"
+            return expected_timestamp(self._form.timestamps)
         return type_.value
 
 

@@ -6,12 +6,20 @@ import json
 from pathlib import PurePosixPath
 from typing import Final
 
+import numpy as np
+
 from replicas.connectors import Chunk, Malformed
+from replicas.connectors.text_columns import UNITS_US
 from replicas.source.stamping import admitted
 from spe.errors import SpeError
 from spe.plan.plan import Source
 from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.times import format_timestamp, parse_timestamp
 
+#: Event times outside of these are said to be implausible: a wrong unit is off by a factor of a thousand or more.
+_EARLIEST_US: Final = parse_timestamp("1980-01-01")
+_LATEST_US: Final = parse_timestamp("2100-01-01")
 #: Malformed rows kept aside per start; all are counted.
 _MALFORMED_KEPT: Final = 10_000
 
@@ -31,6 +39,7 @@ class Admission:
         self.malformed_count = 0
         self.refused_count = 0
         self.stopped: SpeError | None = None
+        self._times_looked_at = source.reader.get("kind") == "generator"
 
     def check(self, chunk: Chunk, now_us: int, ahead_us: int | None) -> Chunk:
         """The rows that may be taken; where a malformed one is to stop us, those before it."""
@@ -41,6 +50,9 @@ class Admission:
             self._set_aside(chunk.malformed)
         if chunk.events is None or not len(chunk):
             return chunk
+        if not self._times_looked_at:
+            self._times_looked_at = True
+            self._look_at_times(int(np.median(chunk.events)))
         mask = admitted(chunk.events, now_us, ahead_us)
         if mask is None:
             return chunk
@@ -49,6 +61,12 @@ class Admission:
         furthest = int(chunk.events.max())
         self._env.trace.event("rows_refused", stream=self._source.stream, count=count, event_us=furthest)
         return chunk.select(mask)
+
+    def _look_at_times(self, event_us: int) -> None:
+        """Said once: event times that nobody can mean, which a wrong unit of numbers gives."""
+        if why := implausible(event_us, str(self._source.reader.get("timestamps", "iso"))):
+            self._env.trace.event("times_implausible", stream=self._source.stream, event_us=event_us)
+            say(f"source {self._source.stream}: {why}")
 
     def _set_aside(self, rows: list[Malformed]) -> None:
         stream = self._source.stream
@@ -68,6 +86,26 @@ class Admission:
                 file.close()
         except OSError as error:  # they are counted and told of all the same
             self._env.trace.event("malformed_not_kept", stream=stream, error=str(error))
+
+
+def implausible(event_us: int, unit: str) -> str:
+    """Why an event time cannot be meant; "" if it can.
+
+    Args:
+      event_us: as it was read.
+      unit: of the numbers that it was read from: iso, s, ms, us or ns.
+    """
+    if _EARLIEST_US <= event_us < _LATEST_US:
+        return ""
+    why = f"event times around {format_timestamp(event_us)} are implausible"
+    if unit not in UNITS_US:
+        return why
+    number = event_us / UNITS_US[unit]
+    better = [u for u, scale in UNITS_US.items() if _EARLIEST_US <= number * scale < _LATEST_US]
+    why = f"{why}; they were read as {unit} since the epoch"
+    if not better:
+        return why
+    return f"{why}; with timestamps: {better[0]} they would be {format_timestamp(round(number * UNITS_US[better[0]]))}"
 
 
 def malformed_error(source: Source, row: Malformed) -> SpeError:

@@ -143,7 +143,7 @@ _CELLS: Final = ["columns", "delimiter", "quote", "header", "null", "timestamps"
 _OPTIONS: Final[Mapping[str, list[str]]] = {
     "csv": _CELLS,
     "jsonl": ["columns", "timestamps"],
-    "parquet": ["columns", "sort"],
+    "parquet": ["columns", "timestamps", "sort"],
     "generator": [],
     "tcp": ["format", *_CELLS],
     "stdin": ["format", *_CELLS],

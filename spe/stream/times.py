@@ -24,6 +24,10 @@ _UNITS: Final = {
     "d": 86_400 * SECOND,
 }
 _PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|min|s|m|h|d)")
+#: A year as ISO 8601 writes it beyond four digits; year 0 has four, and is no year of Python's.
+_EXPANDED_YEAR: Final = re.compile(r"([+-][0-9]{6}|0000)(?=-)")
+#: The calendar repeats itself every 400 years.
+_CYCLE_US: Final = 146_097 * 86_400 * SECOND
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,9 +63,14 @@ def format_duration(us: int) -> str:
 def parse_timestamp(text: str) -> int:
     """Microseconds since the epoch of an ISO 8601 text; UTC where no zone is given.
 
+    Years outside 1 to 9999 are written with a sign and six digits, as ISO 8601 has it: ``+012026-01-01T00:00:00``.
+
     Raises:
       ValueError: the text is no ISO 8601 timestamp.
     """
+    if (expanded := _EXPANDED_YEAR.match(text)) is not None:
+        cycles, year = divmod(int(expanded[1]) - 2000, 400)
+        return parse_timestamp(f"{2000 + year}{text[expanded.end() :]}") + cycles * _CYCLE_US
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -69,15 +78,24 @@ def parse_timestamp(text: str) -> int:
 
 
 def format_timestamp(us: int) -> str:
-    """ISO 8601 text in UTC, microseconds only where there are any; ±∞ for the ends of time."""
+    """:func:`iso_timestamp` for people: ±∞ for the ends of time."""
     if us >= END_OF_TIME:
         return "+inf"
     if us <= BEFORE_TIME:
         return "-inf"
+    return iso_timestamp(us)
+
+
+def iso_timestamp(us: int) -> str:
+    """ISO 8601 text in UTC of any int64, microseconds only where there are any; :func:`parse_timestamp` reads it."""
     try:
         return (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
     except OverflowError:
-        return f"{us}us"
+        cycles, rest = divmod(us, _CYCLE_US)  # rest: 1970 to 2369
+        moment = _EPOCH + timedelta(microseconds=rest)
+        year = moment.year + 400 * cycles
+        shown = "0000" if year == 0 else f"{year:+07d}"
+        return shown + moment.replace(tzinfo=None).isoformat()[4:]
 
 
 def saturating_add(time_us: int, delta_us: int) -> int:

@@ -212,7 +212,8 @@ def test_json_lines_take_typed_values_and_missing_keys_are_null(tmp_path: Path) 
         '{"ts": "1970-01-01T00:00:01", "key": "a", "price": 1, "qty": 2, "sold": true, "other": []}',
         '{"ts": 3, "name": "ignored"}',
     ]
-    chunks = list(replay({"kind": "jsonl", "path": written(tmp_path, "\n".join(lines))}).chunks(0))
+    path = written(tmp_path, "\n".join(lines))
+    chunks = list(replay({"kind": "jsonl", "path": path, "timestamps": "us"}).chunks(0))
     assert tuples(chunks) == [(SECOND, "a", 1.0, 2, True), (3, None, None, None, None)]
 
 
@@ -231,7 +232,7 @@ def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path
         "",
         '{"ts": 12, "sold": false}',
     ]
-    chunks = list(replay({"kind": "jsonl", "path": written(tmp_path, "\n".join(lines))}).chunks(0))
+    chunks = list(replay({"kind": "jsonl", "timestamps": "us", "path": written(tmp_path, "\n".join(lines))}).chunks(0))
     assert [row[0] for row in tuples(chunks)] == [1, 12]
     found = malformed(chunks)
     assert [line for line, _ in found] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -245,8 +246,26 @@ def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path
         "key: expected string, got '7'",
         "key: not UTF-8",
         "ts: null, but the attribute is not nullable",
-        "ts: expected a timestamp, got 'yesterday'",
+        "ts: expected a number of us since the epoch, got 'yesterday'",
     ]
+
+
+@pytest.mark.parametrize(("unit", "number"), [("s", 1.5), ("ms", 1500), ("us", 1_500_000), ("ns", 1_500_000_000)])
+def test_json_numbers_are_times_in_the_unit_that_is_given(tmp_path: Path, unit: str, number: float) -> None:
+    path = written(tmp_path, f'{{"ts": {number}}}')
+    chunks = list(replay({"kind": "jsonl", "path": path, "timestamps": unit}, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == [(1_500_000,)]
+
+
+def test_json_numbers_without_a_unit_are_no_times(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"ts": 1767268800}\n{"ts": "1970-01-01T00:00:01"}')
+    chunks = list(replay({"kind": "jsonl", "path": path}, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == [(1_000_000,)]
+    ((_, reason),) = malformed(chunks)
+    assert reason == (
+        "ts: expected an ISO 8601 timestamp, got '1767268800'; "
+        "for numbers since the epoch say timestamps: s, ms, us or ns"
+    )
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------------
@@ -295,6 +314,31 @@ def test_parquet_rows_with_a_forbidden_null_are_malformed(tmp_path: Path) -> Non
     chunks = list(replay({"kind": "parquet", "path": path}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1,), (3,)]
     assert malformed(chunks) == [(2, "ts: null, but the attribute is not nullable")]
+
+
+def test_parquet_integers_are_times_in_the_unit_that_is_given(tmp_path: Path) -> None:
+    path = parquet(tmp_path, ts=pyarrow.array([1, 2**62, -3], pyarrow.int64()))
+    options = {"kind": "parquet", "path": path, "timestamps": "ms"}
+    chunks = list(replay(options, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == [(1_000,), (-3_000,)]
+    assert malformed(chunks) == [(2, f"ts: {2**62} ms since the epoch is beyond 64 bits")]
+    with pytest.raises(SpeError, match="column ts is int64; timestamp was expected; for numbers since the epoch say"):
+        list(replay({"kind": "parquet", "path": path}, Schema.of(ts="timestamp!")).chunks(0))
+
+
+def test_parquet_texts_are_times_if_iso_is_given(tmp_path: Path) -> None:
+    path = parquet(tmp_path, ts=["1970-01-01T00:00:01", "soon", None])
+    options = {"kind": "parquet", "path": path, "timestamps": "iso"}
+    chunks = list(replay(options, Schema.of(ts="timestamp")).chunks(0))
+    assert tuples(chunks) == [(1_000_000,)]
+    assert malformed(chunks) == [(2, "ts: expected an ISO 8601 timestamp, got 'soon'"), (3, "no event time")]
+
+
+def test_parquet_floats_are_times_in_the_unit_that_is_given(tmp_path: Path) -> None:
+    path = parquet(tmp_path, ts=pyarrow.array([1.5, float("nan")], pyarrow.float64()))
+    chunks = list(replay({"kind": "parquet", "path": path, "timestamps": "s"}, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == [(1_500_000,)]
+    assert malformed(chunks) == [(2, "ts: expected a number of s since the epoch, got 'nan'")]
 
 
 def test_parquet_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
@@ -449,7 +493,7 @@ def test_a_line_without_end_is_dropped_and_counted_and_the_next_one_is_read() ->
 
 async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() -> None:
     env = source_env()
-    listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0"}, NUMBERS))
+    listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0", "timestamps": "us"}, NUMBERS))
     assert isinstance(listener, TcpListener)
     got: list[Chunk] = []
     enough = trio.Event()
