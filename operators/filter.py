@@ -14,6 +14,8 @@ from spe.stream.schema import Schema
 class Filter(Operator):
     """Passes tuples for which ``where`` is true, neither false nor null."""
 
+    takes_portions = True
+
     def __init__(self, spec: FilterSpec, schema: Schema) -> None:
         self.schema = schema
         self._where = compile_predicate(spec.where, schema)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from operators import steps
 from operators.build import build_operator
 from operators.operator import Operator, OperatorState
+from operators.steps import Steps, finished
 from operators.sunion.sunion import Slice
 from operators.union import Union
 from spe.errors import OperatorFailed, blaming
 from spe.plan.plan import Unit
 from spe.query.query import inputs_of
-from spe.stream.batch import Rows, merge_rows
+from spe.stream.batch import Rows, concat_rows, merge_rows
 from spe.stream.names import StreamId
 from spe.stream.times import format_timestamp
 
@@ -22,6 +24,10 @@ Watch = Callable[[StreamId, Sequence[Rows | None], Rows | None, int], None]
 #: A slice's rows of a stream: those of an operator in one piece; those of an input in parts, as the SUnion holds them
 #: (several, or not in order of time), until somebody needs them in one.
 _Stream = Rows | list[Rows] | None
+
+
+class Pieces(list[Rows]):
+    """What an operator released, in portions that follow each other, also between rows of the same time."""
 
 
 class Fragment:
@@ -56,7 +62,11 @@ class Fragment:
         return next(len(ports) for one, ports, _ in self._steps if one == name)
 
     def step(self, piece: Slice, watch: Watch | None = None) -> list[Rows | None]:
-        """Rows of each of the unit's outputs for one slice.
+        """Rows of each of the unit's outputs for one slice; :meth:`work` at once."""
+        return [concat_rows(released) if released else None for released in finished(self.work(piece, watch))]
+
+    def work(self, piece: Slice, watch: Watch | None = None) -> Steps[list[list[Rows]]]:
+        """Runs one slice in portions; for each of the unit's outputs its rows, in pieces that follow each other.
 
         Args:
           watch: is told of each operator's share, after it.
@@ -65,23 +75,46 @@ class Fragment:
           OperatorFailed: an operator raised; its state is unusable from here on.
         """
         streams: dict[StreamId, _Stream] = dict(zip(self._inputs, piece.parts, strict=True))
-        end = piece.end
+        given: Sequence[tuple[Sequence[Rows | None], int]]
         for name, ports, operator in self._steps:
-            # A union takes parts, so that nothing is copied twice; but who watches (undo/redo) keeps ports, whole.
-            union = operator if watch is None and isinstance(operator, Union) else None
-            given = [] if union else [_whole(streams, p) for p in ports]
             try:
-                if union:
-                    released = union.merge([rows for p in ports for rows in _parts(streams[p])])
+                # A union takes parts, so that nothing is copied twice; but who watches (undo/redo) keeps ports, whole.
+                if watch is None and isinstance(operator, Union):
+                    streams[name] = operator.merge([rows for p in ports for rows in _parts(streams[p])])
+                    continue
+                pieces = streams[ports[0]]
+                if isinstance(pieces, Pieces) and len(ports) == 1 and operator.takes_portions:
+                    given = [([rows], int(rows.time[-1])) for rows in pieces[:-1]] + [([pieces[-1]], piece.end)]
                 else:
-                    released = operator.step(given, end)
+                    given = [([_whole(streams, p) for p in ports], piece.end)]
+                streams[name] = yield from self._portions(name, operator, given, watch)
             except Exception as error:
-                text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(end)}"
+                text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(piece.end)}"
                 raise OperatorFailed(name, text, error) from error
-            streams[name] = released
+        return [_released(streams, o) for o in self._outputs]
+
+    def _portions(
+        self,
+        name: StreamId,
+        operator: Operator,
+        given: Sequence[tuple[Sequence[Rows | None], int]],
+        watch: Watch | None,
+    ) -> Steps[_Stream]:
+        released: list[Rows] = []
+        for number, (ports, end) in enumerate(given):
+            if number:
+                yield
+            before = len(released)
+            for rows in operator.work(ports, end):
+                if rows is None:
+                    yield
+                else:
+                    released.append(rows)
             if watch is not None:
-                watch(name, given, released, end)
-        return [_whole(streams, o) for o in self._outputs]
+                watch(name, ports, released[-1] if len(released) > before else None, end)
+        if len(released) < 2:
+            return released[0] if released else None
+        return Pieces(_of_good_size(released))
 
     def snapshot(self) -> OperatorState:
         """State of every operator, by reference.  Raises OperatorFailed."""
@@ -96,6 +129,14 @@ class Fragment:
         for name, _, operator in self._steps:
             with blaming(name, "the state that it was given"):
                 operator.restore(state[name])
+
+    def load(self) -> bool:
+        """Does a portion of what a restore has left to do; returns whether there is more.  Raises OperatorFailed."""
+        for name, _, operator in self._steps:
+            with blaming(name, "the state that it was given"):
+                if operator.load():
+                    return True
+        return False
 
     def counters(self) -> dict[str, int]:
         """``operator.counter`` -> count, e.g. tuples that were late for every window.  Raises OperatorFailed."""
@@ -112,9 +153,33 @@ def _parts(stream: _Stream) -> Sequence[Rows]:
     return stream or []
 
 
+def _of_good_size(pieces: list[Rows]) -> list[Rows]:
+    """Small pieces together, so that none but the last has fewer rows than a step may release."""
+    out: list[Rows] = []
+    group: list[Rows] = []
+    count = 0
+    for rows in pieces:
+        group.append(rows)
+        count += len(rows)
+        if count >= steps.RELEASED:
+            out.append(concat_rows(group))
+            group, count = [], 0
+    return [*out, concat_rows(group)] if group else out
+
+
 def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
     """All rows of a stream in one piece, put there in the place of its parts."""
     stream = streams[name]
-    if isinstance(stream, list):
+    if isinstance(stream, Pieces):
+        stream = streams[name] = concat_rows(stream)
+    elif isinstance(stream, list):
         stream = streams[name] = merge_rows(stream) if stream else None
     return stream
+
+
+def _released(streams: dict[StreamId, _Stream], name: StreamId) -> list[Rows]:
+    stream = streams[name]
+    if isinstance(stream, Pieces):
+        return stream
+    rows = _whole(streams, name)
+    return [] if rows is None else [rows]

@@ -1,8 +1,8 @@
 """Values to dense ids: what a dictionary of Python objects would do, many rows at a time.
 
 An id is an index into arrays of state.  It is given by first appearance and means nothing outside its operator; no
-output may depend on it.  Values are kept in append-only buffers, so a snapshot is a view of what is there; the lookup
-tables are derived, dropped freely, and built again when they are needed.
+output may depend on it.  Values are kept in append-only columns; the lookup tables are derived, dropped freely, and
+built again when they are needed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from operators import steps
+from operators.columns import Columns
+from operators.steps import Steps, finished, portions
 from spe.stream.batch import Column
 from spe.stream.strings import StringDictionary
 
 IndexArray = npt.NDArray[np.intp]
 Int64Array = npt.NDArray[np.int64]
 
-#: A direct table is used while it has at most this many entries per value, or this many at all.
+#: A direct table has at most this many entries per value, or this many at all.
 _SPARSITY: Final = 8
 _SMALL_SPAN: Final = 1 << 14
-_LARGEST_SPAN: Final = 1 << 22
 #: Beyond this the base of a direct table, and differences to it, could overflow.
 _DIRECT_LIMIT: Final = 2**61
 _SCATTER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -55,34 +57,47 @@ def stable_order(ids: IndexArray, bound: int) -> IndexArray:
 class IntegerIds:
     """int64 -> id, ``start`` upwards.
 
-    Narrow ranges go through a table addressed by the value itself, wide ones through open addressing with linear
-    probing, both in a handful of NumPy calls per batch.
+    Few values in a narrow range go through a table addressed by the value itself, all others through open addressing
+    with linear probing, both in a handful of NumPy calls per batch.  Many are put into a new table in portions
+    (:meth:`reserve`), so that no step takes time that grows with their number.
     """
 
-    __slots__ = ("_base", "_hash_ids", "_hash_keys", "_shift", "_table", "_values", "count", "start")
+    __slots__ = ("_base", "_direct", "_hashed", "_shift", "_values", "start")
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
-        #: One past the largest id.
-        self.count = start
-        self._values: Int64Array = np.zeros(16, np.int64)
+        self._values = Columns([(np.int64, 0)])
+        self._values.add(start)
         self._forget()
 
     def _forget(self) -> None:
-        self._table: IndexArray | None = None
+        self._direct: IndexArray | None = None
         self._base = 0
-        self._hash_keys: Int64Array | None = None
-        self._hash_ids: IndexArray = np.empty(0, np.intp)
+        #: Entry -> id + 1, 0 for none.
+        self._hashed: npt.NDArray[np.int32] | None = None
         self._shift = np.uint64(0)
+
+    @property
+    def count(self) -> int:
+        """One past the largest id."""
+        return self._values.count
 
     def values(self) -> Int64Array:
         """The value of each id; below ``start`` unspecified."""
-        return self._values[: self.count]
+        return self._values.arrays[0][: self.count]
+
+    def reserve(self, more: int) -> Steps[None]:
+        """Makes room for ``more`` values, in portions.  Few are put into a new table at once, when they come."""
+        if self.count <= steps.INDEXED:
+            return
+        yield from self._values.reserve(more)
+        if self._hashed is None or 2 * (self.count + more) > len(self._hashed):
+            yield from self._build(more)
 
     def ids(self, values: Int64Array) -> IndexArray:
         """The id of each value, new ones where needed."""
-        if self._table is None and self._hash_keys is None:
-            self._build()
+        if self._direct is None and self._hashed is None:
+            finished(self._build())
         got = self._find(values)
         if len(got) and got.min() < 0:
             self._add(first_appearances(values[got < 0]))
@@ -90,87 +105,101 @@ class IntegerIds:
         return got
 
     def _find(self, values: Int64Array) -> IndexArray:
-        if self._table is not None:
+        if self._direct is not None:
             # Both ends of the table hold -1, so what is out of range is clipped to "unknown".
-            return self._table.take(values - self._base, mode="clip")
-        assert self._hash_keys is not None
-        where = self._scatter(values)
-        got = self._hash_ids.take(where)
-        wrong = (self._hash_keys.take(where) != values) & (got >= 0)
+            return self._direct.take(values - self._base, mode="clip")
+        hashed, known = self._hashed, self._values.arrays[0]
+        assert hashed is not None
+        where = _scatter(values, self._shift)
+        got = hashed.take(where).astype(np.intp)
+        got -= 1
+        wrong = (known.take(got) != values) & (got >= 0)
         if wrong.any():
             rest = wrong.nonzero()[0]
-            where, wanted, last = where[rest], values[rest], len(self._hash_ids) - 1
+            where, wanted, last = where[rest], values[rest], len(hashed) - 1
             while len(rest):
                 where = (where + 1) & last
-                found = self._hash_ids.take(where)
+                found = hashed.take(where).astype(np.intp) - 1
                 got[rest] = found
-                on = ((self._hash_keys.take(where) != wanted) & (found >= 0)).nonzero()[0]
+                on = ((known.take(found) != wanted) & (found >= 0)).nonzero()[0]
                 rest, where, wanted = rest[on], where[on], wanted[on]
         return got
 
-    def _scatter(self, values: Int64Array) -> IndexArray:
-        bits = np.ascontiguousarray(values).view(np.uint64)
-        return (((bits ^ (bits >> np.uint64(32))) * _SCATTER) >> self._shift).view(np.int64)
-
     def _add(self, new: Int64Array) -> None:
-        old, self.count = self.count, self.count + len(new)
-        if self.count > len(self._values):
-            self._values = grown(self._values, old, self.count)
-        self._values[old : self.count] = new
-        ids = np.arange(old, self.count)
-        if self._table is not None:
+        old = self._values.add(len(new))
+        self._values.arrays[0][old : self.count] = new
+        if self._direct is not None:
             at = new - self._base
-            if at.min() > 0 and at.max() < len(self._table) - 1:
-                self._table[at] = ids
+            if at.min() > 0 and at.max() < len(self._direct) - 1:
+                self._direct[at] = np.arange(old, self.count)
                 return
-        elif 2 * self.count <= len(self._hash_ids):
-            self._insert(new, ids)
+        elif self._hashed is not None and 2 * self.count <= len(self._hashed):
+            _insert(self._hashed, self._shift, new, old)
             return
-        self._build()
+        finished(self._build())
 
-    def _build(self) -> None:
+    def _build(self, more: int = 0) -> Steps[None]:
+        """A table of all values, with room for more."""
+        known = self._values.arrays[0][self.start : self.count]
+        if len(known) <= steps.INDEXED and self._build_direct(known):
+            return
+        bits = max(8, (4 * (len(known) + more)).bit_length())
+        table, shift = np.empty(1 << bits, np.int32), np.uint64(64 - bits)
+        for start, stop in portions(len(table), 2 * steps.COPIED):
+            if start:
+                yield
+            table[start:stop] = 0
+        for start, stop in portions(len(known), steps.INDEXED):
+            if start:
+                yield
+            _insert(table, shift, known[start:stop], self.start + start)
         self._forget()
-        known = self._values[self.start : self.count]
+        self._hashed, self._shift = table, shift
+
+    def _build_direct(self, known: Int64Array) -> bool:
         low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
         span = high - low + 1
-        narrow = span <= min(_LARGEST_SPAN, max(_SMALL_SPAN, _SPARSITY * len(known)))
-        if narrow and low > -_DIRECT_LIMIT and high < _DIRECT_LIMIT:
-            room = span // 2 + 64  # on both sides: keys that count upwards do not rebuild the table each time
-            self._base = low - room
-            self._table = np.full(span + 2 * room, -1, np.intp)
-            self._table[known - self._base] = np.arange(self.start, self.count)
-            return
-        bits = max(8, (4 * len(known)).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._hash_keys = np.zeros(1 << bits, np.int64)
-        self._hash_ids = np.full(1 << bits, -1, np.intp)
-        self._insert(known, np.arange(self.start, self.count))
-
-    def _insert(self, values: Int64Array, ids: IndexArray) -> None:
-        assert self._hash_keys is not None
-        last, where = len(self._hash_ids) - 1, self._scatter(values)
-        while len(values):
-            free = self._hash_ids.take(where) < 0
-            # Several may claim one entry; whoever reads its own id back has it, the others probe on.
-            self._hash_ids[where[free]] = ids[free]
-            won = free & (self._hash_ids.take(where) == ids)
-            self._hash_keys[where[won]] = values[won]
-            lost = ~won
-            values, ids, where = values[lost], ids[lost], (where[lost] + 1) & last
+        if span > max(_SMALL_SPAN, _SPARSITY * len(known)) or low <= -_DIRECT_LIMIT or high >= _DIRECT_LIMIT:
+            return False
+        self._forget()
+        room = span // 2 + 64  # on both sides: keys that count upwards do not rebuild the table each time
+        self._base = low - room
+        self._direct = np.full(span + 2 * room, -1, np.intp)
+        self._direct[known - self._base] = np.arange(self.start, self.count)
+        return True
 
     def close(self) -> None:
-        """Frees the lookup tables until the next call of :meth:`ids`."""
+        """Frees the lookup tables until the next call of :meth:`ids`, or of :meth:`reserve`."""
         self._forget()
 
     def snapshot(self) -> Mapping[str, Any]:
-        return {"start": self.start, "values": self.values()}
+        return {"start": self.start, "values": self._values.freeze()[0]}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> IntegerIds:
+    def restoring(cls, state: Mapping[str, Any]) -> Steps[IntegerIds]:
+        """What a snapshot was taken of, with its table if there are many."""
         ids = cls(state["start"])
-        ids._values = state["values"]  # full, so the first addition copies it
-        ids.count = max(len(ids._values), ids.start)
+        yield from ids._values.load([state["values"]])
+        ids._values.add(max(0, ids.start - ids.count))
+        yield from ids.reserve(0)
         return ids
+
+
+def _scatter(values: Int64Array, shift: np.uint64) -> IndexArray:
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    return (((bits ^ (bits >> np.uint64(32))) * _SCATTER) >> shift).view(np.int64)
+
+
+def _insert(table: npt.NDArray[np.int32], shift: np.uint64, values: Int64Array, first_id: int) -> None:
+    """Puts distinct new values, with ids that count up, into a table with room for them."""
+    last, where = len(table) - 1, _scatter(values, shift)
+    entries = np.arange(first_id + 1, first_id + 1 + len(values), dtype=np.int32)
+    while len(values):
+        free = table.take(where) == 0
+        # Several may claim one entry; whoever reads its own id back has it, the others probe on.
+        table[where[free]] = entries[free]
+        lost = ~(free & (table.take(where) == entries))
+        values, entries, where = values[lost], entries[lost], (where[lost] + 1) & last
 
 
 class StringIds:
@@ -228,7 +257,7 @@ class StringIds:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> StringIds:
-        """With a dictionary of its own: whoever was restored from the same snapshot goes on separately."""
+        """Shares the dictionary: it only grows, and which code a text has is nobody's business."""
         ids = cls()
-        ids.dictionary = StringDictionary(state["dictionary"].strings[: state["count"]])
+        ids.dictionary = state["dictionary"]
         return ids

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from operators.operator import Operator, OperatorState
+from operators.steps import Steps
 from spe.stream.batch import Rows
 from spe.stream.times import BEFORE_TIME
 
@@ -23,6 +24,11 @@ class Given(NamedTuple):
     ports: Sequence[Rows | None]
     begin: int
     end: int
+
+    @property
+    def last(self) -> int:
+        """Time of the last row: that of the end, where the next slice has more rows of this time."""
+        return max(int(rows.time[-1]) for rows in self.ports if rows is not None and len(rows))
 
     def __len__(self) -> int:
         return sum(len(rows) for rows in self.ports if rows is not None)
@@ -51,11 +57,27 @@ class Marker:
         else:
             operator.restore(self.base)
 
-    def finish(self, operator: Operator, ports: int) -> None:
-        """Behind the slices: to the end, where nothing more came, and with the counters as they were."""
+    def again(self, operator: Operator, ports: int, max_rows: int) -> Steps[int]:
+        """Makes the state again, in portions of about ``max_rows`` rows; returns how many rows were given again."""
+        self.start(operator)
+        count = portion = 0
+        for one in self.given:
+            if portion >= max_rows:
+                portion = 0
+                yield
+            portion += len(one)
+            count += len(one)
+            for rows in operator.work(one.ports, one.end):
+                if rows is None:
+                    yield
         if (self.given[-1].end if self.given else self.begin) < self.end:
-            operator.step([None] * ports, self.end)
+            for rows in operator.work([None] * ports, self.end):
+                if rows is None:
+                    yield
+        while operator.load():
+            yield
         operator.recount(self.counters)
+        return count
 
 
 class InputBuffer:
@@ -64,14 +86,15 @@ class InputBuffer:
     Args:
       operator: whose input it is.
       end: where the operator stands.
+      state: what the operator was restored from there; None: it is asked for its state.
     """
 
     __slots__ = ("_base", "_begin", "_end", "_given", "_operator")
 
-    def __init__(self, operator: Operator, end: int = BEFORE_TIME) -> None:
+    def __init__(self, operator: Operator, end: int = BEFORE_TIME, state: OperatorState | None = None) -> None:
         self._operator = operator
         #: A snapshot at _begin; needed as long as the state owes something to what came before.
-        self._base = None if operator.oldest_needed() is None else operator.snapshot()
+        self._base = None if operator.oldest_needed() is None else operator.snapshot() if state is None else state
         self._begin = self._end = end
         self._given: deque[Given] = deque()
 
@@ -100,7 +123,7 @@ class InputBuffer:
             self._given.append(given)
         if oldest >= self._begin:
             self._base = None
-            while self._given and self._given[0].end <= oldest:
+            while self._given and self._given[0].end <= oldest and self._given[0].last < oldest:
                 self._given.popleft()
             self._begin = self._given[0].begin if self._given else end
 

@@ -7,14 +7,19 @@ GROUP BY); whoever joins leaves rows with null keys out beforehand.  NaN equals 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from operators import steps
 from operators.ids import IndexArray, IntegerIds, StringIds
+from operators.steps import Steps, portions
 from spe.stream.batch import BoolArray, Column, Int64Array, canonical
 from spe.stream.schema import AttributeType
+
+#: Bits of the second id in a pair of many: both have fewer than 2**31.
+_WIDE: Final = 32
 
 
 class _Attribute:
@@ -67,15 +72,23 @@ class _Attribute:
             return self.strings.snapshot()
         return {} if self.integers is None else self.integers.snapshot()
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> Steps[None]:
         if self.strings is not None:
             self.strings = StringIds.restored(state)
         elif self.integers is not None:
-            self.integers = IntegerIds.restored(state)
+            self.integers = yield from IntegerIds.restoring(state)
+
+    def reserve(self, more: int) -> Steps[None]:
+        if self.integers is not None:
+            yield from self.integers.reserve(more)
 
 
 class _Pairs:
-    """(id, id) -> id.  The second takes as few bits as it needs, so that small key sets stay in a direct table."""
+    """(id, id) -> id.
+
+    While there are few the second takes as few bits as it needs, so that small key sets stay in a direct table.  Many
+    have as many bits as it can ever need: to give it more, all pairs would have to be put into a new table.
+    """
 
     __slots__ = ("_bits", "_pairs")
 
@@ -88,13 +101,14 @@ class _Pairs:
         return self._pairs.count
 
     def ids(self, first: IndexArray, second: IndexArray, second_count: int) -> IndexArray:
-        if second_count > 1 << self._bits:
-            self._widen(second_count)
+        many = self.count > steps.INDEXED
+        if second_count > 1 << self._bits or (many and self._bits < _WIDE):
+            self._widen(_WIDE if many else (2 * second_count).bit_length())
         return self._pairs.ids((first << self._bits) | second)
 
-    def _widen(self, second_count: int) -> None:
+    def _widen(self, bits: int) -> None:
         first, second = self.parts(np.arange(self.count))
-        self._bits = (2 * second_count).bit_length()
+        self._bits = bits
         self._pairs = IntegerIds()
         if len(first):
             self._pairs.ids((first << self._bits) | second)
@@ -109,9 +123,12 @@ class _Pairs:
     def snapshot(self) -> Mapping[str, Any]:
         return {"bits": self._bits, "pairs": self._pairs.snapshot()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> Steps[None]:
         self._bits = state["bits"]
-        self._pairs = IntegerIds.restored(state["pairs"])
+        self._pairs = yield from IntegerIds.restoring(state["pairs"])
+
+    def reserve(self, more: int) -> Steps[None]:
+        yield from self._pairs.reserve(more)
 
 
 class KeyIndex:
@@ -130,6 +147,13 @@ class KeyIndex:
         if self._pairs:
             return self._pairs[-1].count
         return self._attributes[0].count if self._attributes else 1
+
+    def reserve(self, more: int) -> Steps[None]:
+        """Makes room for the keys of ``more`` rows, in portions."""
+        for attribute in self._attributes:
+            yield from attribute.reserve(more)
+        for pairs in self._pairs:
+            yield from pairs.reserve(more)
 
     def slots(self, columns: Sequence[Column], count: int) -> IndexArray:
         """The slot of each of ``count`` rows."""
@@ -152,10 +176,15 @@ class KeyIndex:
         ids.append(slots)
         return tuple([a.column(i) for a, i in zip(self._attributes, reversed(ids))])
 
-    def compacted(self, live: IndexArray) -> tuple[KeyIndex, IndexArray]:
+    def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
         """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
-        fresh = KeyIndex(self.types)
-        return fresh, fresh.slots(self.columns(live), len(live))
+        fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)
+        for start, stop in portions(len(live), steps.INDEXED):
+            if start:
+                yield
+            yield from fresh.reserve(stop - start)
+            slots[start:stop] = fresh.slots(self.columns(live[start:stop]), stop - start)
+        return fresh, slots
 
     def close(self) -> None:
         """Frees the lookup tables until the next call of :meth:`slots`."""
@@ -171,12 +200,13 @@ class KeyIndex:
         }
 
     @classmethod
-    def restored(cls, types: Sequence[AttributeType], state: Mapping[str, Any]) -> KeyIndex:
+    def restoring(cls, types: Sequence[AttributeType], state: Mapping[str, Any]) -> Steps[KeyIndex]:
+        """What a snapshot was taken of."""
         index = cls(types)
         for attribute, saved in zip(index._attributes, state["attributes"]):
-            attribute.restore(saved)
+            yield from attribute.restore(saved)
         for pairs, saved in zip(index._pairs, state["pairs"]):
-            pairs.restore(saved)
+            yield from pairs.restore(saved)
         return index
 
 

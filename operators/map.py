@@ -14,6 +14,8 @@ from spe.stream.schema import Schema
 class Map(Operator):
     """One tuple out per tuple in, with the same time."""
 
+    takes_portions = True
+
     def __init__(self, spec: MapSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
         self._keep = spec.keep

@@ -15,10 +15,12 @@ operator ever waits for another.
 * **Determinism.**  Output depends on the order of input only: no clock, no hash(), no set order, no string codes.
   Float accumulation happens in row order (``np.add.at``), never per batch.
 * **Kinds are invisible (U8).**  Nobody below SOutput knows whether a slice is tentative.
-* **snapshot() is cheap and immutable.**  It returns references; arrays that a later step would write to are copied
-  on that first write.  It is a tree of dict, list, tuple, int, float, str, bool, None, bytes, numpy arrays, Column,
-  Rows and StringDictionary, so it can be stored and sent (spe.wire.state).  ``restore`` accepts it any number of
-  times, in any process.
+* **snapshot() is cheap and immutable.**  It returns references; what a later step writes to is saved or copied before.
+  It is a tree of dict, list, tuple, int, float, str, bool, None, bytes, numpy arrays, FrozenArray, Column, Rows and
+  StringDictionary, so it can be stored and sent (spe.wire.state; a FrozenArray becomes an array).  ``restore`` accepts
+  it any number of times, in any process.
+* **A step is bounded (B8).**  What takes time that grows with the state is divided into portions: see
+  :class:`StepwiseOperator`.
 * **State can be made again (undo/redo).**  ``clear``, and then the slices from the one that holds ``oldest_needed`` on,
   give the state that there was; what comes out meanwhile is nobody's business.
 """
@@ -26,10 +28,11 @@ operator ever waits for another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
-from spe.stream.batch import Rows
+from operators.steps import Steps
+from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
 
 #: What snapshot() returns: a tree of plain values, arrays, Columns, Rows and StringDictionaries.
@@ -45,6 +48,18 @@ class Operator(ABC):
     @abstractmethod
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         """Takes the slice's rows of each port (None: no rows) and its end; returns the rows it releases, or None."""
+
+    #: Can the rows of one slice be given in several calls of :meth:`work`?  Rows may then have the time of the boundary
+    #: that they come with, if more rows of this time follow.
+    takes_portions: ClassVar[bool] = False
+
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        """The same as :meth:`step`, in portions: yields rows that it releases, and None between two portions."""
+        yield self.step(ports, boundary)
+
+    def load(self) -> bool:
+        """Does a portion of what a restore has left to do; returns whether there is more.  A step does what is left."""
+        return False
 
     def snapshot(self) -> OperatorState:
         """The state, by reference.  Stateless operators have none."""
@@ -80,3 +95,45 @@ class Operator(ABC):
           False where passing time alone has changed the state, or may have: it has to be made again.
         """
         return False
+
+
+class StepwiseOperator(Operator):
+    """An operator that divides its work into portions.
+
+    A subclass defines :meth:`work` and :meth:`_restoring`.  Between two portions of a slice its state is nobody's:
+    whoever calls it finishes the slice first.
+    """
+
+    takes_portions = True
+    _left: Steps[None] | None = None
+
+    @abstractmethod
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        """See :class:`Operator`.  Begins with ``yield from self._restored()``."""
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        released = [rows for rows in self.work(ports, boundary) if rows is not None]
+        return concat_rows(released) if released else None
+
+    @abstractmethod
+    def _restoring(self, state: OperatorState) -> Steps[None]:
+        """Puts back a snapshot, in portions: at first what is small, so that the questions below have their answers."""
+
+    def restore(self, state: OperatorState) -> None:
+        self._left = self._restoring(state)
+        self.load()
+
+    def load(self) -> bool:
+        if self._left is not None:
+            for _ in self._left:
+                return True
+            self._left = None
+        return False
+
+    def _restored(self) -> Iterator[None]:
+        while self.load():
+            yield
+
+    def _finish_restore(self) -> None:
+        while self.load():
+            pass

@@ -58,8 +58,8 @@ class SOutput:
         """(id, digest) of the last of the marks; (0, 0) if there is none."""
         return self._digest.newest_mark()
 
-    def stable(self, rows: Rows | None, boundary: int) -> list[Element]:
-        """The elements of a stable slice that ends at ``boundary``.
+    def stable(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
+        """The elements of a stable slice that ends at ``boundary``; ``more``: further rows of it follow.
 
         Raises:
           LocalProtocolError: the slice is out of order, follows a tentative one, or does not repeat what was released.
@@ -68,7 +68,7 @@ class SOutput:
             raise LocalProtocolError(f"{self._stream}: a stable slice after a tentative one, without a restore")
         last = self._boundary
         self._check(rows, boundary, last)
-        self._boundary = boundary
+        self._boundary = int(rows.time[-1]) if more and rows is not None and len(rows) else boundary
         out: list[Element] = []
         if rows is not None and len(rows) and self._digest.count < self._released_id:
             rows = self._drop_released(rows)
@@ -76,14 +76,16 @@ class SOutput:
             before = self._digest.count
             self._digest.add(rows)
             out.append(Batch(Kind.STABLE, before, self._digest.count, None, rows))
+        if more:
+            return out
         if self._released_id:
             self._check_count(boundary)
         if boundary > max(last, self._released_boundary):
             out.append(Boundary(Kind.STABLE, boundary, self._digest.count))
         return out
 
-    def tentative(self, rows: Rows | None, boundary: int) -> list[Element]:
-        """The elements of a tentative slice that ends at ``boundary``.  Raises LocalProtocolError as above."""
+    def tentative(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
+        """The elements of a tentative slice that ends at ``boundary``; as above."""
         if self._tentative is None:
             self._tentative = 0
             self._tentative_boundary = self._boundary
@@ -93,6 +95,10 @@ class SOutput:
             before = self._digest.count + self._tentative
             self._tentative += len(rows)
             out.append(Batch(Kind.TENTATIVE, before, before + len(rows), None, rows))
+            if more:
+                self._tentative_boundary = int(rows.time[-1])
+        if more:
+            return out
         if boundary > self._tentative_boundary:
             out.append(Boundary(Kind.TENTATIVE, boundary, self._digest.count + self._tentative))
         self._tentative_boundary = boundary

@@ -6,15 +6,19 @@ a snapshot by reference; consistency.undo_redo has the other way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from operators.fragment import Fragment, Watch
 from operators.soutput import SOutput
+from operators.steps import Steps
 from operators.sunion.sunion import Slice
 from spe.plan.plan import Unit
 from spe.stream.batch import Element
+
+#: What came out of a portion of a slice: (output, elements), or nothing.
+Released = tuple[int, list[Element]] | None
 
 
 class Mark(Protocol):
@@ -44,25 +48,54 @@ class Instance:
         self.outputs = [SOutput(stream) for stream in unit.outputs]
         #: Rows that operators were given once more to make their state again.
         self.rebuilt = 0
+        self._unfinished = False
 
-    def stable(self, piece: Slice) -> list[list[Element]]:
-        """Elements of each output for a stable slice.  Raises OperatorFailed."""
-        results = self.fragment.step(piece, self._watch_stable())
-        return [o.stable(rows, piece.end) for o, rows in zip(self.outputs, results, strict=True)]
+    def stable(self, piece: Slice) -> Iterator[Released]:
+        """A stable slice, in portions: yields (output, elements), and None between two portions.
 
-    def tentative(self, piece: Slice) -> list[list[Element]]:
-        """Elements of each output for a tentative slice.  Raises OperatorFailed."""
-        results = self.fragment.step(piece, self._watch_tentative())
-        return [o.tentative(rows, piece.end) for o, rows in zip(self.outputs, results, strict=True)]
+        Raises OperatorFailed.
+        """
+        results = yield from self.fragment.work(piece, self._watch_stable())
+        for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
+            for number, rows in enumerate(pieces or [None], 1):
+                more = number < len(pieces)
+                yield at, output.stable(rows, piece.end, more=more)
+                if more:
+                    yield None
+
+    def tentative(self, piece: Slice) -> Iterator[Released]:
+        """The same for a tentative slice."""
+        results = yield from self.fragment.work(piece, self._watch_tentative())
+        for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
+            for number, rows in enumerate(pieces or [None], 1):
+                more = number < len(pieces)
+                yield at, output.tentative(rows, piece.end, more=more)
+                if more:
+                    yield None
 
     def checkpoint(self, restart: int) -> Checkpoint:
-        """The state by reference."""
+        """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""
+        assert not self.rebuilding
         return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs])
+
+    def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
+        """The state at one of our marks, in portions, as a copy that is brought back to it would have it."""
+        assert isinstance(mark, Checkpoint)
+        redo = type(self)(self._unit)
+        self._put_back_outputs(redo, mark.outputs)
+        yield from ()
+        return Checkpoint(mark.restart, mark.fragment, [o.snapshot() for o in redo.outputs])
 
     def install(self, checkpoint: Checkpoint) -> None:
         self.fragment.restore(checkpoint.fragment)
+        self._unfinished = self.fragment.load()
         for output, state in zip(self.outputs, checkpoint.outputs, strict=True):
             output.restore(state)
+
+    def take_over(self, other: Instance) -> None:
+        """Puts the operators into the state of another instance's; the outputs stay.  To be rebuilt."""
+        self.fragment.restore(other.fragment.snapshot())
+        self._unfinished = self.fragment.load()
 
     def mark(self, restart: int) -> Mark:
         """Remembers the present state, which is that at ``restart``."""
@@ -73,16 +106,19 @@ class Instance:
         assert isinstance(mark, Checkpoint)
         redo = type(self)(self._unit)
         redo.fragment.restore(mark.fragment)
+        redo._unfinished = redo.fragment.load()
         self._put_back_outputs(redo, mark.outputs)
         return redo
 
     @property
     def rebuilding(self) -> bool:
-        return False
+        """Is the state still being put together?"""
+        return self._unfinished
 
     def rebuild(self, max_rows: int) -> bool:
-        """Works on the state of an instance that was brought back; True: there is more to do (R6)."""
-        return False
+        """Does a portion of the work on the state of an instance that was brought back; True: there is more (R6)."""
+        self._unfinished = self._unfinished and self.fragment.load()
+        return self._unfinished
 
     def _put_back_outputs(self, redo: Instance, states: Sequence[Mapping[str, Any]]) -> None:
         """What we let through since the mark, the copy will recognise and drop (R8)."""

@@ -7,15 +7,16 @@ operators: *live*, which took in tentative data, and *redo*, brought back to bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from consistency.dpc.instance import Checkpoint, Instance, Mark
+from consistency.dpc.instance import Checkpoint, Instance, Mark, Released
 from consistency.dpc.partners import Alone, Ask, Partners
 from consistency.dpc.states import Event, after
 from consistency.dpc.undo import UndoInstance
 from operators.soutput import SOutput
+from operators.steps import Steps
 from operators.sunion.sunion import Slice, SUnion
 from spe.errors import OperatorFailed
 from spe.plan.plan import Limits, Node, Policy, Reconcile, Unit
@@ -114,6 +115,12 @@ class UnitReplica:
         self._marked_at = 0
         self._stable_counters: dict[str, int] = {}
         self._partner: str | None = None
+        #: What is left of a slice, and where its results go: nothing else is done before it is through.
+        self._working: tuple[Iterator[Released], Callable[[int, Sequence[Element]], None]] | None = None
+        #: A grant that came meanwhile.
+        self._granted: int | None = None
+        #: The state at a mark, for a snapshot, or the work on it.
+        self._remade: tuple[Mark, Steps[Checkpoint] | Checkpoint] | None = None
         #: When a redo last ended with the failure still on.
         self._forced_at: int | None = None
         self.state = NodeState.RECOVERING
@@ -135,6 +142,14 @@ class UnitReplica:
         Raises:
           OperatorFailed: an operator raised; this replica cannot go on.
         """
+        if self._working is not None:
+            self._go_on()
+            if self._working is None:
+                self._slice_done(now)
+            return True, None
+        if self._live.rebuilding:  # it was installed a moment ago
+            self._live.rebuild(self._slice_rows)
+            return True, None
         if self.state is NodeState.STABILIZATION:
             return self._reconcile(now), None
         if self.state is NodeState.UP_FAILURE and self.sunion.tainted:
@@ -155,6 +170,9 @@ class UnitReplica:
         return False
 
     def partner_grants(self, number: int, now: int) -> None:
+        if self._working is not None:
+            self._granted = number  # a redo begins between two slices
+            return
         partner = self.partners.granted(number)
         if partner is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
             self._start_redo(partner)
@@ -163,17 +181,54 @@ class UnitReplica:
         """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
         self._live.install(checkpoint)
         self._mark = None  # one of before is of another state
+        self._working = self._remade = None
         self.sunion.install(checkpoint.restart, positions)
+
+    def prepare_snapshot(self) -> bool:
+        """Does a portion of what must come before :meth:`snapshot`; True: there is more, call again soon.
+
+        A snapshot is taken between two slices, and of a state that is complete; with undo/redo that of the mark has to
+        be made again.  Whoever does not call this gets the same, in one long step.  Raises OperatorFailed.
+        """
+        if self.state is NodeState.RECOVERING:
+            return False
+        if self._working is not None or (self._redo is not None and self._redo.rebuilding):
+            return True  # advance works on it
+        if self._redo is None and self._mark is not None and self.sunion.tainted:
+            return self._remake(self._mark)
+        return False
+
+    def _remake(self, mark: Mark) -> bool:
+        """Does a portion of the state at the mark, for a snapshot; True: there is more."""
+        if self._remade is None or self._remade[0] is not mark:
+            self._remade = (mark, self._live.checkpoint_at(mark))
+        made = self._remade[1]
+        if not isinstance(made, Checkpoint):
+            try:
+                next(made)
+                return True
+            except StopIteration as end:
+                self._remade = (mark, end.value)
+        return False
 
     def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
         """For a restarting partner: the last consistent state and the input positions that go with it."""
         if self.state is NodeState.RECOVERING:
             return None
+        while self._working is not None:
+            self._go_on()
         positions = self.sunion.acknowledged()
-        if self._redo is not None:
-            return self._redo.checkpoint(self.sunion.restart_point()), positions
+        if (redo := self._redo) is not None:
+            while redo.rebuild(self._slice_rows):
+                pass
+            return redo.checkpoint(self.sunion.restart_point()), positions
         if self._mark is not None and self.sunion.tainted:
-            return self._live.back(self._mark).checkpoint(self._mark.restart), positions
+            while self._remake(self._mark):
+                pass
+            assert self._remade is not None
+            (_, made), self._remade = self._remade, None
+            assert isinstance(made, Checkpoint)
+            return made, positions
         # What we keep since a periodic checkpoint is for a redo of ours: whoever installs this begins behind it.
         return self._live.checkpoint(self.sunion.next), self.sunion.needed_from(self.sunion.next)
 
@@ -202,6 +257,8 @@ class UnitReplica:
                 sunion.clocks.shift(now - self._held_since, now)
                 self._held_since = None
             self._emit_stable(self._live, released)
+            if self._working is not None:
+                return True
             if self.state is NodeState.UP_FAILURE:
                 self._move(Event.HEALED)
         self._mark_if_due(now)
@@ -273,6 +330,8 @@ class UnitReplica:
 
     def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
         more = self._release_tentative(now, self._node.during_failure)
+        if self._working is not None:
+            return True, None
         if not self._correctable(now):
             if self.partners.pending:
                 self.partners.withdraw()
@@ -293,9 +352,8 @@ class UnitReplica:
             return False
         piece = self.sunion.release_tentative(end, self._slice_rows)
         self.largest_slice = max(self.largest_slice, len(piece))
-        for at, elements in enumerate(self._live.tentative(piece)):
-            self._outputs.tentative(at, elements)
-        return piece.end < end
+        self._work_on(self._live.tentative(piece), self._outputs.tentative)
+        return self._working is not None or piece.end < end
 
     def _correctable(self, now: int) -> bool:
         """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
@@ -326,10 +384,12 @@ class UnitReplica:
             self._partner = None
             if self._node.during_stabilization is not Policy.SUSPEND:
                 if self.sunion.resume_live():
-                    self._live.fragment.restore(self._redo.fragment.snapshot())
+                    self._live.take_over(self._redo)
                 self.live_runs = True
                 self._outputs.announce(self.state, True)
         more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
+        if self._working is not None:
+            return True
         if self._redo.rebuild(self._slice_rows):
             return True
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
@@ -346,7 +406,7 @@ class UnitReplica:
         if released is not None:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)
-            if more or not self._only_news_is_left(now):
+            if more or self._working is not None or not self._only_news_is_left(now):
                 return True
             return self._finish_redo(now)
         return more if self._stays(now) else self._finish_redo(now)
@@ -380,7 +440,7 @@ class UnitReplica:
         assert self._redo is not None
         self.sunion.finish_redo()
         self.rebuilt_rows += self._redo.rebuilt
-        self._live, self._redo, self._mark = self._redo, None, None
+        self._live, self._redo, self._mark, self._remade = self._redo, None, None, None
         self.live_runs = False
         self._partner = None
         self.reconciliations += 1
@@ -397,8 +457,33 @@ class UnitReplica:
     def _emit_stable(self, instance: Instance, piece: Slice) -> None:
         assert piece.kind is Kind.STABLE
         self.largest_slice = max(self.largest_slice, len(piece))
-        for at, elements in enumerate(instance.stable(piece)):
-            self._outputs.stable(at, elements)
+        self._work_on(instance.stable(piece), self._outputs.stable)
+
+    # --- a slice in portions (B8) ---
+
+    def _work_on(self, portions: Iterator[Released], release: Callable[[int, Sequence[Element]], None]) -> None:
+        """Does the first portion of a slice; ``_working`` is None if that was all."""
+        self._working = (portions, release)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Does the next portion of the slice that is being worked on."""
+        assert self._working is not None
+        portions, release = self._working
+        self._working = None  # also where an operator raises
+        for released in portions:
+            if released is None:
+                self._working = portions, release
+                return
+            release(*released)
+
+    def _slice_done(self, now: int) -> None:
+        """What had to wait until all of a slice was through."""
+        if self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
+            self._move(Event.HEALED)
+        if self._granted is not None:
+            number, self._granted = self._granted, None
+            self.partner_grants(number, now)
 
     def _move(self, event: Event) -> None:
         self.state = after(self.state, event)

@@ -8,14 +8,15 @@ its state.  (Paper, section 4.4.2: undo history up to the stream markers, along 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from consistency.dpc.instance import Checkpoint, Instance, Mark
+from operators import steps
 from operators.fragment import Watch
-from operators.input_buffer import Given, InputBuffer, Marker
+from operators.input_buffer import InputBuffer, Marker
+from operators.steps import Steps
 from spe.errors import blaming
 from spe.plan.plan import Unit
 from spe.stream.batch import Rows
@@ -43,28 +44,30 @@ class UndoInstance(Instance):
         self._buffers = self._new_buffers(BEFORE_TIME)
         #: Operators on affected paths: they took rows or released some since the last mark.
         self._affected: set[StreamId] = set()
-        #: What is still to be given again: (operator, its marker, slices of it).
-        self._again: deque[tuple[StreamId, Marker, deque[Given]]] = deque()
+        #: Makes the state of operators again.
+        self._again: Steps[None] | None = None
+        self._max_rows = 0
 
     @property
     def buffered_rows(self) -> int:
         """Rows that input buffers hold."""
         return sum(map(len, self._buffers.values()))
 
-    def checkpoint(self, restart: int) -> Checkpoint:
-        while self.rebuild(2**62):
-            pass
-        return super().checkpoint(restart)
+    def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
+        redo = self.back(mark)
+        while redo.rebuild(steps.RELEASED):
+            yield
+        return redo.checkpoint(mark.restart)
 
     def install(self, checkpoint: Checkpoint) -> None:
         super().install(checkpoint)
-        self._buffers = self._new_buffers(checkpoint.restart)
+        self._buffers = self._new_buffers(checkpoint.restart, checkpoint.fragment)
 
-    def _new_buffers(self, end: int) -> dict[StreamId, InputBuffer]:
+    def _new_buffers(self, end: int, states: Mapping[str, Any] | None = None) -> dict[StreamId, InputBuffer]:
         made: dict[StreamId, InputBuffer] = {}
         for name, operator in self._operators.items():
             with blaming(name, _ASKED):
-                made[name] = InputBuffer(operator, end)
+                made[name] = InputBuffer(operator, end, None if states is None else states[name])
         return made
 
     def mark(self, restart: int) -> Mark:
@@ -79,41 +82,35 @@ class UndoInstance(Instance):
         """The undo: unaffected operators as they are, the others cleared, their input still to be given (rebuild)."""
         assert isinstance(mark, StreamMarkers)
         redo = UndoInstance(self._unit)
+        again: list[tuple[StreamId, Marker]] = []
         for name, marker in mark.operators.items():
+            operator = redo._operators[name]
             with blaming(name, "being brought back to where tentative data began"):
-                redo._bring_back(name, marker, None if name in self._affected else self._operators[name].snapshot())
+                redo._buffers[name] = InputBuffer.at(marker, operator)
+                if name not in self._affected:
+                    operator.restore(self._operators[name].snapshot())
+                    if operator.rewind(marker.end):
+                        continue
+                again.append((name, marker))
+        redo._again = redo._made_again(again)
+        redo._unfinished = bool(again) or redo.fragment.load()
         self._put_back_outputs(redo, mark.outputs)
         return redo
 
-    def _bring_back(self, name: StreamId, marker: Marker, unaffected: Mapping[str, Any] | None) -> None:
-        operator = self._operators[name]
-        self._buffers[name] = InputBuffer.at(marker, operator)
-        if unaffected is not None:
-            operator.restore(unaffected)
-            if operator.rewind(marker.end):
-                return
-        marker.start(operator)
-        self._again.append((name, marker, deque(marker.given)))
-
-    @property
-    def rebuilding(self) -> bool:
-        return bool(self._again)
+    def _made_again(self, markers: Sequence[tuple[StreamId, Marker]]) -> Steps[None]:
+        for name, marker in markers:
+            with blaming(name, f"what it was given before {format_timestamp(marker.end)}, given again"):
+                again = marker.again(self._operators[name], self.fragment.ports(name), self._max_rows)
+                self.rebuilt += yield from again
+            yield
 
     def rebuild(self, max_rows: int) -> bool:
-        while self._again:
-            name, marker, given = self._again[0]
-            operator = self._operators[name]
-            with blaming(name, f"what it was given before {format_timestamp(marker.end)}, given again"):
-                while given:
-                    if max_rows <= 0:
-                        return True
-                    one = given.popleft()
-                    max_rows -= len(one)
-                    self.rebuilt += len(one)
-                    operator.step(one.ports, one.end)
-                marker.finish(operator, self.fragment.ports(name))
-            self._again.popleft()
-        return False
+        self._max_rows = max_rows
+        if self._again is not None:
+            for _ in self._again:
+                return True
+            self._again = None
+        return super().rebuild(max_rows)
 
     def _watch_stable(self) -> Watch:
         return self._took

@@ -8,15 +8,19 @@ cut into batches (docs/rules.md U3, U12).  They never see a null; a result that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from operators.ids import IndexArray, Int64Array, grown
+from operators import steps
+from operators.columns import Columns, Kind, Leaf
+from operators.ids import IndexArray, Int64Array
 from operators.keys import KeyIndex
+from operators.steps import Steps, portions
 from spe.stream.batch import Column, canonical
+from spe.stream.frozen import FrozenArray
 from spe.stream.schema import AttributeType
 
 #: Before any sequence number, and after all of them.
@@ -26,17 +30,29 @@ Cells = slice | IndexArray
 
 
 class Accumulator(ABC):
-    """State per cell.
+    """State per cell: arrays in the columns of the cells' owner, and perhaps something of its own beside.
 
-    ``freeze`` shares the arrays with a snapshot; the owner calls ``thaw`` before the next write.
+    The owner adds cells, saves them for snapshots before a write, and stores and restores the arrays.
     """
 
     #: Does ``update`` use the rows' sequence numbers?
     needs_sequence: bool = False
+    #: dtype and content of new cells of each array, by the name that it has in a snapshot.
+    kinds: Mapping[str, Kind]
 
-    @abstractmethod
-    def grow(self, used: int, wanted: int) -> None:
-        """Makes room for cells 0 … wanted − 1; those from ``used`` on are empty."""
+    _columns: Columns
+    _first: int
+
+    def bind(self, columns: Columns, first: int) -> None:
+        """Our arrays are those from number ``first`` on."""
+        self._columns, self._first = columns, first
+
+    def grow(self, old: int, count: int) -> None:  # noqa: B027 - arrays hold what new cells hold
+        """Cells ``old`` … ``count`` − 1 are new."""
+
+    def reserve(self, rows: int) -> Steps[None]:
+        """Makes room for that many rows in what is not in arrays, in portions."""
+        yield from ()
 
     @abstractmethod
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
@@ -46,21 +62,25 @@ class Accumulator(ABC):
     def absorb(self, other: Any, theirs: Cells, mine: IndexArray) -> None:
         """Adds what ``other``'s cells hold to ours, as if their rows came after ours; ``mine`` are distinct."""
 
+    def absorb_rest(self, other: Any, mine: IndexArray) -> Steps[None]:
+        """The same, in portions, for what is not in arrays; ``mine`` for each of ``other``'s cells, -1 for none."""
+        yield from ()
+
     @abstractmethod
     def column(self, cells: Cells) -> Column:
         """Results; unspecified for cells that took nothing in."""
 
-    @abstractmethod
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        """The state of cells 0 … used − 1, by reference."""
+    def freeze(self, arrays: Sequence[FrozenArray]) -> Mapping[str, Any]:
+        """The state; ``arrays`` are ours."""
+        return dict(zip(self.kinds, arrays, strict=True))
 
-    @abstractmethod
-    def thaw(self) -> None:
-        """Copies what is shared with a snapshot and about to be written to."""
+    def load(self, state: Mapping[str, Any]) -> Steps[None]:
+        """Takes over what is not in arrays, in portions."""
+        yield from ()
 
-    @abstractmethod
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over a frozen state; ``thaw`` follows before the first write."""
+    def leaves(self, state: Mapping[str, Any]) -> list[Leaf]:
+        """Our arrays in a state."""
+        return [state[name] for name in self.kinds]
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
         """No more rows are expected: frees what can be made again."""
@@ -70,24 +90,15 @@ class ArrayAccumulator(Accumulator):
     """One number per cell."""
 
     def __init__(self, dtype: npt.DTypeLike, fill: Any) -> None:
-        self.values: npt.NDArray[Any] = np.full(0, fill, dtype)
-        self._fill = fill
+        self.kinds = {"values": (dtype, fill)}
 
-    def grow(self, used: int, wanted: int) -> None:
-        if wanted > len(self.values):
-            self.values = grown(self.values, used, wanted, self._fill)
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The cells' numbers, and room for more; adding cells may put another array in its place."""
+        return self._columns.arrays[self._first]
 
     def column(self, cells: Cells) -> Column:
         return Column(self.values[cells])
-
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {"values": self.values[:used]}
-
-    def thaw(self) -> None:
-        self.values = self.values.copy()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.values = state["values"]
 
 
 class Count(ArrayAccumulator):
@@ -147,21 +158,14 @@ class Extreme(ArrayAccumulator):
 class Position:
     """The sequence number of each cell's first or last row."""
 
-    __slots__ = ("_better", "_fill", "values")
-
     def __init__(self, last: bool) -> None:
         self._better = np.maximum if last else np.minimum
-        self._fill = -1 if last else NEVER
-        self.values: Int64Array = np.empty(0, np.int64)
+        self.kind: Kind = (np.int64, -1 if last else NEVER)
 
-    def grow(self, used: int, wanted: int) -> None:
-        if wanted > len(self.values):
-            self.values = grown(self.values, used, wanted, self._fill)
-
-    def winners(self, cells: IndexArray, sequence: Int64Array) -> IndexArray:
+    def winners(self, positions: Int64Array, cells: IndexArray, sequence: Int64Array) -> IndexArray:
         """Rows that are now the first or last of their cell; at most one per cell."""
-        self._better.at(self.values, cells, sequence)
-        rows: IndexArray = (self.values.take(cells) == sequence).nonzero()[0]
+        self._better.at(positions, cells, sequence)
+        rows: IndexArray = (positions.take(cells) == sequence).nonzero()[0]
         return rows
 
 
@@ -173,74 +177,75 @@ class Pick(ArrayAccumulator):
     def __init__(self, type_: AttributeType, last: bool) -> None:
         super().__init__(type_.dtype, type_.dtype.type(0))
         self._position = Position(last)
+        self.kinds = {**self.kinds, "positions": self._position.kind}
 
-    def grow(self, used: int, wanted: int) -> None:
-        super().grow(used, wanted)
-        self._position.grow(used, wanted)
+    @property
+    def positions(self) -> Int64Array:
+        return self._columns.arrays[self._first + 1]
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
-        rows = self._position.winners(cells, sequence)
+        rows = self._position.winners(self.positions, cells, sequence)
         self.values[cells[rows]] = column.values[rows]
 
     def absorb(self, other: Pick, theirs: Cells, mine: IndexArray) -> None:
-        rows = self._position.winners(mine, other._position.values[theirs])
+        rows = self._position.winners(self.positions, mine, other.positions[theirs])
         self.values[mine[rows]] = other.values[theirs][rows]
-
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {"values": self.values[:used], "positions": self._position.values[:used]}
-
-    def thaw(self) -> None:
-        super().thaw()
-        self._position.values = self._position.values.copy()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._position.values = state["positions"]
 
 
 class Distinct(Accumulator):
-    """How many different values: an index of (cell, value) pairs, and their count per cell."""
+    """How many different values: an index of (cell, value) pairs, and their count per cell, which follows from it."""
 
     def __init__(self, type_: AttributeType) -> None:
         self._types = (AttributeType.INT64, type_)
         self._pairs = KeyIndex(self._types)
-        self._counts: Int64Array = np.zeros(0, np.int64)
+        self.kinds = {"counts": (np.int64, 0)}
 
-    def grow(self, used: int, wanted: int) -> None:
-        if wanted > len(self._counts):
-            self._counts = grown(self._counts, used, wanted)
+    @property
+    def _counts(self) -> Int64Array:
+        return self._columns.arrays[self._first]
+
+    def reserve(self, rows: int) -> Steps[None]:
+        yield from self._pairs.reserve(rows)
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
         before = self._pairs.size
         self._pairs.slots([Column(cells), column], len(cells))
-        if self._pairs.size > before:
-            np.add.at(self._counts, self._cells(before), 1)
+        self._count(before, self._pairs.size)
 
-    def _cells(self, since: int) -> Int64Array:
-        cells: Int64Array = self._pairs.columns(np.arange(since, self._pairs.size))[0].values
-        return cells
+    def _count(self, start: int, stop: int) -> None:
+        """Pairs that are new."""
+        if stop > start:
+            cells = self._pairs.columns(np.arange(start, stop))[0].values
+            np.add.at(self._counts, cells, 1)
 
     def absorb(self, other: Distinct, theirs: Cells, mine: IndexArray) -> None:
-        cells, values = other._pairs.columns(np.arange(other._pairs.size))
-        target = np.full(len(other._counts), -1, np.int64)
-        target[theirs] = mine
-        to = target.take(cells.values)
-        kept = (to >= 0).nonzero()[0]
-        self.update(to[kept], values.take(kept), kept)
+        """All is in the pairs."""
+
+    def absorb_rest(self, other: Distinct, mine: IndexArray) -> Steps[None]:
+        for start, stop in portions(other._pairs.size, steps.RELEASED):
+            if start:
+                yield
+            yield from self.reserve(stop - start)
+            cells, values = other._pairs.columns(np.arange(start, stop))
+            to = mine.take(cells.values)
+            kept = (to >= 0).nonzero()[0]
+            self.update(to[kept], values.take(kept), kept)
 
     def column(self, cells: Cells) -> Column:
         return Column(self._counts[cells])
 
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {"pairs": self._pairs.snapshot(), "cells": used}
+    def freeze(self, arrays: Sequence[FrozenArray]) -> Mapping[str, Any]:
+        return {"pairs": self._pairs.snapshot(), "cells": len(arrays[0])}
 
-    def thaw(self) -> None:
-        """Nothing is shared: pairs are only ever added, and the counts are ours."""
+    def leaves(self, state: Mapping[str, Any]) -> list[Leaf]:
+        return [np.broadcast_to(np.int64(0), int(state["cells"]))]
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._pairs = KeyIndex.restored(self._types, state["pairs"])
-        self._counts = np.zeros(state["cells"], np.int64)
-        np.add.at(self._counts, self._cells(0), 1)
+    def load(self, state: Mapping[str, Any]) -> Steps[None]:
+        self._pairs = yield from KeyIndex.restoring(self._types, state["pairs"])
+        for start, stop in portions(self._pairs.size, steps.INDEXED):
+            if start:
+                yield
+            self._count(start, stop)
 
     def close(self) -> None:
         self._pairs.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from spe.query.query import AggregateCall
 from spe.query.typing import load_class
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import AttributeType, Schema
+
+#: Infinities and NaN are values like others.
+QUIET: Final = np.errstate(over="ignore", invalid="ignore")
 
 #: What accumulators of whole rows get as their argument.
 _NO_COLUMN = Column(np.empty(0, np.int64))
@@ -112,6 +115,7 @@ class Calls:
     def new_parts(self) -> list[Accumulator]:
         return [p.make() for p in self._parts]
 
+    @QUIET
     def evaluate(self, rows: Rows) -> list[Column]:
         """The arguments' values."""
         return [e.evaluate(rows) for e in self._expressions]
@@ -134,6 +138,7 @@ class Calls:
             else:
                 part.update(*cleaned[plan.argument])
 
+    @QUIET
     def results(self, parts: Sequence[Accumulator], cells: Cells) -> list[Column]:
         """One column per aggregate, for some cells."""
         return [self._result(parts, r, cells) for r in self._results]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from operators import steps
 from operators.aggregate.accumulators import Count
-from operators.aggregate.calls import Calls
+from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells
+from operators.columns import filled
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
-from operators.operator import Operator
+from operators.operator import StepwiseOperator
+from operators.steps import Steps, portions
 from spe.expressions import compile_expression
 from spe.query.query import AggregateSpec
 from spe.stream.batch import Rows
@@ -23,7 +26,7 @@ from spe.stream.times import BEFORE_TIME
 _SPARE: Final = 4096
 
 
-class CountAggregate(Operator):
+class CountAggregate(StepwiseOperator):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.
 
     Each window has a cell of its own; a closed one is dead and dropped some time later.  A partly filled window is
@@ -43,23 +46,29 @@ class CountAggregate(Operator):
         self._sequence = 0
         self._compact_at = _SPARE
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
-    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        if self._left is not None:
+            yield from self._restored()
         rows = ports[0]
         if rows is None or not len(rows):
-            return None
-        slots = self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
+            return
+        yield from self._keys.reserve(len(rows))
+        slots = self._slots(rows)
         if len(self._open) < self._keys.size:
-            self._find_open()
-        self._cells.thaw()
+            yield from self._find_open()
+        yield from self._cells.reserve(len(rows))
         cells, closing = self._assign(slots)
         numbers = np.arange(self._sequence, self._sequence + len(rows)) if self._calls.needs_sequence else cells
         self._cells.update(cells, self._calls.evaluate(rows), numbers)
         self._sequence += len(rows)
-        out = self._rows(rows, slots, cells, closing) if len(closing) else None
+        if len(closing):
+            yield self._rows(rows, slots, cells, closing)
         if self._cells.count > self._compact_at:
-            self._compact()
-        return out
+            yield from self._compact()
+
+    @QUIET
+    def _slots(self, rows: Rows) -> IndexArray:
+        return self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
 
     def _fills(self) -> Any:
         """Rows in each cell."""
@@ -100,36 +109,53 @@ class CountAggregate(Operator):
         results = self._calls.results(self._cells.parts, cells[closing])
         return Rows(time, t_max, (*self._keys.columns(slots[closing]), *results))
 
-    def _live(self) -> IndexArray:
-        live: IndexArray = (self._fills()[: self._cells.count] < self._size).nonzero()[0]
-        return live
+    def _live(self) -> Steps[IndexArray]:
+        """Cells of open windows, ascending."""
+        live = [np.empty(0, np.intp)]
+        for start, stop in portions(self._cells.count, steps.COPIED):
+            if start:
+                yield
+            live.append(start + (self._fills()[start:stop] < self._size).nonzero()[0])
+        return np.concatenate(live)
 
-    def _find_open(self) -> None:
-        self._open = np.full(self._keys.size + self._keys.size // 2 + 8, -1, np.intp)
-        live = self._live()
-        self._open[self._cells.slots[live]] = live
+    def _find_open(self) -> Steps[None]:
+        open_ = yield from filled(self._keys.size + self._keys.size // 2 + 8, -1)
+        live = yield from self._live()
+        for start, stop in portions(len(live), steps.INDEXED):
+            if start:
+                yield
+            open_[self._cells.slots[live[start:stop]]] = live[start:stop]
+        self._open = open_
 
-    def _compact(self) -> None:
+    def _compact(self) -> Steps[None]:
         """Drops closed cells, and the keys of groups whose window is empty."""
-        self._cells = self._cells.selected(self._live())
-        size = self._keys.size
-        slots = np.sort(self._cells.slots)
+        live = yield from self._live()
+        self._cells = yield from self._cells.selected(live)
+        size, slots = self._keys.size, self._cells.slots
         if 2 * len(slots) < size:
-            self._keys, new = self._keys.compacted(slots)
-            renumbered = np.full(size, -1, np.intp)
-            renumbered[slots] = new
-            self._cells.renumber(renumbered)
-        self._find_open()
+            is_live = np.zeros(size, np.bool_)
+            for start, stop in portions(len(slots), steps.INDEXED):
+                if start:
+                    yield
+                is_live[slots[start:stop]] = True
+            kept = is_live.nonzero()[0]
+            self._keys, new = yield from self._keys.compacted(kept)
+            renumbered = np.empty(size, np.intp)
+            renumbered[kept] = new
+            yield from self._cells.renumber(renumbered)
+        yield from self._find_open()
         self._compact_at = 2 * self._cells.count + _SPARE
 
     def snapshot(self) -> Mapping[str, Any]:
+        self._finish_restore()
         return {"sequence": self._sequence, "keys": self._keys.snapshot(), "cells": self._cells.freeze()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
         self._sequence = state["sequence"]
-        self._keys = KeyIndex.restored(self._key_types, state["keys"])
-        self._cells = Cells.loaded(self._calls, state["cells"])
-        self._find_open()
+        self._cells = Cells(self._calls)
+        self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
+        yield from self._cells.load(state["cells"])
+        yield from self._find_open()
         self._compact_at = 2 * self._cells.count + _SPARE
 
     def oldest_needed(self) -> int | None:

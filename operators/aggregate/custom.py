@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,12 +52,16 @@ class UserAccumulator(Accumulator):
 
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
-        self._states: list[Any] = []
+        self.kinds = {"states": (np.object_, None)}
 
-    def grow(self, used: int, wanted: int) -> None:
-        missing = wanted - len(self._states)
-        if missing > 0:
-            self._states.extend([self._aggregator.create() for _ in range(missing)])
+    @property
+    def _states(self) -> npt.NDArray[np.object_]:
+        return self._columns.arrays[self._first]
+
+    def grow(self, old: int, count: int) -> None:
+        states = self._states
+        for cell in range(old, count):
+            states[cell] = self._aggregator.create()
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
         if not len(cells):
@@ -73,28 +76,20 @@ class UserAccumulator(Accumulator):
             texts[:] = [strings[c] for c in values.tolist()]
             values = texts
         touched = ordered[np.concatenate([[0], cuts])]
+        states = self._states
         for cell, part in zip(touched.tolist(), np.split(values, cuts)):
-            self._states[cell] = self._aggregator.add(self._states[cell], part)
+            states[cell] = self._aggregator.add(states[cell], part)
 
     def absorb(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:
-        states = other._states[theirs] if isinstance(theirs, slice) else [other._states[i] for i in theirs.tolist()]
-        for cell, state in zip(mine.tolist(), states):
-            self._states[cell] = self._aggregator.merge(self._states[cell], state)
+        states = self._states
+        for cell, state in zip(mine.tolist(), other._states[theirs]):
+            states[cell] = self._aggregator.merge(states[cell], state)
 
     def column(self, cells: Cells) -> Column:
-        states = self._states[cells] if isinstance(cells, slice) else [self._states[i] for i in cells.tolist()]
+        states = self._states[cells]
         results = [self._aggregator.result(s) for s in states]
         try:
             return Column.from_list(results, AttributeType(self._aggregator.returns))
         except (TypeError, ValueError, OverflowError) as error:
             name = type(self._aggregator).__qualname__
             raise TypeError(f"{name}.result returned what is no {self._aggregator.returns}: {error}") from error
-
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {"states": self._states}
-
-    def thaw(self) -> None:
-        self._states = list(self._states)
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._states = list(state["states"])

@@ -7,9 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from operators import steps
 from operators.aggregate.accumulators import Accumulator
-from operators.aggregate.calls import Calls
-from operators.ids import IndexArray, Int64Array, grown
+from operators.aggregate.calls import QUIET, Calls
+from operators.columns import Columns, filled
+from operators.ids import IndexArray, Int64Array
+from operators.steps import Steps, finished, portions
 from spe.stream.batch import Column
 
 #: Rows that are looked at first for groups that are new.
@@ -19,51 +22,69 @@ _FIRST_ROWS: Final = 8_192
 class Cells:
     """Accumulators of the groups that have come, each in a cell of its own.
 
-    Cell numbers are given by first arrival, so "groups in order of first arrival" costs nothing.  Arrays are shared
-    with snapshots and copied on the first write after one.
+    Cell numbers are given by first arrival, so "groups in order of first arrival" costs nothing.  All arrays are
+    columns of one table, and so are shared with snapshots.
     """
 
-    __slots__ = ("_born", "_calls", "_cell_of", "_frozen", "_slots", "count", "parts")
+    __slots__ = ("_calls", "_cell_of", "_columns", "_reserving", "parts")
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self.parts: list[Accumulator] = calls.new_parts()
-        self.count = 0
-        self._slots: IndexArray = np.empty(0, np.intp)
-        #: Sequence number of the row that made each cell.
-        self._born: Int64Array = np.empty(0, np.int64)
-        #: slot -> cell, -1 for none; derived from ``_slots``.
+        # The group's slot, and the sequence number of the row that made the cell.
+        self._columns = Columns([(np.intp, 0), (np.int64, 0), *[k for p in self.parts for k in p.kinds.values()]])
+        first = 2
+        for part in self.parts:
+            part.bind(self._columns, first)
+            first += len(part.kinds)
+        self._reserving = [p for p in self.parts if type(p).reserve is not Accumulator.reserve]
+        #: slot -> cell, -1 for none; derived from the slots.
         self._cell_of: IndexArray | None = np.empty(0, np.intp)
-        self._frozen: Mapping[str, Any] | None = None
+
+    @property
+    def count(self) -> int:
+        return self._columns.count
 
     @property
     def slots(self) -> IndexArray:
-        return self._slots[: self.count]
+        return self._columns.arrays[0][: self.count]
 
     @property
     def born(self) -> Int64Array:
-        return self._born[: self.count]
-
-    def thaw(self) -> None:
-        """To be called before a write."""
-        if self._frozen is not None:
-            for part in self.parts:
-                part.thaw()
-            self._frozen = None
+        return self._columns.arrays[1][: self.count]
 
     def add(self, slots: IndexArray, born: Int64Array) -> IndexArray:
         """New empty cells for these slots; returns their numbers."""
-        if not len(slots):  # what was restored is read-only until it has grown
-            return np.empty(0, np.intp)
-        old, self.count = self.count, self.count + len(slots)
-        if self.count > len(self._slots):
-            self._slots = grown(self._slots, old, self.count)
-            self._born = grown(self._born, old, self.count)
-        self._slots[old : self.count] = slots
-        self._born[old : self.count] = born
+        old = self._columns.add(len(slots))
+        count = self.count
+        self.slots[old:] = slots
+        self.born[old:] = born
         for part in self.parts:
-            part.grow(old, self.count)
-        return np.arange(old, self.count)
+            part.grow(old, count)
+        return np.arange(old, count)
+
+    def reserve(self, rows: int, slot_count: int | None = None) -> Steps[None]:
+        """Makes room for that many rows, in portions: what :meth:`cells_of` and :meth:`update` need.
+
+        Few are given room when they come.
+
+        Args:
+          slot_count: one past the largest slot there may be; None: nobody asks for the cells of slots.
+        """
+        if max(self.count, slot_count or 0) > steps.INDEXED:
+            yield from self._columns.reserve(rows)
+            if slot_count is not None and (self._cell_of is None or len(self._cell_of) < slot_count):
+                yield from self._find_cells(slot_count)
+        for part in self._reserving:
+            yield from part.reserve(rows)
+
+    def _find_cells(self, slot_count: int) -> Steps[None]:
+        slots, table = self.slots, (yield from filled(slot_count + slot_count // 2 + 8, -1))
+        for start, stop in portions(len(slots), steps.INDEXED):
+            if start:
+                yield
+            table[slots[start:stop]] = np.arange(start, stop)
+        self._cell_of = table
 
     def cells_of(self, slots: IndexArray, slot_count: int, sequence: int | Int64Array) -> IndexArray:
         """The cell of each row's slot, new ones in order of first appearance.
@@ -75,8 +96,9 @@ class Cells:
         """
         table = self._cell_of
         if table is None or len(table) < slot_count:
-            table = self._cell_of = np.full(slot_count + slot_count // 2 + 8, -1, np.intp)
-            table[self.slots] = np.arange(self.count)
+            finished(self._find_cells(slot_count))
+            table = self._cell_of
+            assert table is not None
         cells = table.take(slots)
         if not len(cells) or cells.min() >= 0:
             return cells
@@ -99,37 +121,64 @@ class Cells:
         new = slots[rows]
         table[new] = self.add(new, rows + sequence if isinstance(sequence, int) else sequence[rows])
 
+    @QUIET
     def update(self, cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array) -> None:
+        self._columns.before_write(cells)
         self._calls.update(self.parts, cells, arguments, sequence)
 
-    def absorb(self, other: Cells, table: IndexArray) -> None:
-        """Adds all of ``other``'s cells, as if its rows came after ours.
+    def absorb(self, other: Cells, table: IndexArray) -> Steps[None]:
+        """Adds all of ``other``'s cells, in portions, as if its rows came after ours.  No snapshot has ours.
 
         ``table`` maps slots to our cells, -1 for none; new ones are put into it.
         """
-        slots, born = other.slots, other.born
-        cells = table.take(slots)
-        new = (cells < 0).nonzero()[0]
-        if len(new):
-            cells[new] = self.add(slots[new], born[new])
-            table[slots[new]] = cells[new]
-        self._born[cells] = np.minimum(self._born[cells], born)
-        for mine, theirs in zip(self.parts, other.parts):
-            mine.absorb(theirs, slice(0, other.count), cells)
+        mine = np.empty(other.count, np.intp)
+        for start, stop in portions(other.count, steps.RELEASED):
+            if start:
+                yield
+            slots, born = other.slots[start:stop], other.born[start:stop]
+            cells = table.take(slots)
+            new = (cells < 0).nonzero()[0]
+            if len(new):
+                yield from self._columns.reserve(len(new))
+                cells[new] = self.add(slots[new], born[new])
+                table[slots[new]] = cells[new]
+            self.born[cells] = np.minimum(self.born[cells], born)
+            for part in self._reserving:
+                yield from part.reserve(stop - start)
+            self._absorb_parts(other, slice(start, stop), cells)
+            mine[start:stop] = cells
+        for part, theirs in zip(self.parts, other.parts):
+            yield from part.absorb_rest(theirs, mine)
 
-    def selected(self, cells: IndexArray) -> Cells:
+    @QUIET
+    def _absorb_parts(self, other: Cells, theirs: slice | IndexArray, mine: IndexArray) -> None:
+        for part, its in zip(self.parts, other.parts):
+            part.absorb(its, theirs, mine)
+
+    def selected(self, cells: IndexArray) -> Steps[Cells]:
         """A copy with only these cells, in this order."""
-        copy = Cells(self._calls)
-        mine = copy.add(self.slots[cells], self.born[cells])
-        for new, old in zip(copy.parts, self.parts):
-            new.absorb(old, cells, mine)
+        copy, mine = Cells(self._calls), (yield from filled(self.count, -1))
+        for start, stop in portions(len(cells), steps.RELEASED):
+            if start:
+                yield
+            some = cells[start:stop]
+            yield from copy._columns.reserve(len(some))
+            mine[some] = new = copy.add(self.slots[some], self.born[some])
+            copy._absorb_parts(self, some, new)
+        for part, old in zip(copy.parts, self.parts):
+            yield from part.absorb_rest(old, mine)
         return copy
 
-    def renumber(self, slots: IndexArray) -> None:
+    def renumber(self, slots: IndexArray) -> Steps[None]:
         """The groups' slots have changed; ``slots[old]`` is the new one."""
-        self._slots = slots.take(self.slots)
+        old = self.slots
+        new = np.empty(self._columns.room, np.intp)
+        for start, stop in portions(len(old), steps.INDEXED):
+            if start:
+                yield
+            new[start:stop] = slots.take(old[start:stop])
+        self._columns.replace(0, new)
         self._cell_of = None
-        self._frozen = None if self._frozen is None else {**self._frozen, "slots": self._slots}
 
     def close(self) -> None:
         """No more rows are expected: frees what can be made again."""
@@ -138,21 +187,19 @@ class Cells:
             part.close()
 
     def freeze(self) -> Mapping[str, Any]:
-        if self._frozen is None:
-            self._frozen = {
-                "slots": self.slots,
-                "born": self.born,
-                "parts": [p.freeze(self.count) for p in self.parts],
-            }
-        return self._frozen
+        """The state, by reference."""
+        arrays = self._columns.freeze()
+        parts, first = [], 2
+        for part in self.parts:
+            parts.append(part.freeze(arrays[first : first + len(part.kinds)]))
+            first += len(part.kinds)
+        return {"slots": arrays[0], "born": arrays[1], "parts": parts}
 
-    @classmethod
-    def loaded(cls, calls: Calls, state: Mapping[str, Any]) -> Cells:
-        cells = cls(calls)
-        cells._slots, cells._born = state["slots"], state["born"]
-        cells.count = len(cells._slots)
-        for part, saved in zip(cells.parts, state["parts"]):
-            part.load(saved)
-        cells._cell_of = None
-        cells._frozen = state
-        return cells
+    def load(self, state: Mapping[str, Any]) -> Steps[None]:
+        """Takes over a frozen state, in portions."""
+        self._cell_of = None
+        pairs = list(zip(self.parts, state["parts"], strict=True))
+        leaves = [leaf for part, saved in pairs for leaf in part.leaves(saved)]
+        yield from self._columns.load([state["slots"], state["born"], *leaves])
+        for part, saved in pairs:
+            yield from part.load(saved)

@@ -5,14 +5,17 @@ Each has a dictionary of its own, so what a pane holds goes with the pane and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from operators import steps
 from operators.aggregate.accumulators import NEVER, ArrayAccumulator, Cells, Position
 from operators.ids import IndexArray, Int64Array
+from operators.steps import Steps, portions
 from spe.stream.batch import Column
+from spe.stream.frozen import FrozenArray
 from spe.stream.strings import StringDictionary
 
 #: Texts that an accumulator may hold beyond twice its cells before it drops those no longer referred to.
@@ -20,12 +23,14 @@ _SPARE_TEXTS: Final = 1024
 
 
 class _Texts(ArrayAccumulator):
-    """One text per cell: 0 for none, else code + 1 in a dictionary of our own."""
+    """One text per cell: 0 for none, else code + 1 in a dictionary of our own.
+
+    The dictionary only grows, so a snapshot, and whoever is restored from it, share it.
+    """
 
     def __init__(self) -> None:
         super().__init__(np.int64, 0)
         self._dictionary = StringDictionary([""])
-        self._borrowed = False
 
     def texts(self, ids: Int64Array) -> list[str]:
         strings = self._dictionary.strings
@@ -33,33 +38,30 @@ class _Texts(ArrayAccumulator):
 
     def put(self, cells: IndexArray, texts: list[str]) -> None:
         """Sets distinct cells."""
-        if len(self._dictionary) + len(texts) > 2 * len(self.values) + _SPARE_TEXTS:
-            self._drop_unused()
         self.values[cells] = self._dictionary.encode(texts).astype(np.int64) + 1
 
-    def _drop_unused(self) -> None:
-        used = (self.values > 0).nonzero()[0]
-        texts = self.texts(self.values[used])
-        self._dictionary = StringDictionary([""])
-        self.values[used] = self._dictionary.encode(texts).astype(np.int64) + 1
+    def reserve(self, rows: int) -> Steps[None]:
+        """Drops texts that no cell has any more, once they are many."""
+        if len(self._dictionary) + rows <= 2 * (self._columns.count + rows) + _SPARE_TEXTS:
+            return
+        fresh, ids = StringDictionary([""]), np.zeros_like(self.values)
+        for start, stop in portions(self._columns.count, steps.RELEASED):
+            if start:
+                yield
+            used = start + (self.values[start:stop] > 0).nonzero()[0]
+            ids[used] = fresh.encode(self.texts(self.values[used])).astype(np.int64) + 1
+        self._columns.replace(self._first, ids)
+        self._dictionary = fresh
 
     def column(self, cells: Cells) -> Column:
         return Column(np.maximum(self.values[cells] - 1, 0).astype(np.int32), None, self._dictionary)
 
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {"values": self.values[:used], "dictionary": self._dictionary}
+    def freeze(self, arrays: Sequence[FrozenArray]) -> Mapping[str, Any]:
+        return {**super().freeze(arrays), "dictionary": self._dictionary}
 
-    def thaw(self) -> None:
-        super().thaw()
-        if self._borrowed:
-            # Whoever else was restored from the same snapshot fills its own.
-            self._dictionary = StringDictionary(self._dictionary.strings)
-            self._borrowed = False
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
+    def load(self, state: Mapping[str, Any]) -> Steps[None]:
         self._dictionary = state["dictionary"]
-        self._borrowed = True
+        yield from ()
 
 
 class ExtremeText(_Texts):
@@ -109,30 +111,20 @@ class PickText(_Texts):
     def __init__(self, last: bool) -> None:
         super().__init__()
         self._position = Position(last)
+        self.kinds = {**self.kinds, "positions": self._position.kind}
 
-    def grow(self, used: int, wanted: int) -> None:
-        super().grow(used, wanted)
-        self._position.grow(used, wanted)
+    @property
+    def positions(self) -> Int64Array:
+        return self._columns.arrays[self._first + 1]
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
         assert column.dictionary is not None
-        rows = self._position.winners(cells, sequence)
+        rows = self._position.winners(self.positions, cells, sequence)
         strings = column.dictionary.strings
         self.put(cells[rows], [strings[c] for c in column.values[rows].tolist()])
 
     def absorb(self, other: PickText, theirs: Cells, mine: IndexArray) -> None:
         ids = other.values[theirs]
-        rows = self._position.winners(mine, other._position.values[theirs])
+        rows = self._position.winners(self.positions, mine, other.positions[theirs])
         rows = rows[ids[rows] > 0]
         self.put(mine[rows], other.texts(ids[rows]))
-
-    def freeze(self, used: int) -> Mapping[str, Any]:
-        return {**super().freeze(used), "positions": self._position.values[:used]}
-
-    def thaw(self) -> None:
-        super().thaw()
-        self._position.values = self._position.values.copy()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._position.values = state["positions"]

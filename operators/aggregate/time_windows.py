@@ -2,23 +2,26 @@
 
 State is one :class:`Cells` per pane.  A tumbling window is its pane; a sliding one is put together from its panes,
 oldest first, when it ends: sums come out the same however the input was cut, and a pane that has passed is never
-written again, so snapshots cost nothing for it.
+written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from operators.aggregate.calls import Calls
+from operators import steps
+from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells
 from operators.aggregate.panes import Panes
+from operators.columns import filled, sorted_order
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
-from operators.operator import Operator
+from operators.operator import StepwiseOperator
+from operators.steps import Steps, portions
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.query import AggregateSpec
@@ -27,6 +30,8 @@ from spe.stream.schema import Schema
 
 #: Slots that may be dead beyond half of all before keys without state are dropped.
 _SPARE_SLOTS: Final = 4096
+#: Panes that a step takes rows into, windows that it ends, however few rows they have.
+_MANY: Final = 64
 
 
 @dataclass(slots=True)
@@ -46,7 +51,7 @@ def joined(columns: Sequence[Column]) -> Column:
     return concat_columns(columns)
 
 
-class WindowAggregate(Operator):
+class WindowAggregate(StepwiseOperator):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:
@@ -72,27 +77,35 @@ class WindowAggregate(Operator):
         self._late = Late()
         self._compact_at = _SPARE_SLOTS
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
-    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        if self._left is not None:
+            yield from self._restored()
         rows = ports[0]
         ended: list[_Ended] = []
         if rows is not None and len(rows):
-            slots = self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
+            yield from self._keys.reserve(len(rows))
+            slots = self._slots(rows)
             arguments = self._calls.evaluate(rows)
-            for upto, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
+            came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
+            for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
-                    ended += [self._result(end, members) for end, members in self._panes.release(upto)]
-                self._take_in(self._panes.take(pane, first_time(rows, which)), which, slots, arguments)
+                    yield from self._release(upto, ended)
+                cells = self._panes.take(pane, first_time(rows, which))
+                yield from cells.reserve(len(slots), self._keys.size)
+                self._take_in(cells, which, slots, arguments)
+                if number % _MANY == 0:
+                    yield None
             self._sequence += len(rows)
-        ended += [self._result(end, members) for end, members in self._panes.release(boundary)]
-        if not ended:
-            return None
-        out = self._rows(ended)
-        self._tidy(boundary)
-        return out
+        yield from self._release(boundary, ended)
+        if ended:
+            yield self._rows(ended)
+            yield from self._tidy(boundary)
+
+    @QUIET
+    def _slots(self, rows: Rows) -> IndexArray:
+        return self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
 
     def _take_in(self, cells: Cells, which: Selection, slots: IndexArray, arguments: list[Column]) -> None:
-        cells.thaw()
         sequence: Any = self._sequence
         if isinstance(which, slice):
             count = which.stop - which.start
@@ -112,21 +125,39 @@ class WindowAggregate(Operator):
             numbers = sequence
         cells.update(at, arguments, numbers)
 
-    def _result(self, end: int, members: list[Cells]) -> _Ended:
-        cells = members[0]
-        if len(members) > 1:
-            cells = Cells(self._calls)
-            table = np.full(self._keys.size, -1, np.intp)
-            for member in members:
-                cells.absorb(member, table)
-        elif not self._math.tumbling:
-            cells.freeze()  # its arrays leave with the result: copy before the next write
-        order: slice | IndexArray = slice(0, cells.count)
-        slots = cells.slots
-        if self._on is not None:
-            order = cells.born.argsort()
-            slots = slots[order]
-        return _Ended(end, slots, self._calls.results(cells.parts, order))
+    def _release(self, upto: int, ended: list[_Ended]) -> Iterator[Rows | None]:
+        """Puts the windows that end by ``upto`` to ``ended``; yields what is there when it is much."""
+        for number, (end, members) in enumerate(self._panes.release(upto), 1):
+            cells, order = members[0], None
+            if len(members) > 1:
+                cells = yield from self._combined(members)
+                if self._on is not None:
+                    order = yield from sorted_order(cells.born)
+            for start, stop in portions(cells.count, steps.RELEASED):
+                if start:
+                    yield self._rows(ended)
+                    yield None
+                    ended.clear()
+                ended.append(self._ended(end, cells, start, stop, order))
+            if number % _MANY == 0:
+                yield None
+
+    def _combined(self, members: list[Cells]) -> Steps[Cells]:
+        cells = Cells(self._calls)
+        table = yield from filled(self._keys.size, -1)
+        for member in members:
+            yield from cells.absorb(member, table)
+        return cells
+
+    def _ended(self, end: int, cells: Cells, start: int, stop: int, order: IndexArray | None) -> _Ended:
+        which: slice | IndexArray
+        if order is not None:
+            which = order[start:stop]
+        elif self._math.tumbling and stop - start == cells.count:
+            which = slice(start, stop)  # nobody writes to it any more
+        else:
+            which = np.arange(start, stop)
+        return _Ended(end, cells.slots[which], self._calls.results(cells.parts, which))
 
     def _rows(self, ended: list[_Ended]) -> Rows:
         slots = ended[0].slots if len(ended) == 1 else np.concatenate([e.slots for e in ended])
@@ -137,24 +168,31 @@ class WindowAggregate(Operator):
         results = [joined(columns) for columns in zip(*[e.results for e in ended])]
         return Rows(time, time, (*self._keys.columns(slots), Column(starts), Column(ends), *results))
 
-    def _tidy(self, boundary: int) -> None:
+    def _tidy(self, boundary: int) -> Steps[None]:
         """Frees the lookups of panes that have passed, and keys that no pane has any more."""
         if self._on is None:
             for cells in self._panes.passed(boundary):
                 cells.close()
-        size = self._keys.size
+        size, panes = self._keys.size, list(self._panes.by_number.values())
         if size <= self._compact_at:
             return
-        live = np.unique(np.concatenate([np.empty(0, np.intp), *[c.slots for c in self._panes.by_number.values()]]))
+        is_live = np.zeros(size, np.bool_)
+        for cells in panes:
+            for start, stop in portions(cells.count, steps.INDEXED):
+                if start:
+                    yield
+                is_live[cells.slots[start:stop]] = True
+        live = is_live.nonzero()[0]
         if 2 * len(live) < size:
-            self._keys, slots = self._keys.compacted(live)
-            renumbered = np.full(size, -1, np.intp)
+            self._keys, slots = yield from self._keys.compacted(live)
+            renumbered = np.empty(size, np.intp)
             renumbered[live] = slots
-            for cells in self._panes.by_number.values():
-                cells.renumber(renumbered)
+            for cells in panes:
+                yield from cells.renumber(renumbered)
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
 
     def snapshot(self) -> Mapping[str, Any]:
+        self._finish_restore()
         return {
             "released": self._panes.released,
             "sequence": self._sequence,
@@ -164,13 +202,15 @@ class WindowAggregate(Operator):
             "panes": [(number, cells.freeze()) for number, cells in self._panes.by_number.items()],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
         self._reset()
         self._sequence = state["sequence"]
         self._late = Late(*state["late"])
-        self._keys = KeyIndex.restored(self._key_types, state["keys"])
-        panes = {number: Cells.loaded(self._calls, saved) for number, saved in state["panes"]}
+        panes = {number: Cells(self._calls) for number, _ in state["panes"]}
         self._panes.load(panes, state["since"], state["released"])
+        self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
+        for cells, (_, saved) in zip(panes.values(), state["panes"]):
+            yield from cells.load(saved)
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
 
     def counters(self) -> Mapping[str, int]:
@@ -180,6 +220,7 @@ class WindowAggregate(Operator):
         return self._panes.oldest()
 
     def clear(self, boundary: int) -> None:
+        self._left = None
         self._reset()
         self._panes.released = boundary
 

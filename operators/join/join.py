@@ -19,6 +19,7 @@ from operators.join.runs import Run, Side
 from operators.join.steps import Probe, cut, portions
 from operators.keys import KeyIndex, without_nulls
 from operators.operator import Operator
+from operators.steps import finished
 from operators.strings import KeptStrings
 from operators.windows import Late, WindowMath
 from spe.expressions import compile_predicate
@@ -233,7 +234,7 @@ class Join(Operator):
             live = np.unique(np.concatenate([np.empty(0, np.intp), *[r.keys for r in runs]]))
             live = live[live >= 0]
             if 2 * len(live) < size:
-                self._keys, slots = self._keys.compacted(live)
+                self._keys, slots = finished(self._keys.compacted(live))
                 renumbered = np.full(size + 1, -1, np.intp)  # the last one for rows without a key
                 renumbered[live] = slots
                 self._replace([r.renumbered(renumbered[r.keys], r.rows) for r in runs])
@@ -263,7 +264,7 @@ class Join(Operator):
         self._position = state["position"]
         self._forgot = state["forgot"]
         self._late = Late(*state["late"])
-        self._keys = KeyIndex.restored(self._key_types, state["keys"])
+        self._keys = finished(KeyIndex.restoring(self._key_types, state["keys"]))
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
         for side, runs in zip(self._sides, state["sides"]):
             side.runs = [Run.loaded(saved, self._strings.adopt(saved["rows"])) for saved in runs]

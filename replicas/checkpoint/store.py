@@ -15,19 +15,22 @@ from spe.errors import RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId, ReplicaId
-from spe.wire.state import decode_state, encode_state
+from spe.wire.state import decode_state, encode_large_state
 
 #: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
 KEPT: Final = 2
 _SUFFIX: Final = ".checkpoint"
 
+#: A snapshot as bytes: as it was made, received, or read.
+Encoded = bytes | bytearray | memoryview
 
-def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, Any]) -> bytes:
+
+def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, Any]) -> memoryview:
     """The bytes of what :meth:`Replica.snapshot` returns."""
-    return encode_state({"plan": plan.fingerprint, "of": str(partition), **snapshot})
+    return encode_large_state({"plan": plan.fingerprint, "of": str(partition), **snapshot})
 
 
-def decode_snapshot(plan: Plan, partition: PartitionId, data: bytes) -> dict[str, Any]:
+def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[str, Any]:
     """What :meth:`Replica.install` takes.
 
     Raises:
@@ -96,7 +99,7 @@ class CheckpointStore:
             await self._env.compute.run(lambda: encode_snapshot(self._plan, self._replica.of, snapshot))
         )
 
-    async def write_encoded(self, data: bytes) -> int:
+    async def write_encoded(self, data: Encoded) -> int:
         """The same for the bytes of :func:`encode_snapshot`."""
         storage = self._env.storage
         names = self._names()

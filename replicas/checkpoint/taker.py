@@ -30,7 +30,7 @@ class CheckpointTaker:
         plan: Plan,
         standby: Standby,
         store: CheckpointStore,
-        fetch: Callable[[ReplicaId, str], Awaitable[bytes | str]],
+        fetch: Callable[[ReplicaId, str], Awaitable[bytearray | str]],
     ) -> None:
         self._env = env
         self._plan = plan

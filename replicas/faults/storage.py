@@ -34,7 +34,7 @@ class FaultyStorage:
     def open(self, path: PurePosixPath) -> AppendFile:
         return _FaultyFile(self, self._inner.open(path))
 
-    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
         await self.wait_moving()
         await self._inner.write_atomic(path, data)
 

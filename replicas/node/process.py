@@ -418,7 +418,7 @@ class NodeProcess:
             return hosted.replica.install_newest(state, self._env.clock.monotonic_us())
         return False
 
-    async def _fetch_snapshot(self, id: ReplicaId, partner: str) -> bytes | str:
+    async def _fetch_snapshot(self, id: ReplicaId, partner: str) -> bytearray | str:
         """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""
         address = self._plan.nodes[NodeId(partner)].address
         try:
@@ -565,7 +565,7 @@ class NodeProcess:
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
 
-    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
         if hosted is None or hosted.error is not None:
             return SnapshotRefused(f"{self._node} does not run {message.unit}/{message.partition}")
@@ -581,22 +581,30 @@ class NodeProcess:
     async def _snapshot_of(self, hosted: Hosted) -> dict[str, Any] | None:
         """A snapshot; None: there is none to be had.
 
-        What of its output lies in spill files is read before, piece by piece, so that others get their turn.
+        What of its output lies in spill files is read before, piece by piece, and a state that must be made again is
+        made in portions, so that others get their turn.
         """
         ahead: list[list[Entry]] = []
         for log in hosted.replica.logs:
             read: list[Entry] = []
             while piece := log.spilled_after(read[-1].batch.upto_id if read else 0):
                 read += piece
-                await self._env.compute.turn()
-                if self._hosted.get(hosted.replica.id.of) is not hosted or hosted.error is not None:
+                if not await self._turn(hosted):
                     return None  # it was put away meanwhile, with what it had spilled
             ahead.append(read)
         try:
+            while hosted.replica.core.prepare_snapshot():
+                if not await self._turn(hosted):
+                    return None
             return hosted.replica.snapshot(ahead)
         except OperatorFailed as error:  # with undo/redo it may have to make its state again
             self._fail(hosted, str(error), error.where())
             return None
+
+    async def _turn(self, hosted: Hosted) -> bool:
+        """Lets others go first; returns whether the replica is still there."""
+        await self._env.compute.turn()
+        return self._hosted.get(hosted.replica.id.of) is hosted and hosted.error is None
 
     def _tell_of_state(self, hosted: Hosted, why: str) -> None:
         """Said once: we go on, but no restarted partner can come back."""

@@ -77,7 +77,7 @@ class Service(Protocol):
 
     def partner_request(self, message: PartnerRequest) -> Message: ...
 
-    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused: ...
+    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused: ...
 
     def order(self, peer: str, message: Order) -> OrderAnswer: ...
 
@@ -108,7 +108,7 @@ class Bystander:
     def partner_request(self, message: PartnerRequest) -> Message:
         return PartnerAnswer(message.unit, message.partition, message.number, False)
 
-    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
+    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         return SnapshotRefused(f"{self.who} runs no partition")
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
@@ -208,9 +208,9 @@ class Server:
         last = (len(data) - 1) // SNAPSHOT_PART_BYTES if data else 0
         for index in range(last + 1):
             part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
-            await _answer(connection, SnapshotPart(index, index == last, part))
+            await _answer(connection, SnapshotPart(index, index == last, bytes(part)))
 
-    async def _made(self, connection: Connection, message: SnapshotRequest) -> bytes | SnapshotRefused:
+    async def _made(self, connection: Connection, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         """The snapshot.  While it is made, empty parts say that we are at work on it."""
         period_s = max(message.period_us, self._plan.timing.tick_us) / 1e6
         done = trio.Event()
@@ -294,7 +294,7 @@ async def request(connection: Connection, message: Message) -> Message:
     return await connection.receive_message()
 
 
-async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patience_s: float) -> bytes | str:
+async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patience_s: float) -> bytearray | str:
     """A partner's snapshot as it was encoded, or why there is none.
 
     Args:
@@ -316,4 +316,4 @@ async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patie
             raise RemoteProtocolError(f"expected SnapshotPart, got {type(part).__name__}")
         data += part.data
         if part.last:
-            return bytes(data)
+            return data

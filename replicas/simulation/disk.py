@@ -118,14 +118,14 @@ class SimDisk:
     def list(self, folder: PurePosixPath) -> list[str]:
         return sorted(p.name for p in self.files if p.parent == folder)
 
-    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
         if self.space_left is not None and len(data) > self.space_left:
             raise OSError(errno.ENOSPC, "No space left on device")
         await self.moving()
         if self.space_left is not None:
             self.space_left -= len(data) - self._size(path)
-        self.files[path] = _File(data, 0 if self.lies else None)
+        self.files[path] = _File(bytes(data), 0 if self.lies else None)
 
     def read(self, path: PurePosixPath) -> bytes:
         try:

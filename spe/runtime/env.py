@@ -87,7 +87,7 @@ class Storage(Protocol):
         """Names in a folder, sorted; empty when the folder does not exist."""
         ...
 
-    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
         """Replaces a file as a whole: write aside, sync, rename, sync the folder."""
         ...
 

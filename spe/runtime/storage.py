@@ -94,7 +94,7 @@ class DiskStorage:
             return []
         return sorted(n for n in names if not n.startswith(_ASIDE))
 
-    async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
         target = self._path(path)
         async with self._writing:
             await trio.to_thread.run_sync(self._replace, target, data)
@@ -131,7 +131,7 @@ class DiskStorage:
             folder.mkdir(exist_ok=True)
             _sync_folder(folder.parent)
 
-    def _replace(self, target: Path, data: bytes) -> None:
+    def _replace(self, target: Path, data: bytes | bytearray | memoryview) -> None:
         self._make_folders(target.parent)
         aside = target.with_name(_ASIDE + target.name)
         try:

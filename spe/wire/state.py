@@ -20,6 +20,7 @@ import numpy as np
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Rows
+from spe.stream.frozen import FrozenArray
 from spe.stream.names import Kind
 from spe.stream.strings import StringDictionary
 
@@ -28,6 +29,8 @@ STATE_VERSION: Final = 1
 SKELETON_BYTES: Final = 32 << 20
 DEPTH_MAX: Final = 64
 _DIMENSIONS_MAX: Final = 8
+#: Entries, or bytes, that are copied or summed at once.
+_PORTION: Final = 1 << 20
 
 _MAGIC: Final = b"SPEs"
 _HEADER: Final = struct.Struct("<4sIIIQ")
@@ -38,30 +41,64 @@ _SCALARS: Final = frozenset({type(None), bool, float, str, bytes})
 
 
 def encode_state(tree: Any) -> bytes:
-    """The bytes of a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, Column, Rows, Batch,
-    Boundary and StringDictionary; exactly these types, so that what comes back is what went in.
+    """The bytes of a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, FrozenArray, Column, Rows,
+    Batch, Boundary and StringDictionary; exactly these types, so that what comes back is what went in (an array in
+    place of a FrozenArray).
 
     Raises:
       LocalProtocolError: something else is in the tree, or it is too deep or large; says where.
     """
+    return bytes(encode_large_state(tree))
+
+
+def encode_large_state(tree: Any) -> memoryview:
+    """The same, for a thread beside an event loop: large arrays are copied and summed without the interpreter's lock.
+
+    To put them together as bytes would hold it for as long as that takes.
+    """
     writer = _Writer()
     node = writer.node(tree, "state", 0)
-    arrays = [[a.dtype.str, list(a.shape)] for a in writer.arrays]
+    arrays = [
+        [a.dtype.newbyteorder("<").str, [len(a)] if isinstance(a, FrozenArray) else list(a.shape)]
+        for a in writer.arrays
+    ]
     skeleton = msgpack.packb([arrays, writer.tables, node], use_bin_type=True, unicode_errors="surrogatepass")
     if len(skeleton) > SKELETON_BYTES:
         raise LocalProtocolError(
             f"state: {len(skeleton)} bytes outside of arrays, at most {SKELETON_BYTES} are possible; use arrays"
         )
-    parts: list[Any] = [skeleton, bytes(-len(skeleton) & 7)]
-    for array in writer.arrays:
-        parts += [array.reshape(-1).view(np.uint8).data if array.size else b"", bytes(-array.nbytes & 7)]
+    at = _HEADER.size + _padded(len(skeleton))
+    sizes = [len(a) * a.dtype.itemsize if isinstance(a, FrozenArray) else a.nbytes for a in writer.arrays]
+    out = np.empty(at + sum(map(_padded, sizes)), np.uint8)
+    out[_HEADER.size : at] = np.frombuffer(skeleton.ljust(_padded(len(skeleton)), b"\0"), np.uint8)
+    for array, size in zip(writer.arrays, sizes, strict=True):
+        stop = at + _padded(size)
+        out[at + size : stop] = 0
+        _write_array(array, out[at : at + size])
+        at = stop
     crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return b"".join([_HEADER.pack(_MAGIC, STATE_VERSION, crc, 0, len(skeleton)), *parts])
+    for start in range(_HEADER.size, at, _PORTION):
+        crc = zlib.crc32(out[start : start + _PORTION].data, crc)
+    out[: _HEADER.size] = np.frombuffer(_HEADER.pack(_MAGIC, STATE_VERSION, crc, 0, len(skeleton)), np.uint8)
+    return out.data
 
 
-def decode_state(data: bytes) -> Any:
+def _padded(size: int) -> int:
+    return size + (-size & 7)
+
+
+def _write_array(array: AnyArray | FrozenArray, out: AnyArray) -> None:
+    out = out.view(array.dtype.newbyteorder("<"))
+    if isinstance(array, FrozenArray):
+        for _ in array.copy_to(out, _PORTION):
+            pass
+        return
+    flat = array.reshape(-1)
+    for start in range(0, len(flat), _PORTION):
+        out[start : start + _PORTION] = flat[start : start + _PORTION]
+
+
+def decode_state(data: bytes | bytearray | memoryview) -> Any:
     """The tree that :func:`encode_state` was given.  Arrays are read-only: whoever writes copies first.
 
     Raises:
@@ -92,7 +129,7 @@ class _Writer:
     """Turns a tree into nodes, collecting arrays and dictionaries on the way."""
 
     def __init__(self) -> None:
-        self.arrays: list[AnyArray] = []
+        self.arrays: list[AnyArray | FrozenArray] = []
         self.tables: list[list[int]] = []
         self._array_index: dict[int, int] = {}
         self._table_index: dict[int, int] = {}
@@ -123,6 +160,12 @@ class _Writer:
             out.append(self.node(item, f"{where}.{key}", depth))
         return out
 
+    def frozen(self, value: FrozenArray, where: str, depth: int) -> list[Any]:
+        if value.dtype == np.object_:
+            return self.sequence(value.array().tolist(), where, depth)
+        self.arrays.append(value)
+        return [_ARRAY, len(self.arrays) - 1]
+
     def array(self, value: AnyArray, where: str, depth: int) -> list[Any]:
         found = self._array_index.get(id(value))
         if found is None:
@@ -130,7 +173,7 @@ class _Writer:
                 raise LocalProtocolError(f"{where}: cannot store an array of {value.dtype}, {value.ndim} dimensions")
             found = self._array_index[id(value)] = len(self.arrays)
             self._kept.append(value)
-            self.arrays.append(value.astype(value.dtype.newbyteorder("<"), order="C", copy=False))
+            self.arrays.append(value)
         return [_ARRAY, found]
 
     def column(self, value: Column, where: str, depth: int) -> list[Any]:
@@ -165,6 +208,7 @@ _WRITERS: Final[dict[type, Callable[[_Writer, Any, str, int], list[Any]]]] = {
     tuple: _Writer.sequence,
     dict: _Writer.dict,
     np.ndarray: _Writer.array,
+    FrozenArray: _Writer.frozen,
     Column: _Writer.column,
     Rows: _Writer.rows,
     Batch: _Writer.batch,
@@ -205,10 +249,11 @@ class _Reader:
 
     @staticmethod
     def _read_table(lengths: AnyArray, text: AnyArray) -> StringDictionary:
-        data, at, strings = text.tobytes(), 0, []
-        for length in lengths.tolist():
-            strings.append(data[at : at + length].decode("utf-8", "surrogatepass"))
-            at += length
+        data, at, strings = np.ascontiguousarray(text, np.uint8).data, 0, []
+        for start in range(0, len(lengths), _PORTION):
+            for length in lengths[start : start + _PORTION].tolist():
+                strings.append(str(data[at : at + length], "utf-8", "surrogatepass"))
+                at += length
         dictionary = StringDictionary(strings)
         if at != len(data) or len(dictionary) != len(strings):
             raise RemoteProtocolError("state: a string table with wrong lengths, or the same string twice")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from operators.ids import IntegerIds, StringIds, stable_order
 from operators.keys import KeyIndex, group_ids
+from operators.steps import finished
 from spe.query.query import FilterSpec, MapSpec, UnionSpec
 from spe.stream.batch import Column
 from spe.stream.names import StreamId
@@ -68,7 +69,7 @@ def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored
     for i, batch in enumerate(batches):
         if i == restored_at:
             ids.close()
-            ids = IntegerIds.restored(ids.snapshot())
+            ids = finished(IntegerIds.restoring(ids.snapshot()))
         wanted = [expected.setdefault(v, start + len(expected)) for v in batch]
         assert ids.ids(np.array(batch, np.int64)).tolist() == wanted
     assert ids.values()[start:].tolist() == list(expected)
@@ -122,9 +123,9 @@ def test_equal_keys_and_only_those_share_a_slot(batches: list[list[Any]], count:
     index, slots = KeyIndex(TYPES[:count]), dict[Any, int]()
     for i, batch in enumerate(batches):
         if i == change:
-            index = KeyIndex.restored(TYPES[:count], index.snapshot())
+            index = finished(KeyIndex.restoring(TYPES[:count], index.snapshot()))
             live = np.array(sorted(set(slots.values())), np.intp)
-            index, new = index.compacted(live)
+            index, new = finished(index.compacted(live))
             assert (np.diff(new) > 0).all()
             renumbered = dict(zip(live.tolist(), new.tolist(), strict=True))
             slots = {key: renumbered[slot] for key, slot in slots.items()}

@@ -154,16 +154,16 @@ def test_stable_streams_are_the_same_through_failures(
 ) -> None:
     """Buckets hold some ten rows per input; failures, redo, undo and checkpoints fall into the middle of them."""
     monkeypatch.setattr(World, "reconcile", reconcile)
-    unit, step = unit_of(name), Fragment.step
+    unit, work = unit_of(name), Fragment.work
     inside = 0
 
     def counted(self: Fragment, piece: Slice, *watch: object) -> object:
         nonlocal inside
         assert is_bounded(piece, World.slice_rows)
         inside += piece.end % 10 != 0
-        return step(self, piece, *watch)  # type: ignore[arg-type]
+        return work(self, piece, *watch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Fragment, "step", counted)
+    monkeypatch.setattr(Fragment, "work", counted)
     for seed in range(2):
         checkpoints = Checkpoints(every_us=100) if seed % 2 else Checkpoints()
         monkeypatch.setattr(World, "slice_rows", 20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
 from tests.support.catalogue import CATALOGUE, LEFT, RIGHT, SCHEMA, stream
+from tests.support.operators import step_sizes
 from tests.unit.consistency.dpc.test_manager import World
 
 UNTIL = 300
@@ -49,8 +51,9 @@ class Replica(World):
 
     def __init__(self, unit: Unit, seed: int, partners: Sequence[str], checkpoints: Checkpoints) -> None:
         failure = list(Policy)[seed % 3]
-        super().__init__(unit=unit, failure=failure, partners=partners, checkpoints=checkpoints)
+        self._output = -1
         self.shown: list[str] = []
+        super().__init__(unit=unit, failure=failure, partners=partners, checkpoints=checkpoints)
         self.data = [stream(seed * 2 + at, UNTIL) for at in (0, 1)]
         self.sent = [0, 0]
 
@@ -65,18 +68,28 @@ class Replica(World):
                 self.shown.append(repr(element))
 
     def stable(self, output: int, elements: Sequence[Element]) -> None:
-        self.shown.append(f"out {output}")
+        self._tell_output(output, elements)
         super().stable(output, elements)
 
     def tentative(self, output: int, elements: Sequence[Element]) -> None:
-        self.shown.append(f"out {output}")
+        self._tell_output(output, elements)
         super().tentative(output, elements)
 
+    def _tell_output(self, output: int, elements: Sequence[Element]) -> None:
+        """Once for all that follows each other: how a slice is divided is nobody's business."""
+        if elements and output != self._output:
+            self._output = output
+            self.shown.append(f"out {output}")
+
     def clear_suffix(self) -> None:
-        self.shown.append("clear")
+        self._tell("clear")
 
     def announce(self, state: NodeState, fresh: bool) -> None:
-        self.shown.append(f"{state.name} {fresh}")
+        self._tell(f"{state.name} {fresh}")
+
+    def _tell(self, event: str) -> None:
+        self._output = -1
+        self.shown.append(event)
 
     def deliver(self, at: int, upto: int, now: int) -> None:
         """The input's tuples below ``upto``, and the boundary."""
@@ -90,7 +103,12 @@ class Replica(World):
 
 
 def play(unit: Unit, seed: int, checkpoints: Checkpoints = NO_CHECKPOINTS) -> Replica:
-    """Inputs fail and heal at random; at the end everything has come and is corrected."""
+    """Inputs fail and heal at random; at the end everything has come and is corrected.  Every third in tiny steps."""
+    with step_sizes() if seed % 3 == 1 else nullcontext():
+        return _play(unit, seed, checkpoints)
+
+
+def _play(unit: Unit, seed: int, checkpoints: Checkpoints) -> Replica:
     random = Random(seed)
     world = Replica(unit, seed, ("n2",) if seed % 2 else (), checkpoints)
     back = [0, 0]

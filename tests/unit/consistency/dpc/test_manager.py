@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,6 +18,7 @@ from spe.query.typing import derive_schema
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
+from tests.support.operators import step_sizes
 
 SCHEMA = Schema.of(x="string")
 IN = (StreamId("in0"), StreamId("in1"))
@@ -611,3 +612,136 @@ class TestRecovering:
 
     def test_while_recovering_itself_it_gives_no_snapshot(self) -> None:
         assert World().replica.snapshot() is None
+
+
+KEYED = Schema.of(key="int64!")
+#: Windows [10, 30), [30, 50), …
+MANY = AggregateSpec(IN[0], Window(WindowKind.TUMBLING, 20, 20, 10), {"key": "key"}, {"n": AggregateCall("count")})
+GROUPS = 40
+#: Rows per input in a slice, rows that a step releases.
+FEW = 4
+
+
+def deliver_groups(world: World, begin: int, now: int) -> None:
+    """One row of each of many groups on in0, FEW at a time."""
+    one = world.sunion.inputs[0]
+    times = [begin + n // FEW for n in range(GROUPS)]
+    rows = Rows.from_tuples(KEYED, times, [(n,) for n in range(GROUPS)])
+    one.add_stable(Batch(Kind.STABLE, one.position, one.position + GROUPS, None, rows), now)
+
+
+def many_groups() -> World:
+    """The groups of the window that ends at 30 have come and are stable."""
+    windows = Operator(OUT, MANY, derive_schema(MANY, [KEYED]))
+    inputs = tuple(InputStream(s, KEYED, 1, None) for s in IN)
+    world = World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1))
+    stable_until_ten(world)
+    deliver_groups(world, 10, 105)
+    for at in (0, 1):
+        world.B(at, 110, 20)
+    world.run(110)
+    return world
+
+
+def failing_with_many_groups() -> World:
+    """in1 is gone, and the window went out tentatively."""
+    world = many_groups()
+    world.live[1] = False
+    world.B(0, 130, 30)
+    assert world.run(141).count("T") == GROUPS
+    assert world.replica.state is NodeState.UP_FAILURE
+    return world
+
+
+def rows_out(world: World) -> int:
+    return len([one for one in world.out if one[0] in "ST"])
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(World, "slice_rows", FEW)
+    with step_sizes(8, 8, FEW):
+        yield
+
+
+@pytest.mark.usefixtures("small_steps")
+class TestSlicesInPortions:
+    """B8: between two portions of a slice the node does other things; in the unit nothing else begins."""
+
+    def test_a_window_with_many_groups_leaves_in_portions(self) -> None:
+        world = many_groups()
+        for at in (0, 1):
+            world.B(at, 110, 30)
+        most = released = 0
+        while world.replica.advance(110)[0]:
+            most, released = max(most, rows_out(world) - released), rows_out(world)
+            assert ("B30(40)" in world.out) == (released == GROUPS)  # the boundary comes after the last row
+        assert released == GROUPS
+        assert most == FEW
+
+    def test_a_snapshot_waits_for_the_end_of_the_slice(self) -> None:
+        world = many_groups()
+        for at in (0, 1):
+            world.B(at, 110, 30)
+        while not rows_out(world):
+            world.replica.advance(110)
+        while world.replica.prepare_snapshot():
+            assert rows_out(world) < GROUPS
+            assert world.replica.advance(110)[0]
+        assert rows_out(world) == GROUPS
+        taken = world.replica.snapshot()
+        assert taken is not None
+        assert taken[0].restart == 30
+        assert taken[0].outputs[0]["last_id"] == GROUPS
+
+    def test_a_grant_counts_when_the_slice_is_through(self) -> None:
+        world = failing_with_many_groups()
+        deliver_groups(world, 30, 146)
+        world.B(0, 146, 40)
+        world.run(146)
+        world.live[1] = True
+        world.B(1, 147, 30)
+        world.run(147)
+        world.B(0, 148, 50)
+        world.b(1, 148, 50)
+        while not rows_out(world):
+            assert world.replica.advance(148)[0]
+        assert rows_out(world) < GROUPS
+        world.grant(148)
+        while world.replica.state is NodeState.UP_FAILURE:
+            assert world.replica.advance(148)[0]
+        assert world.replica.state is NodeState.STABILIZATION
+        assert rows_out(world) == GROUPS
+
+    def test_a_state_is_made_again_for_a_snapshot_in_portions(self) -> None:
+        """While tainted, with undo/redo, each portion gives the operators few rows.  What comes is the state at n*."""
+        world = failing_with_many_groups()
+        portions = 0
+        while world.replica.prepare_snapshot():
+            portions += 1
+        assert portions >= (GROUPS // FEW if World.reconcile is Reconcile.UNDO else 0)
+        taken = world.replica.snapshot()
+        assert taken is not None
+        other = World(unit=world.replica._unit)
+        other.replica.install(*taken)
+        for at in (0, 1):
+            other.B(at, 200, 30)
+        assert other.run(200).count("S") == GROUPS
+
+    def test_a_redo_begins_when_its_state_is_complete(self) -> None:
+        """Until then live's outputs are those that heartbeats tell of, and partners get no snapshot."""
+        world = failing_with_many_groups()
+        world.live[1] = True
+        world.B(1, 147, 30)
+        world.run(147)
+        world.grant(147)
+        steps = 0
+        while not rows_out(world):
+            redo = world.replica._redo
+            assert redo is not None
+            assert world.replica.prepare_snapshot() == (redo.rebuilding or world.replica._working is not None)
+            assert world.replica.advance(148)[0]
+            steps += 1
+        assert steps > GROUPS // 8
+        world.run(148)
+        assert world.replica.state is NodeState.STABLE

@@ -1,0 +1,164 @@
+"""Arrays of equal length that grow at the end and are written in any order.
+
+However long they are, no step does more than its own entries and a bounded portion beside (docs/rules.md B8): growing
+copies in portions, a snapshot copies nothing, and a write after it saves the entries that it overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from operators import steps
+from operators.steps import Steps, finished, portions
+from spe.stream.frozen import Frozen, FrozenArray, IndexArray
+
+#: dtype, and what a new entry holds.
+Kind = tuple[npt.DTypeLike, Any]
+#: An array in a snapshot: as it was taken, or as it was read from bytes.
+Leaf = Any
+_LEAST: Final = 16
+
+
+class Columns:
+    """Arrays of equal length.
+
+    Attributes:
+      arrays: the entries 0 … count − 1, and room for more.  Adding entries may put others in their place.
+    """
+
+    __slots__ = ("_fills", "_frozen", "arrays", "count")
+
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        self.arrays: list[npt.NDArray[Any]] = [np.empty(0, dtype) for dtype, _ in kinds]
+        self.count = 0
+        self._fills = [fill for _, fill in kinds]
+        #: Snapshots that somebody still has, of the arrays that are here.
+        self._frozen: list[ref[Frozen]] = []
+
+    @property
+    def room(self) -> int:
+        """Entries that the arrays can hold."""
+        return len(self.arrays[0])
+
+    def reserve(self, more: int) -> Steps[None]:
+        """Makes room for ``more`` entries, in portions."""
+        wanted = self.count + more
+        if wanted <= self.room:
+            return
+        larger: list[npt.NDArray[Any]] = []
+        for old in self.arrays:
+            if larger and self.count > steps.COPIED:
+                yield
+            larger.append(np.empty(max(wanted, 2 * len(old), _LEAST), old.dtype))
+            yield from copied(old, larger[-1], self.count)
+        self.arrays = larger
+        self._frozen = []  # they have the old arrays, which nobody writes to any more
+
+    def add(self, more: int) -> int:
+        """Adds ``more`` entries with what new ones hold; returns the number of the first."""
+        old = self.count
+        if old + more > self.room:
+            finished(self.reserve(more))
+        self.count += more
+        for array, fill in zip(self.arrays, self._fills):
+            array[old : self.count] = fill
+        return old
+
+    def before_write(self, at: IndexArray) -> None:
+        """Saves what snapshots still need of entries that are about to be written."""
+        if self._frozen:
+            for frozen in self._alive():
+                frozen.save(at)
+
+    def replace(self, number: int, array: npt.NDArray[Any]) -> None:
+        """Puts a new array in the place of one; snapshots keep the old one, and are saved from that."""
+        self.arrays[number] = array
+
+    def freeze(self) -> list[FrozenArray]:
+        """The present entries of each array, which go on being what they are now."""
+        self._alive()  # forgets the others
+        frozen = Frozen(self.arrays, self.count)
+        self._frozen.append(ref(frozen))
+        return frozen.columns()
+
+    def _alive(self) -> list[Frozen]:
+        alive = [frozen for one in self._frozen if (frozen := one()) is not None]
+        if len(alive) < len(self._frozen):
+            self._frozen = [ref(frozen) for frozen in alive]
+        return alive
+
+    def load(self, leaves: Sequence[Leaf]) -> Steps[None]:
+        """Takes copies of saved arrays in place of what is here, in portions."""
+        count = len(leaves[0])
+        arrays: list[npt.NDArray[Any]] = []
+        for leaf, old in zip(leaves, self.arrays, strict=True):
+            if arrays and count > steps.COPIED:
+                yield
+            arrays.append(np.empty(count + count // 2 + _LEAST, old.dtype))
+            yield from copied(leaf, arrays[-1], count)
+        self.arrays, self.count, self._frozen = arrays, count, []
+
+
+def copied(leaf: Leaf, out: npt.NDArray[Any], count: int) -> Steps[None]:
+    """Writes the first ``count`` entries of an array, a saved array or a list to ``out``, in portions."""
+    if isinstance(leaf, FrozenArray):
+        yield from leaf.copy_to(out, steps.COPIED)
+        return
+    for start, stop in portions(count, steps.COPIED if isinstance(leaf, np.ndarray) else steps.RELEASED):
+        if start:
+            yield
+        if isinstance(leaf, np.ndarray):
+            out[start:stop] = leaf[start:stop]
+        else:  # of values that may be sequences themselves
+            for at in range(start, stop):
+                out[at] = leaf[at]
+
+
+def filled(count: int, fill: int) -> Steps[IndexArray]:
+    """An array of ``count`` times ``fill``, made in portions."""
+    array = np.empty(count, np.intp)
+    for start, stop in portions(count, steps.COPIED):
+        if start:
+            yield
+        array[start:stop] = fill
+    return array
+
+
+def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
+    """``values.argsort(kind="stable")``, in portions: entries are dealt to ranges of values, each sorted alone."""
+    count = len(values)
+    if count <= 2 * steps.INDEXED:
+        return values.argsort(kind="stable")
+    # One of so many is looked at, so that a range holds about INDEXED / 4 entries; equal values cannot be told apart.
+    sample = np.sort(values[:: max(1, steps.INDEXED // 256)])
+    splitters = np.unique(sample[:: max(1, len(sample) * steps.INDEXED // (4 * count))])
+    ranges = np.empty(count, np.int32)
+    sizes = np.zeros(len(splitters) + 1, np.int64)
+    for start, stop in portions(count, steps.INDEXED):
+        ranges[start:stop] = found = splitters.searchsorted(values[start:stop], side="right")
+        sizes += np.bincount(found, minlength=len(sizes))
+        yield
+    order = np.empty(count, np.intp)
+    ends = sizes.cumsum()
+    free = ends - sizes
+    for start, stop in portions(count, steps.INDEXED):
+        dealt = ranges[start:stop].argsort(kind="stable")
+        which = ranges[start:stop][dealt]
+        begins = np.flatnonzero(np.append(True, which[1:] != which[:-1]))
+        lengths = np.diff(np.append(begins, len(which)))
+        order[(free[which[begins]] - begins).repeat(lengths) + np.arange(len(which))] = dealt + start
+        free[which[begins]] += lengths
+        yield
+    done = 0
+    for end in ends.tolist():
+        if end - done > 1:
+            part = order[done:end]
+            order[done:end] = part[values[part].argsort(kind="stable")]
+        done = end
+        yield
+    return order

@@ -1,0 +1,92 @@
+"""Arrays as they were when a snapshot was taken, though their owner goes on writing to them.
+
+The snapshot refers to the owner's arrays.  The owner saves each entry here before it overwrites it for the first time,
+so neither the snapshot nor a write after it copies more than the entries that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+AnyArray = npt.NDArray[Any]
+IndexArray = npt.NDArray[np.intp]
+
+
+class Frozen:
+    """The first ``count`` entries of several arrays, as they were.
+
+    Attributes:
+      saved: (indices, their values in each array) of what was overwritten since, in order.
+    """
+
+    __slots__ = ("__weakref__", "_is_saved", "arrays", "count", "saved")
+
+    def __init__(self, arrays: Sequence[AnyArray], count: int) -> None:
+        self.arrays = tuple(arrays)
+        self.count = count
+        self.saved: list[tuple[IndexArray, list[AnyArray]]] = []
+        self._is_saved: npt.NDArray[np.bool_] | None = None
+
+    def save(self, at: IndexArray) -> int:
+        """To be called before these entries are written; returns how many had to be saved.
+
+        A reader in another thread copies first and looks for what was saved afterwards, so saving comes before writing.
+        """
+        if self._is_saved is None:
+            self._is_saved = np.zeros(self.count, np.bool_)
+        if len(at) and at.max() >= self.count:
+            at = at[at < self.count]
+        at = at[~self._is_saved.take(at)]
+        if len(at):
+            self.saved.append((at, [a.take(at) for a in self.arrays]))
+            self._is_saved[at] = True
+        return len(at)
+
+    def columns(self) -> list[FrozenArray]:
+        return [FrozenArray(self, number) for number in range(len(self.arrays))]
+
+
+class FrozenArray:
+    """One array of a :class:`Frozen`; a leaf of a snapshot's tree, stored as the array that it stands for."""
+
+    __slots__ = ("_frozen", "_number")
+
+    def __init__(self, frozen: Frozen, number: int) -> None:
+        self._frozen = frozen
+        self._number = number
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._frozen.arrays[self._number].dtype
+
+    def __len__(self) -> int:
+        return self._frozen.count
+
+    def copy_to(self, out: AnyArray, size: int) -> Iterator[None]:
+        """Writes all entries to ``out``, ``size`` at a time; yields between two portions."""
+        frozen, number = self._frozen, self._number
+        array = frozen.arrays[number]
+        for start in range(0, frozen.count, size):
+            if start:
+                yield
+            stop = min(start + size, frozen.count)
+            out[start:stop] = array[start:stop]
+        # What is saved from here on was copied as it was.
+        written = 0
+        for at, values in frozen.saved[: len(frozen.saved)]:
+            out[at] = values[number]
+            written += len(at)
+            if written >= size:
+                written = 0
+                yield
+
+    def array(self) -> AnyArray:
+        """All entries, copied at once."""
+        out: AnyArray = np.empty(len(self), self.dtype)
+        for _ in self.copy_to(out, max(1, len(self))):
+            pass
+        return out
