@@ -15,6 +15,7 @@ import trio
 from replicas.node.replica import Replica
 from replicas.simulation.clock import now_us
 from spe.stream.batch import Rows
+from spe.stream.frozen import FrozenArray
 from spe.stream.times import MILLISECOND
 
 #: No step takes longer, whatever is held: what a node promises of its own steps.
@@ -70,7 +71,7 @@ def held(replica: Replica) -> int:
 
 def _largest(state: Any) -> int:
     """Length of the longest array, pieces of one list together: the rows or groups of an operator."""
-    if isinstance(state, np.ndarray | Rows):
+    if isinstance(state, np.ndarray | FrozenArray | Rows):
         return len(state)
     if isinstance(state, Mapping):
         return max(map(_largest, state.values()), default=0)
