@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from consistency.checking.counters import Cell, Counters
 from spe.plan.plan import Plan
-from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.batch import Batch, Boundary, Rows, Undo
 from spe.stream.history import (
     Closed,
+    Delivered,
     Event,
     FaultBegan,
     FaultEnded,
@@ -59,9 +62,14 @@ REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
         "fault slow-disk",
         "fault lie",
         "fault wipe",
+        "nulls delivered",
+        "NaN delivered",
+        "infinities delivered",
+        "ends of int64 delivered",
     }
 )
 _LASTING_X: Final = 10
+_INT64: Final = np.iinfo(np.int64)
 
 
 def cover(history: History, plan: Plan, counters: Counters) -> None:
@@ -69,6 +77,22 @@ def cover(history: History, plan: Plan, counters: Counters) -> None:
     _Cover(plan, counters).run(history)
     for name in (*_lasting_cuts(history, plan), *_nodes(plan)):
         counters.add(f"runs {name}")
+    for event in history:
+        if isinstance(event, Delivered) and isinstance(event.element, Batch):
+            _cover_values(event.element.rows, counters)
+
+
+def _cover_values(rows: Rows, counters: Counters) -> None:
+    for column in rows.columns:
+        values = column.values
+        if column.valid is not None:
+            counters.add("nulls delivered", int(np.count_nonzero(~column.valid)))
+        if values.dtype == np.float64:
+            counters.add("NaN delivered", int(np.count_nonzero(np.isnan(values))))
+            counters.add("infinities delivered", int(np.count_nonzero(np.isinf(values))))
+        elif values.dtype == np.int64 and len(values):
+            ends = (values == _INT64.max) | (values == _INT64.min)
+            counters.add("ends of int64 delivered", int(np.count_nonzero(ends)))
 
 
 def _lasting_cuts(history: History, plan: Plan) -> Iterator[str]:

@@ -16,9 +16,10 @@ from replicas.connectors.generator_options import duration_of, positive, timesta
 from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS
-from spe.stream.batch import Column, Int64Array
+from spe.stream.batch import AnyArray, BoolArray, Column, Int64Array, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -66,9 +67,10 @@ class GeneratorReplay(Replay):
     """Row i has event time start + i / rate, squeezed into its burst, less its own part of the disorder.
 
     Options (``reader``): ``generator`` (name), ``rate`` (rows per second of event time), ``seed``, ``keys``, ``skew``
-    (Zipf exponent), ``disorder`` (duration: each event time lies up to this much earlier), ``burst`` (duration: what
-    would come within it comes in its first quarter), ``duration`` or ``count`` (without either it never ends),
-    ``start`` (ISO timestamp or microseconds).
+    (Zipf exponent), ``extremes`` (of ``rows``: share of the cells that are null or at the end of their type),
+    ``disorder`` (duration: each event time lies up to this much earlier), ``burst`` (duration: what would come within
+    it comes in its first quarter), ``duration`` or ``count`` (without either it never ends), ``start`` (ISO timestamp
+    or microseconds).
 
     Args:
       schema: of the stream; ``rows`` fills any, the other generators have their own.
@@ -100,7 +102,7 @@ class GeneratorReplay(Replay):
         if kind.schema is None:
             self._time_at = None if time is None else schema.index(time)
             others = [a for at, a in enumerate(schema) if at != self._time_at]
-            self._make = _rows(self._draw, keys, skew, others)
+            self._make = _rows(self._draw, keys, skew, others, float(reader.get("extremes", 0.0)))
         else:
             self._make = _MAKERS[name](self._draw, keys, skew, self._rate)
 
@@ -233,27 +235,54 @@ def _reports(draw: Draw, keys: int, _skew: float, rate: float) -> Callable[[Int6
     return make
 
 
+#: Values at the ends of each type, for ``extremes``.
+EXTREMES: Final[Mapping[AttributeType, tuple[Any, ...]]] = {
+    AttributeType.INT64: (-(2**63), 2**63 - 1, 2**53 + 1, -1, 0),
+    AttributeType.FLOAT64: (np.inf, -np.inf, np.nan, -0.0, 5e-324, -5e-324, 1.7976931348623157e308, -1e308),
+    AttributeType.STRING: ("", " ", "null", "\x00", "\u00e9\U0001d11e", '"', "long " * 400),
+    AttributeType.TIMESTAMP: (BEFORE_TIME + 1, END_OF_TIME - 1, -62_135_596_800_000_000, 253_402_300_799_999_999, -1),
+    AttributeType.BOOL: (True, False),
+}
+#: Lanes of random numbers that say where extremes are, and which.
+_EXTREME_LANE: Final = 1_000
+
+
 def _rows(
-    draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute]
+    draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute], extremes: float
 ) -> Callable[[Int64Array], tuple[Column, ...]]:
     """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
     picker = Keys(keys, skew)
-    texts = StringDictionary(f"value {i}" for i in range(keys))
+    texts = StringDictionary([*(f"value {i}" for i in range(keys)), *EXTREMES[AttributeType.STRING]])
 
     def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:
         drawn = picker.pick(draw.uniform(2 * lane, index))
         valid = draw.below(2 * lane + 1, index, 100) > 0 if attribute.nullable else None
-        if valid is not None and valid.all():
-            valid = None
+        values: AnyArray
         match attribute.type:
             case AttributeType.STRING:
-                return Column(drawn.astype(np.int32), valid, texts)
+                values = drawn.astype(np.int32)
             case AttributeType.FLOAT64:
-                return Column(drawn / 4.0, valid)
+                values = drawn / 4.0
             case AttributeType.BOOL:
-                return Column(drawn % 2 == 0, valid)
+                values = drawn % 2 == 0
             case _:
-                return Column(drawn, valid)
+                values = drawn
+        if extremes:
+            valid = with_extremes(attribute, lane, index, values, valid)
+        if valid is not None and valid.all():
+            valid = None
+        return Column(canonical(values), valid, texts if attribute.type is AttributeType.STRING else None)
+
+    def with_extremes(
+        attribute: Attribute, lane: int, index: Int64Array, values: AnyArray, valid: BoolArray | None
+    ) -> BoolArray | None:
+        """Puts extreme values in some places; returns which are no nulls."""
+        there = draw.uniform(_EXTREME_LANE + 2 * lane, index) < extremes
+        known = EXTREMES[attribute.type]
+        which = draw.below(_EXTREME_LANE + 2 * lane + 1, index, len(known) + attribute.nullable)
+        for at, value in enumerate(known):
+            values[there & (which == at)] = keys + at if attribute.type is AttributeType.STRING else value
+        return valid if valid is None else valid & ~(there & (which == len(known)))
 
     return lambda index: tuple(column(lane, a, index) for lane, a in enumerate(attributes, 1))
 

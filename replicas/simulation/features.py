@@ -21,6 +21,7 @@ class Feature(enum.StrEnum):
     LEFT_DEAD = "left dead"  # a node is killed and not started again when everything heals
     COSTLY_STATE = "costly state"  # a step takes virtual time for each row or group that the node holds
     DISKS = "disks"  # checkpoints lie on disks that are slow, lie about syncs, or are lost
+    EXTREMES = "extremes"  # generated rows have nulls, NaN, infinities and values at the ends of their types
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -30,6 +31,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.LEFT_DEAD: 0.15,
     Feature.COSTLY_STATE: 0.10,
     Feature.DISKS: 0.20,
+    Feature.EXTREMES: 0.20,
 }
 
 Features = frozenset[Feature]

@@ -24,6 +24,16 @@ _PASSIVE: Final = 0.3
 _ACTIVES: Final = 0.5
 HASH_CHAIN: Final = "replicas.simulation.hash_chain:HashChain"
 
+#: Of sources with extreme values: every type, and everything may be null.
+_EXTREME_SCHEMA: Final = {
+    "ts": "timestamp!",
+    "key": "int64",
+    "qty": "int64",
+    "price": "float64",
+    "text": "string",
+    "flag": "bool",
+    "stamp": "timestamp",
+}
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
 _X_MS: Final = (400, 700, 1000, 2000)
 _BUCKET_MS: Final = 40
@@ -40,6 +50,9 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
     names = "abc"[: random.choice([1, 2, 2, 3])]
     disorder_ms = random.choice([0, 0, 60])
     query = _Query(random, {name: _source(random, name, seconds, disorder_ms) for name in names})
+    if Feature.EXTREMES in features:
+        for source in query.sources.values():
+            _with_extremes(random, source)
     query.draw()
     bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
     bare_ms = bucket_ms + _BOUNDARY_MS + disorder_ms
@@ -137,6 +150,13 @@ def _source(random: Random, name: str, seconds: int, disorder_ms: int) -> dict[s
     return {"boundary": f"{_BOUNDARY_MS}ms", "disorder": f"{disorder_ms}ms", "from": {"generator": generator}}
 
 
+def _with_extremes(random: Random, source: dict[str, Any]) -> None:
+    """Rows of every type instead, some of whose cells are null or at the end of their type."""
+    generator = source["from"]["generator"]
+    generator |= {"name": "rows", "keys": 6, "extremes": random.choice([0.02, 0.2])}
+    source |= {"schema": _EXTREME_SCHEMA, "time": "ts"}
+
+
 @dataclass
 class _Query:
     """A query as it grows, fragment by fragment.
@@ -200,6 +220,26 @@ class _Query:
     def _canonical(self, source: str) -> str:
         if self._key_of(source) == "n":
             return self._add("map", from_=source, compute={"key": "n % 6", "v": "n", "p": "value"})
+        if self.sources[source]["from"]["generator"]["name"] == "rows":
+            return self._of_every_type(source)
+        return self._add("map", from_=source, compute={"key": "key", "v": "qty", "p": "price"})
+
+    def _of_every_type(self, source: str) -> str:
+        """From rows of every type: their numbers, or what an operator makes of the other attributes."""
+        match self.random.choice(["numbers", "numbers", "texts", "grouped", "stamps"]):
+            case "texts":
+                where = "flag or text is null or text >= 'value 2' or length(text) > 100"
+                source = self._add("filter", from_=source, where=where)
+                return self._again(source, v="length(text)", p="price")
+            case "grouped":
+                compute = {"v": "count(distinct text)", "p": "max(price)", "t": "min(text)", "s": "max(stamp)"}
+                by = {"key": "key", "flag": "flag", "text": "text"}
+                made = self._add("aggregate", from_=source, window={"tumbling": "200ms"}, group_by=by, compute=compute)
+                return self._again(made)
+            case "stamps":
+                compute = {"v": "sum(qty)", "p": "last(price)"}
+                window = {"tumbling": "200ms", "on": "stamp"}
+                return self._again(self._add("aggregate", from_=source, window=window, group_by="key", compute=compute))
         return self._add("map", from_=source, compute={"key": "key", "v": "qty", "p": "price"})
 
     def _again(self, stream: str, key: str = "key", v: str = "v", p: str = "p") -> str:

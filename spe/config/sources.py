@@ -54,6 +54,7 @@ class GeneratorModel(Model):
     seed: Annotated[int, Field(ge=0)] = 0
     skew: Annotated[float, Field(ge=0, le=10)] | None = None
     disorder: Length = 0
+    extremes: Annotated[float, Field(ge=0, le=1)] | None = None
     burst: PositiveDuration | None = None
     duration: PositiveDuration | None = None
     count: Count | None = None
@@ -63,6 +64,8 @@ class GeneratorModel(Model):
     def _one_end(self) -> GeneratorModel:
         if self.duration is not None and self.count is not None:
             raise ValueError("expected duration or count, not both")
+        if self.extremes is not None and self.name != "rows":
+            raise ValueError("extremes goes with rows, which fills a schema of yours")
         return self
 
     def reader(self) -> dict[str, Any]:

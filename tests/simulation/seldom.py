@@ -99,6 +99,28 @@ _ON_DISK: Final[dict[str, Any]] = {
     **_CONFIG,
     "defaults": {**_CONFIG["defaults"], "checkpoint": {"every": "300ms", "disk": True}},
 }
+#: A source of extreme values.
+_EXTREMES: Final[dict[str, Any]] = {
+    "boundary": "40ms",
+    "schema": {"ts": "timestamp!", "key": "int64", "qty": "int64", "price": "float64"},
+    "time": "ts",
+    "from": {"generator": {"name": "rows", "rate": 50, "keys": 5, "seed": 9, "duration": "24s", "extremes": 0.2}},
+}
+_OF_EXTREMES: Final[dict[str, Any]] = {
+    **_ON_DISK,
+    "sources": dict.fromkeys("ab", _EXTREMES),
+    "query": {
+        "all": {"union": {"from": ["a", "b"]}},
+        "sums": {
+            "aggregate": {
+                "from": "all",
+                "window": {"tumbling": "200ms"},
+                "group_by": "key",
+                "compute": {"n": "sum(qty)", "least": "min(price)", "most": "max(qty)", "mean": "avg(price)"},
+            }
+        },
+    },
+}
 _DISKS: Final[list[dict[str, Any]]] = [
     {"at": "2s", "kind": "slow-disk", "target": ["n1a", "source:a"], "by": "50ms", "for": "4s"},
     {"at": "3s", "kind": "lie", "target": "n1b", "for": "4s"},
@@ -123,7 +145,7 @@ def seldom() -> dict[str, Scenario]:
             "faults": _LASTING,
         }
     )
-    made["disks that are slow, lie, and are lost"] = Scenario.from_data(
-        {**shared, "config": _ON_DISK, "seed": len(made), "faults": _DISKS}
+    made["extreme values, and disks that are slow, lie, and are lost"] = Scenario.from_data(
+        {**shared, "config": _OF_EXTREMES, "seed": len(made), "faults": _DISKS}
     )
     return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

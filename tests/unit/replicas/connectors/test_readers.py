@@ -26,7 +26,7 @@ from spe.plan.plan import Source
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
-from spe.stream.times import SECOND, parse_timestamp
+from spe.stream.times import END_OF_TIME, SECOND, parse_timestamp
 from spe.wire.codec import ElementEncoder
 from tests.support.source_env import source_env
 
@@ -421,6 +421,34 @@ def test_rows_fill_any_schema_around_the_event_time() -> None:
     assert {r[0] for r in rows} == {None, *(f"value {i}" for i in range(5))}
     assert {r[3] for r in rows} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
     assert all(r[1] is not None and r[2] is not None and r[5] is not None for r in rows)
+
+
+def test_extremes_are_in_the_stated_share_of_the_cells() -> None:
+    """Floats come as a reader brings them: no −0.0 and one pattern of NaN (U12)."""
+    reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 5000, "count": 5000, "extremes": 0.2}
+    schema = Schema.of(ts="timestamp!", n="int64", m="int64!", x="float64", s="string", b="bool", at="timestamp")
+    (chunk,) = replay(reader, schema, "ts").chunks(0)
+    columns = dict(zip(schema.names, chunk.columns, strict=True))
+
+    def nulls(name: str) -> int:
+        valid = columns[name].valid
+        return 0 if valid is None else int((~valid).sum())
+
+    for name in ("n", "m"):
+        ends = np.isin(columns[name].values, [-(2**63), 2**63 - 1])
+        assert 0.8 * 0.2 * 5000 / 3 < ends.sum() < 1.2 * 0.2 * 5000 / 2.5
+    assert nulls("m") == 0
+    assert all(0.02 * 5000 < nulls(name) < 0.1 * 5000 for name in ("n", "x", "s", "at", "b"))
+    x = columns["x"].values
+    assert np.isposinf(x).any()
+    assert np.isneginf(x).any()
+    assert (abs(x) == 5e-324).any()
+    assert not (np.signbit(x) & (x == 0)).any()
+    assert len(set(x[np.isnan(x)].view(np.int64).tolist())) == 1
+    texts = set(columns["s"].to_list())
+    assert "" in texts
+    assert max(len(t) for t in texts if t is not None) == 2000
+    assert max(columns["at"].values) == END_OF_TIME - 1
 
 
 def test_a_generator_stops_after_its_duration() -> None:

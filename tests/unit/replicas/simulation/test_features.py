@@ -15,6 +15,7 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import features_of, random_scenario
 from spe.config import load_plan_data
 from spe.plan.plan import Plan
+from spe.stream.schema import AttributeType
 
 DRAWN = 4000
 Drawn = list[tuple[Scenario, Plan]]
@@ -122,4 +123,16 @@ def test_disks_hold_checkpoints_in_runs_with_faults_of_disks(drawn: Callable[[Fe
         if Feature.LONG_CHECKPOINTS not in features_of(scenario.seed):
             assert scenario.config["defaults"]["checkpoint"]["disk"]
         assert len(plan.nodes) > 0
-    assert all(met[kind] > 10 for kind in (FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE)), met
+    assert all(met[kind] >= 5 for kind in (FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE)), met
+
+
+def test_extremes_reach_every_type_and_way_of_reading_it(drawn: Callable[[Feature], Drawn]) -> None:
+    met: Counter[str] = Counter()
+    for scenario, plan in drawn(Feature.EXTREMES):
+        for source in plan.sources.values():
+            assert source.reader["extremes"] > 0
+            assert {str(a.type) for a in source.schema} == {str(t) for t in AttributeType}
+        for entry in scenario.config["query"].values():
+            ((operator, body),) = entry.items()
+            met.update([operator] if "text" in str(body) or "stamp" in str(body) else [])
+    assert {"filter", "aggregate"} <= set(met)
