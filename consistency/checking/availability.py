@@ -1,14 +1,16 @@
 """P1: while a path is left, new results reach the client within kX; while a whole tree is left, they are stable.
 
-For each static interval and each channel of a client: every tuple that enters the first SUnion of a path, once the
-interval has lasted as long as a switch may take, must be *covered* at the client (by a tuple's t_max or a boundary of
-either kind) kX + P after it entered.  No path, no claim; nor where something is disturbed in ways that say nothing of
-paths.
+A *period* of a client's channel is a time in which a path is there all along: the world changes for the better only.
+Every tuple that enters the first SUnion of a path, once the period has lasted as long as a switch may take, must be
+*covered* at the client (by a tuple's t_max or a boundary of either kind) kX + P after it entered: later where links
+are late or processes slow, by as much, and where the world has just changed for the better, since somebody may turn to
+a producer that has to wait for X itself.  So fresh results are asked for while a failure lasts and while it is
+corrected.  ``_Excuses`` says where nothing is claimed, and why.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
+from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
 from spe.plan.review import needed_wait_us
 from spe.stream.batch import Batch, Boundary
@@ -60,109 +63,237 @@ def check_availability(
     covered, tentative = _coverage(history)
     if early := _early(history, plan, bounds):
         tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
+    excuses = _Excuses(history, plan, counters)
     paths: dict[World, Paths] = {}
-    everyone = frozenset((*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)))
-    tight = not has_room(plan)
-    # What a failure leaves is there until it is corrected, and where room is little it may fill it as long.
-    calm = _calm(history, plan) if tight else []
-    # What no checkpoint on disk holds is kept by upstream (A8): that alone can fill a small buffer.
-    fills = tight and any(node.checkpoints.disk for node in plan.nodes.values())
     for name, client in plan.clients.items():
         host = f"client:{name}"
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
-            coverage = covered.get((host, channel), _Coverage([], []))
-            hosts = hosts_behind(plan, channel) | {host}
-            touched = everyone if tight else hosts  # where room is little, others can fill it
-            for interval in _merged(static, touched, {str(c) for c in _replicas_behind(plan, channel)}):
-                if host in interval.world.down or interval.world.disturbed:
-                    continue
-                one = paths.setdefault(interval.world, Paths(plan, interval.world))
-                reach = one.channel(host, channel)
-                suspends = _suspends(plan, hosts)
-                divided = plan.partitions_of(channel.stream) > 1
-                if reach is Reach.NONE:
-                    counters.add("p1 no path_us", interval.to_us - interval.from_us)
-                    continue
-                if tight:
-                    fails = fills or interval.world.down or interval.world.cut
-                    begin_us = interval.to_us if fails else _first_calm(calm, interval)
-                    counters.add("p1 little room_us", begin_us - interval.from_us)
-                    if begin_us == interval.to_us:
-                        continue
-                    interval = replace(interval, from_us=begin_us)
-                claim = _Claim(host, channel, interval, reach, bounds, delay_us(plan, channel), suspends, divided)
-                places = {p for p in one.entries(host, channel) if p in arrivals} or {
-                    ("", c) for _, c in one.entries(host, channel)
-                }
-                yield from claim.covered({p: arrivals[p] for p in places if p in arrivals}, coverage, counters)
-                if reach is Reach.STABLE:
-                    yield from claim.stable(tentative.get((host, channel), []), counters)
+            claim = _Claim(plan, host, channel, bounds)
+            for period in _periods(claim, static, paths, excuses):
+                coverage = covered.get((host, channel), _Coverage([], []))
+                yield from claim.covered(period, arrivals, coverage, paths, counters)
+                yield from claim.stable(period, tentative.get((host, channel), []), counters)
 
 
-@dataclass(slots=True)
-class _Claim:
-    """What is promised of one channel in one interval."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A time in which the world of a channel stays the same, and what it leaves of the paths."""
 
-    client: str
-    channel: Channel
-    interval: Interval
+    from_us: int
+    to_us: int
+    world: World
     reach: Reach
-    bounds: Bounds
-    delay_us: int
-    #: Nothing new comes while it is corrected.
-    suspends: bool
-    #: It is one of several partitions of its stream.
-    divided: bool
 
-    @property
-    def _limit_us(self) -> int:
-        return self.delay_us + self.bounds.processing_us
+
+#: Parts of which each is no worse than the one before: a path that was there stays.
+_Period = list[_Part]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change for the better.
+
+    Attributes:
+      settled_us: by then everybody has made use of it.
+      due_us: what was under way meanwhile may come by then.
+    """
+
+    at_us: int
+    settled_us: int
+    due_us: int
+
+
+class _Excuses:
+    """Why nothing is claimed at times.  Each excuse is counted, with the time that it takes away.
+
+    down: there is no client.
+    no path: no replica can get from the sources to the client, or those that could suspend results, or have not
+      recovered yet (``recovering.py`` limits how long that may take).
+    slow: a link carries less than is sent over it, so how late it makes things has no bound; and who reads over it need
+      not leave it, for something still comes.
+    loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
+    lag: the application itself is behind.
+    little room: where buffers are small, what a failure leaves fills them until it is corrected; who is full blocks.
+    any other kind: its effect is not known here.
+    """
+
+    def __init__(self, history: History, plan: Plan, counters: Counters) -> None:
+        self._counters = counters
+        self._tight = not has_room(plan)
+        #: What no checkpoint on disk holds is kept by upstream (A8): that alone can fill a small buffer.
+        self._fills = self._tight and any(node.checkpoints.disk for node in plan.nodes.values())
+        self._calm = _calm(history, plan) if self._tight else []
+        hosts = (*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients))
+        self._everybody = frozenset(hosts)
+
+    def concerned(self, hosts: frozenset[str]) -> frozenset[str]:
+        """Whose troubles touch a channel that has a part of ``hosts``: where room is little, others can fill it."""
+        return self._everybody if self._tight else hosts
+
+    def begin(self, one: Interval, client: str) -> int:
+        """From when on something may be claimed in an interval; its end where nothing may."""
+        kinds = {kind for kind, _ in one.world.unknown}
+        if client in one.world.down:
+            kinds = {"down"}
+        elif not self._tight:
+            kinds.discard("full")  # it only cannot store what has room in memory
+        begin = one.to_us if kinds else one.from_us
+        if not kinds and self._tight:
+            fails = self._fills or one.world != World(recovering=one.world.recovering)
+            begin = one.to_us if fails else _first_calm(self._calm, one)
+            kinds = {"little room"}
+        if begin > one.from_us:
+            self.excuse(min(kinds), begin - one.from_us)
+        return begin
+
+    def excuse(self, why: str, us: int) -> None:
+        self._counters.add(f"p1 excused {why}_us", us)
+
+
+def _periods(
+    claim: _Claim, static: Sequence[Interval], paths: dict[World, Paths], excuses: _Excuses
+) -> Iterator[_Period]:
+    """The times in which a channel has a path all along."""
+    period: _Period = []
+    hosts = excuses.concerned(claim.hosts)
+    for one in _merged(static, hosts, claim.replicas):
+        begin = excuses.begin(one, claim.client)
+        reach = Reach.NONE
+        if begin < one.to_us:
+            known = paths.setdefault(one.world, Paths(claim.plan, one.world))
+            reach = known.channel(claim.client, claim.channel)
+            if reach is Reach.NONE:
+                excuses.excuse("no path", one.to_us - begin)
+        goes_on = begin == one.from_us and not one.shaken and period and one.world.is_no_worse(period[-1].world)
+        if period and (reach is Reach.NONE or not goes_on):
+            yield period
+            period = []
+        if reach is not Reach.NONE:
+            period.append(_Part(begin, one.to_us, one.world, reach))
+    if period:
+        yield period
+
+
+class _Claim:
+    """What is promised of one channel."""
+
+    def __init__(self, plan: Plan, client: str, channel: Channel, bounds: Bounds) -> None:
+        self.plan = plan
+        self.client = client
+        self.channel = channel
+        self.hosts = hosts_behind(plan, channel) | {client}
+        self.replicas = {str(c) for c in _replicas_behind(plan, channel)}
+        self._bounds = bounds
+        self._delay_us = delay_us(plan, channel)
+        self._levels = longest_path(plan, channel.stream)
+        nodes = [n for n in plan.nodes.values() if n.id in self.hosts]
+        #: Nothing new comes while it is corrected.
+        self._suspends = any(n.during_stabilization is Policy.SUSPEND for n in nodes)
+        #: It is one of several partitions of its stream.
+        self._divided = plan.partitions_of(channel.stream) > 1
+
+    def _limit_us(self, world: World) -> int:
+        """kX + P: how late a result may be."""
+        bounds = self._bounds.among(world)
+        return round(self._delay_us * world.times_slower + self._levels * world.late_us) + bounds.processing_us
+
+    def _changes(self, period: _Period) -> list[_Change]:
+        """The changes for the better.  Who can have a better producer turns to it, and that may have to wait for X."""
+        found = []
+        for part in period[1:]:
+            bounds = self._bounds.among(part.world)
+            settled_us = part.from_us + self._delay_us + bounds.resettle_us
+            if self._suspends:
+                settled_us += bounds.correct_us
+            found.append(_Change(part.from_us, settled_us, settled_us + self._limit_us(part.world)))
+        return found
 
     def covered(
-        self, arrivals: Mapping[tuple[str, Channel], _Arrivals], coverage: _Coverage, counters: Counters
+        self,
+        period: _Period,
+        arrivals: Mapping[tuple[str, Channel], _Arrivals],
+        coverage: _Coverage,
+        paths: Mapping[World, Paths],
+        counters: Counters,
     ) -> Iterator[Finding]:
-        begin = self.interval.from_us + self.bounds.settle_us
-        if self.suspends:
-            begin += self.bounds.correct_us
-        end = self.interval.to_us - self._limit_us
-        slots: set[int] = set()
+        """Whatever enters the first SUnion of a path is covered at the client in time."""
+        bounds = self._bounds.among(period[0].world)
+        begin = period[0].from_us + bounds.settle_us + (bounds.correct_us if self._suspends else 0)
+        end = period[-1].to_us
         late: Finding | None = None
-        for (replica, source), entered in sorted(arrivals.items()):
-            for place in range(bisect_right(entered.at, begin), bisect_right(entered.at, end)):
-                at_us, high_us = entered.at[place], entered.high[place]
-                if self.divided and replica and high_us > entered.boundary:
-                    continue  # the last tuples of a stream that ends: only their own partition hears of their time
-                slots.add(at_us // _SLOT_US)
-                counters.add("p1 tuples due")
-                reached = coverage.reach(at_us + self._limit_us)
-                if (reached is None or reached < high_us) and (late is None or at_us + self._limit_us < late.at_us):
-                    what = (
-                        f"{self.channel}: a tuple of {source} with time {high_us} entered {replica or 'its source'} at "
-                        f"{at_us / 1e6:.3f} s; {self._limit_us / 1e6:.3f} s later nothing covers it "
-                        f"({'nothing came at all' if reached is None else f'covered up to {reached}'}); "
-                        f"{self.reach.value} paths since {self.interval.from_us / 1e6:.3f} s"
-                    )
-                    late = Finding("P1", "results come within kX", at_us + self._limit_us, self.client, what)
-        counters.add(f"p1 {self.reach.value}_us", len(slots) * _SLOT_US)
+        changes = self._changes(period)
+        for part in period:
+            limit_us, slots = self._limit_us(part.world), set[int]()
+            for replica, source, entered in _places(self, part, arrivals, paths):
+                first, last = bisect_left(entered.at, max(begin, part.from_us)), bisect_left(entered.at, part.to_us)
+                for at_us, high_us in zip(entered.at[first:last], entered.high[first:last], strict=True):
+                    if self._divided and replica and high_us > entered.boundary:
+                        continue  # the last tuples of a stream that ends: only their own partition hears of their time
+                    due_us = at_us + limit_us
+                    for change in changes:
+                        if at_us < change.settled_us and due_us > change.at_us:
+                            due_us = max(due_us, change.due_us)
+                    if due_us >= end:
+                        continue
+                    slots.add(at_us // _SLOT_US)
+                    counters.add("p1 tuples due")
+                    reached = coverage.reach(due_us)
+                    if (reached is None or reached < high_us) and (late is None or due_us < late.at_us):
+                        what = (
+                            f"{self.channel}: a tuple of {source} with time {high_us} entered "
+                            f"{replica or 'its source'} at {at_us / 1e6:.3f} s; {(due_us - at_us) / 1e6:.3f} s later "
+                            f"nothing covers it "
+                            f"({'nothing came at all' if reached is None else f'covered up to {reached}'}); "
+                            f"{part.reach.value} paths since {part.from_us / 1e6:.3f} s"
+                        )
+                        late = Finding("P1", "results come within kX", due_us, self.client, what)
+            counters.add(f"p1 {part.reach.value}_us", len(slots) * _SLOT_US)
+            counters.add("p1 path_us", part.to_us - part.from_us)
+            if part.world.late or part.world.busy:
+                counters.add("p1 widened_us", len(slots) * _SLOT_US)
         if late is not None:
             yield late
 
-    def stable(self, tentative: list[Delivered], counters: Counters) -> Iterator[Finding]:
+    def stable(self, period: _Period, tentative: list[Delivered], counters: Counters) -> Iterator[Finding]:
         """With a whole tree nothing tentative comes, once what had been missing is corrected."""
-        begin = self.interval.from_us + self.bounds.settle_us + self.bounds.correct_us + self._limit_us
-        if begin >= self.interval.to_us:
-            return
-        counters.add("p1 only stable_us", self.interval.to_us - begin)
-        times = [e.at_us for e in tentative]
-        first = bisect_right(times, begin)
-        if first < len(times) and times[first] < self.interval.to_us:
-            event = tentative[first]
-            assert isinstance(event.element, Batch)
-            what = (
-                f"{self.channel}: {show_row(event.element.rows, 0)} is tentative, though a whole tree is there since "
-                f"{self.interval.from_us / 1e6:.3f} s"
-            )
-            yield Finding("P1", "stable where a tree is whole", event.at_us, self.client, what)
+        for since_us, part in _whole(period):
+            begin = since_us + self._bounds.settle_us + self._bounds.correct_us + self._limit_us(part.world)
+            begin = max(begin, part.from_us)
+            if begin >= part.to_us:
+                continue
+            counters.add("p1 only stable_us", part.to_us - begin)
+            times = [e.at_us for e in tentative]
+            first = bisect_right(times, begin)
+            if first < len(times) and times[first] < part.to_us:
+                event = tentative[first]
+                assert isinstance(event.element, Batch)
+                what = (
+                    f"{self.channel}: {show_row(event.element.rows, 0)} is tentative, though a whole tree is there "
+                    f"since {since_us / 1e6:.3f} s"
+                )
+                yield Finding("P1", "stable where a tree is whole", event.at_us, self.client, what)
+
+
+def _whole(period: _Period) -> Iterator[tuple[int, _Part]]:
+    """Parts with a whole tree, and since when it is there; where something is late, αX may be too short for it."""
+    since: int | None = None
+    for part in period:
+        if part.reach is not Reach.STABLE or part.world.late or part.world.busy:
+            since = None
+            continue
+        since = part.from_us if since is None else since
+        yield since, part
+
+
+def _places(
+    claim: _Claim, part: _Part, arrivals: Mapping[tuple[str, Channel], _Arrivals], paths: Mapping[World, Paths]
+) -> Iterator[tuple[str, Channel, _Arrivals]]:
+    """Where tuples enter that may come to the client; of real processes we know the sources only."""
+    entries = set(paths[part.world].entries(claim.client, claim.channel))
+    places = {p for p in entries if p in arrivals} or {("", channel) for _, channel in entries}
+    for place in sorted(places):
+        if place in arrivals:
+            yield *place, arrivals[place]
 
 
 def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
@@ -228,18 +359,13 @@ def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str
     """The intervals as they are for some processes: what happens elsewhere cuts nothing."""
     last: Interval | None = None
     for one in static:
-        world = World(
-            one.world.down & hosts,
-            frozenset(link for link in one.world.cut if link[0] in hosts and link[1] in hosts),
-            one.world.disturbed & hosts,
-            one.world.recovering & replicas,
-        )
+        world = one.world.among(hosts, replicas)
         if last is not None and last.world == world and not one.shaken & hosts:
-            last = Interval(last.from_us, one.to_us, world)
+            last = replace(last, to_us=one.to_us)
             continue
         if last is not None:
             yield last
-        last = Interval(one.from_us, one.to_us, world)
+        last = Interval(one.from_us, one.to_us, world, one.shaken & hosts)
     if last is not None:
         yield last
 
@@ -281,9 +407,3 @@ def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:
             yield from (f"{of}@{n}" for n in plan.hosts(of))
     for upstream in unit.channels_in(channel.partition):
         yield from _replicas_behind(plan, upstream)
-
-
-def _suspends(plan: Plan, hosts: frozenset[str]) -> bool:
-    return any(
-        Policy.SUSPEND in (n.during_failure, n.during_stabilization) for n in plan.nodes.values() if n.id in hosts
-    )

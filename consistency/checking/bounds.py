@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from consistency.checking.schedule import World
 from spe.plan.plan import Plan
 from spe.plan.review import depth, stall_us
 from spe.stream.ids import Channel, PartitionId
@@ -16,12 +17,14 @@ class Bounds:
     Attributes:
       settle_us: from a change until everybody has noticed, and has connected anew.
       correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
+      resettle_us: from a change for the better, which somebody may follow though it need not, beside X of each unit.
       processing_us: P, what a result takes beside waiting: networks, computing, noise.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
     """
 
     settle_us: int
     correct_us: int
+    resettle_us: int
     processing_us: int
     rounds_per_second: int = 20_000
 
@@ -42,7 +45,30 @@ class Bounds:
         replicas = max((len(plan.hosts(of)) for of in plan.placement), default=1)
         settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
         correct = levels * replicas * 2 * timing.request_us
-        return cls(settle + noise_us, correct + noise_us, 150_000 + 50_000 * levels + noise_us)
+        resettle = 6 * timing.heartbeat_us
+        processing = 150_000 + 50_000 * levels
+        return cls(*(us + noise_us for us in (settle, correct, resettle, processing)))
+
+    def among(self, world: World) -> Bounds:
+        """Where links are late and processes slow.
+
+        To notice and to connect anew takes a question and an answer each for the heartbeat, the connection, the
+        greeting and the subscription.
+        """
+        if not world.late and not world.busy:
+            return self
+        turns_us = round(8 * world.late_us)
+
+        def slower(us: int) -> int:
+            return round(us * world.times_slower)
+
+        return replace(
+            self,
+            settle_us=slower(self.settle_us) + turns_us,
+            correct_us=slower(self.correct_us) + turns_us,
+            resettle_us=slower(self.resettle_us) + turns_us,
+            processing_us=slower(self.processing_us),
+        )
 
 
 #: Buffers with less room than this, bytes, may be full before a failure ends.

@@ -22,7 +22,7 @@ from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 
 #: Changes when a line means something else.
-VERSION: Final = 1
+VERSION: Final = 2
 
 _TYPES: Final[Mapping[str, type[Event]]] = {one.__name__: one for one in get_args(Event)}
 _FIELDS: Final = {name: tuple(f.name for f in dataclasses.fields(one)) for name, one in _TYPES.items()}

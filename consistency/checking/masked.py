@@ -23,11 +23,13 @@ def check_masked(
     """Yields a finding for each client that saw something tentative in a run whose failures can all be masked.
 
     ``static``: the intervals of the history.  A connection that became half open is noticed when something is missing,
-    which may be any time later: of such a run nothing is claimed.
+    which may be any time later, and who was refused a connection tries again a while later: of such a run nothing is
+    claimed.
     """
     standbys = {f"{of}@{n}" for of, one in plan.standbys.items() for n in one.nodes}
     static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
-    if any(isinstance(e, FaultBegan) and e.kind == "half-open" for e in history) or not is_masked(static, plan, bounds):
+    unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)
+    if unseen or not is_masked(static, plan, bounds):
         return
     counters.add("masked runs")
     told: set[str] = set()

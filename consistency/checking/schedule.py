@@ -8,7 +8,7 @@ the moment when it left RECOVERING (that it does is for P3 and the quiet at the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +23,10 @@ class Effect(enum.Enum):
 
     NONE = "other events tell, or nothing"
     DOWN = "its processes do nothing, or make nothing new"
-    CUT = "its links carry nothing"
-    SOURCES = "its sources make things available late: who knows; nodes only write their checkpoints more slowly"
-    DISTURBED = "who knows"
+    CUT = "its links carry nothing, or cannot be relied on to: a connection that breaks is not opened again"
+    LATE = "what passes comes later by a known time"
+    BUSY = "its processes are slower by a known factor"
+    DISTURBED = "nobody can say how late what passes will be"
 
 
 #: By kind; a kind that is not here is DISTURBED: no claim is made of what it touches.
@@ -38,14 +39,21 @@ EFFECTS: Final = {
     "half-open": Effect.NONE,
     "lie": Effect.NONE,
     "wipe": Effect.NONE,
-    "slow-disk": Effect.SOURCES,
+    "flip": Effect.NONE,
     "freeze": Effect.DOWN,
     "stall": Effect.DOWN,
     "silence": Effect.DOWN,
     "cut": Effect.CUT,
+    "refuse": Effect.CUT,
+    "delay": Effect.LATE,
+    "skew": Effect.LATE,
+    "slow-disk": Effect.LATE,
+    "busy": Effect.BUSY,
 }
 #: Faults of disks by which a checkpoint may be damaged, or gone.
 LOSING: Final = ("flip", "lie", "wipe")
+
+Link = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +63,56 @@ class World:
     Attributes:
       down: processes that do not run or make nothing new.
       cut: links that carry nothing, (from, to).
-      disturbed: processes, and ends of links, of which nothing is claimed.
       recovering: replicas that hold nothing yet.
+      late: microseconds by which links are late; a source whose clock is off, or its disk slow, is a link to itself.
+      busy: how many times slower processes are.
+      unknown: (kind of fault, link) of which nothing is claimed; a process is a link to itself.
     """
 
     down: frozenset[str] = frozenset()
-    cut: frozenset[tuple[str, str]] = frozenset()
-    disturbed: frozenset[str] = frozenset()
+    cut: frozenset[Link] = frozenset()
     recovering: frozenset[str] = frozenset()
+    late: frozenset[tuple[Link, float]] = frozenset()
+    busy: frozenset[tuple[str, float]] = frozenset()
+    unknown: frozenset[tuple[str, Link]] = frozenset()
+
+    @property
+    def disturbed(self) -> frozenset[str]:
+        """Processes that run and are reached, and yet may be late."""
+        links = [*(link for link, _ in self.late), *(link for _, link in self.unknown)]
+        return frozenset([*(host for host, _ in self.busy), *(end for link in links for end in link)])
+
+    @property
+    def late_us(self) -> float:
+        """How late the latest link is."""
+        return max((us for _, us in self.late), default=0.0)
+
+    @property
+    def times_slower(self) -> float:
+        """How much slower the slowest process is."""
+        return max((times for _, times in self.busy), default=1.0)
+
+    def among(self, hosts: frozenset[str], replicas: Set[str]) -> World:
+        """What of it concerns some processes and replicas."""
+        return World(
+            self.down & hosts,
+            frozenset(link for link in self.cut if hosts.issuperset(link)),
+            self.recovering & replicas,
+            frozenset(one for one in self.late if hosts.issuperset(one[0])),
+            frozenset(one for one in self.busy if one[0] in hosts),
+            frozenset(one for one in self.unknown if hosts.issuperset(one[1])),
+        )
+
+    def is_no_worse(self, before: World) -> bool:
+        """Is nothing wrong that was not before?"""
+        return (
+            self.down <= before.down
+            and self.cut <= before.cut
+            and self.recovering <= before.recovering
+            and self.late <= before.late
+            and self.busy <= before.busy
+            and self.unknown <= before.unknown
+        )
 
     def open(self, one: str, other: str) -> bool:
         """Does a link carry in both directions?  (Over a one-way link nobody hears an answer.)"""
@@ -132,20 +182,34 @@ class _Sweep:
         return True
 
     def world(self) -> World:
-        down, disturbed = set(self._stopped), set[str]()
-        cut = set[tuple[str, str]]()
+        down, cut = set(self._stopped), set[Link]()
+        late, busy, unknown = set[tuple[Link, float]](), set[tuple[str, float]](), set[tuple[str, Link]]()
         for fault in self._faults.values():
-            match EFFECTS.get(fault.kind, Effect.DISTURBED):
+            links = [*fault.links, *((host, host) for host in fault.hosts)]
+            match effect_of(fault):
                 case Effect.DOWN:
                     down.update(fault.hosts)
                 case Effect.CUT:
                     cut.update(fault.links)
-                case Effect.SOURCES:
-                    disturbed.update(host for host in fault.hosts if host.startswith("source:"))
+                case Effect.LATE:
+                    late.update((link, fault.amount) for link in links)
+                case Effect.BUSY:
+                    busy.update((host, fault.amount) for host in fault.hosts)
                 case Effect.DISTURBED:
-                    disturbed.update(fault.hosts)
-                    disturbed.update(end for link in fault.links for end in link)
-        return World(frozenset(down), frozenset(cut), frozenset(disturbed), frozenset(self._recovering))
+                    unknown.update((fault.kind, link) for link in links)
+        recovering = frozenset(self._recovering)
+        return World(frozenset(down), frozenset(cut), recovering, frozenset(late), frozenset(busy), frozenset(unknown))
+
+
+def effect_of(fault: FaultBegan) -> Effect:
+    """What a fault does to paths."""
+    sources = all(host.startswith("source:") for host in fault.hosts)
+    match fault.kind:
+        case "skew" | "slow-disk" if not sources:
+            return Effect.NONE  # only sources go by the time of day, and wait for their disks
+        case "full" if sources:
+            return Effect.DOWN  # what cannot be logged is not sent
+    return EFFECTS.get(fault.kind, Effect.DISTURBED)
 
 
 class Reach(enum.Enum):

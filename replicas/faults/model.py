@@ -88,6 +88,11 @@ class Fault:
     jitter_us: int = 0
     amount: float = 0.0
 
+    @property
+    def severity(self) -> float:
+        """How bad it is, in the unit of its kind, as the history of a run has it."""
+        return self.amount or float(self.by_us + self.jitter_us)
+
     def __str__(self) -> str:
         """As ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
         text = str(self.kind)

@@ -285,16 +285,22 @@ class SimCluster:
 
     def delay(self, a: str, b: str, seconds: float) -> None:
         """Everything between two hosts takes this long; 0 ends it."""
-        for pair in ((a, b), (b, a)):
+        links = ((a, b), (b, a))
+        for fault in [f for f in self._lasting if f.kind == "delay" and f.links == links]:
+            self.ended(fault)
+        for pair in links:
             self._delays.pop(pair, None)
             if seconds:
                 self._delays[pair] = seconds
+        if seconds:
+            self.began("delay", (), links, round(1e6 * seconds))
         self._set_links()
 
     def heal(self) -> None:
         """Ends all cuts and delays."""
         self._note("heal")
         self._ended("cut")
+        self._ended("delay")
         self._cuts.clear()
         self._delays.clear()
         self._set_links()
@@ -323,9 +329,9 @@ class SimCluster:
 
     # --- the story ---
 
-    def began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = ()) -> FaultBegan:
+    def began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = (), amount: float = 0.0) -> FaultBegan:
         """Tells the history of a fault that somebody else makes."""
-        fault = FaultBegan(now_us(), len(self.history), kind, tuple(hosts), tuple(links))
+        fault = FaultBegan(now_us(), len(self.history), kind, tuple(hosts), tuple(links), amount)
         self._lasting.append(fault)
         self.history(fault)
         return fault

@@ -265,9 +265,9 @@ class FaultDriver:
         if event == "began":
             if fault.second or fault.kind is FaultKind.HEAL:
                 links = self._state.pairs(fault) if fault.kind is not FaultKind.HEAL else []
-                self._told[key] = self._cluster.began(str(fault.kind), (), links)
+                self._told[key] = self._cluster.began(str(fault.kind), (), links, fault.severity)
             elif fault.kind is not FaultKind.FREEZE:  # the cluster tells of those itself
-                self._told[key] = self._cluster.began(str(fault.kind), fault.first)
+                self._told[key] = self._cluster.began(str(fault.kind), fault.first, (), fault.severity)
         if event == "failed":
             self.skipped.append(f"{now_us() / 1e6:.3f} {fault}: {'; '.join(happening.errors)}")
         if event == "ended" or fault.for_us is None:

@@ -16,7 +16,7 @@ from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict
 from consistency.checking.verdict import judge as judge_history
 from replicas.client.recorder import read_recording
-from replicas.faults.model import others, processes_of
+from replicas.faults.model import one_fault, others, processes_of
 from spe.cli.reference import logged_inputs
 from spe.log.recording import channel_folder, client_folder
 from spe.plan.delays import source_epoch
@@ -121,7 +121,7 @@ def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[E
             if event == "fault_began":
                 numbers[key] = len(numbers) + 1
                 hosts, links = _targets(plan, fault)
-                yield FaultBegan(at_us, numbers[key], fault["kind"], hosts, links)
+                yield FaultBegan(at_us, numbers[key], fault["kind"], hosts, links, one_fault(fault, plan).severity)
             else:
                 yield FaultEnded(at_us, numbers[key])
 

@@ -137,6 +137,8 @@ class FaultBegan:
       number: names the fault in its end.
       hosts: processes that it befell.
       links: (from, to) of each direction of a link that it befell.
+      amount: how bad it is: microseconds (delay with its jitter, lag, skew), bytes per second (slow), share of sends
+        (loss), times slower (busy).
     """
 
     at_us: int
@@ -144,6 +146,7 @@ class FaultBegan:
     kind: str
     hosts: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    amount: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
     1.0 promote WHO #2     1.0 close WHO #1
     1.0 sent SOURCE UPTO HIGH FRONTIER
     1.0 fault 1 cut a>b b>a                        1.0 fault 2 freeze n1       1.0 end 1
+    1.0 fault 3 busy=8 n1                          (with its amount)
     1.0 buffers REPLICA held tentative entries count:digest
     1.0 rounds 400         1.0 note HOST NAME text
 
@@ -80,9 +81,12 @@ def _events(line: str, schema: Schema, pool: StringPool) -> Iterator[Event]:
                 yield Delivered(at, *_who(who), element)
         case "sent", [source, upto, high, frontier]:
             yield Sent(at, Channel(StreamId(source), 0), int(upto), int(high), int(frontier))
-        case "fault", [number, kind, *targets]:
+        case "fault", [number, what, *targets]:
+            kind, _, amount = what.partition("=")
             links = tuple((a, b) for a, b in (t.split(">") for t in targets if ">" in t))
-            yield FaultBegan(at, int(number), kind, tuple(t for t in targets if ">" not in t), links)
+            yield FaultBegan(
+                at, int(number), kind, tuple(t for t in targets if ">" not in t), links, float(amount or 0)
+            )
         case "end", [number]:
             yield FaultEnded(at, int(number))
         case "buffers", [replica, held, tentative, entries, digest]:

@@ -54,7 +54,7 @@ def everything() -> History:
         Sent(25, Channel(StreamId("a"), 0), 7, 12, 20),
         ProcessUp(26, "source:a", 4),
         ProcessDown(27, "n1"),
-        FaultBegan(28, 1, "cut", ("n1",), (("source:a", "n1"), ("n1", "source:a"))),
+        FaultBegan(28, 1, "cut", ("n1",), (("source:a", "n1"), ("n1", "source:a")), 0.5),
         FaultEnded(29, 1),
         Buffers(30, "u/0@n1", 0, False, 1, ((OUT, 11, 12345),)),
         SchedulerRounds(31, 400),
@@ -86,8 +86,8 @@ def test_a_damaged_line_is_named(line: str) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(SpeError, match="version 1 is read here"):
-        read_lines(['{"history":2,"schemas":{}}'])
+    with pytest.raises(SpeError, match="version 2 is read here"):
+        read_lines(['{"history":1,"schemas":{}}'])
 
 
 def test_the_host_of_a_consumer() -> None:
