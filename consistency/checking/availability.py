@@ -25,9 +25,9 @@ from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
 from spe.plan.review import needed_wait_us
 from spe.stream.batch import Batch, Boundary
-from spe.stream.history import Delivered, History, ProcessDown, Received, Sent, StateChanged
+from spe.stream.history import Delivered, History, Received, Sent
 from spe.stream.ids import Channel
-from spe.stream.names import Kind, NodeState
+from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Seconds count as checked where something was due in them; their length, microseconds.
@@ -63,7 +63,7 @@ def check_availability(
     covered, tentative = _coverage(history)
     if early := _early(history, plan, bounds):
         tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
-    excuses = _Excuses(history, plan, counters)
+    excuses = _Excuses(plan, counters)
     paths: dict[World, Paths] = {}
     for name, client in plan.clients.items():
         host = f"client:{name}"
@@ -113,16 +113,15 @@ class _Excuses:
       not leave it, for something still comes.
     loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
     lag: the application itself is behind.
-    little room: where buffers are small, what a failure leaves fills them until it is corrected; who is full blocks.
+    little room: where buffers are small and checkpoints lie on disks, upstream keeps what no checkpoint holds (A8):
+      that alone can fill a buffer, and who is full blocks.
     any other kind: its effect is not known here.
     """
 
-    def __init__(self, history: History, plan: Plan, counters: Counters) -> None:
+    def __init__(self, plan: Plan, counters: Counters) -> None:
         self._counters = counters
         self._tight = not has_room(plan)
-        #: What no checkpoint on disk holds is kept by upstream (A8): that alone can fill a small buffer.
         self._fills = self._tight and any(node.checkpoints.disk for node in plan.nodes.values())
-        self._calm = _calm(history, plan) if self._tight else []
         hosts = (*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients))
         self._everybody = frozenset(hosts)
 
@@ -130,21 +129,16 @@ class _Excuses:
         """Whose troubles touch a channel that has a part of ``hosts``: where room is little, others can fill it."""
         return self._everybody if self._tight else hosts
 
-    def begin(self, one: Interval, client: str) -> int:
-        """From when on something may be claimed in an interval; its end where nothing may."""
-        kinds = {kind for kind, _ in one.world.unknown}
+    def why(self, one: Interval, client: str) -> str:
+        """Why nothing is claimed in an interval whatever paths there are; "" where something may be."""
         if client in one.world.down:
-            kinds = {"down"}
-        elif not self._tight:
+            return "down"
+        if self._fills:
+            return "little room"
+        kinds = {kind for kind, _ in one.world.unknown}
+        if not self._tight:
             kinds.discard("full")  # it only cannot store what has room in memory
-        begin = one.to_us if kinds else one.from_us
-        if not kinds and self._tight:
-            fails = self._fills or one.world != World(recovering=one.world.recovering)
-            begin = one.to_us if fails else _first_calm(self._calm, one)
-            kinds = {"little room"}
-        if begin > one.from_us:
-            self.excuse(min(kinds), begin - one.from_us)
-        return begin
+        return min(kinds, default="")
 
     def excuse(self, why: str, us: int) -> None:
         self._counters.add(f"p1 excused {why}_us", us)
@@ -157,19 +151,18 @@ def _periods(
     period: _Period = []
     hosts = excuses.concerned(claim.hosts)
     for one in _merged(static, hosts, claim.replicas):
-        begin = excuses.begin(one, claim.client)
-        reach = Reach.NONE
-        if begin < one.to_us:
+        reach, why = Reach.NONE, excuses.why(one, claim.client)
+        if not why:
             known = paths.setdefault(one.world, Paths(claim.plan, one.world))
             reach = known.channel(claim.client, claim.channel)
-            if reach is Reach.NONE:
-                excuses.excuse("no path", one.to_us - begin)
-        goes_on = begin == one.from_us and not one.shaken and period and one.world.is_no_worse(period[-1].world)
-        if period and (reach is Reach.NONE or not goes_on):
+        if reach is Reach.NONE:
+            excuses.excuse(why or "no path", one.to_us - one.from_us)
+        worse = one.shaken or not (period and one.world.is_no_worse(period[-1].world, claim.tolerated_us))
+        if period and (reach is Reach.NONE or worse):
             yield period
             period = []
         if reach is not Reach.NONE:
-            period.append(_Part(begin, one.to_us, one.world, reach))
+            period.append(_Part(one.from_us, one.to_us, one.world, reach))
     if period:
         yield period
 
@@ -184,6 +177,8 @@ class _Claim:
         self.hosts = hosts_behind(plan, channel) | {client}
         self.replicas = {str(c) for c in _replicas_behind(plan, channel)}
         self._bounds = bounds
+        #: A heartbeat and its answer take longer by twice as much, and four in vain are a failure.
+        self.tolerated_us = 1.5 * plan.timing.heartbeat_us
         self._delay_us = delay_us(plan, channel)
         self._levels = longest_path(plan, channel.stream)
         nodes = [n for n in plan.nodes.values() if n.id in self.hosts]
@@ -368,34 +363,6 @@ def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str
         last = Interval(one.from_us, one.to_us, world, one.shaken & hosts)
     if last is not None:
         yield last
-
-
-def _calm(history: History, plan: Plan) -> list[tuple[int, int]]:
-    """When all replicas are STABLE."""
-    replicas = {f"{of}@{node}" for of in plan.placement for node in plan.hosts(of)}
-    unstable, since, found = set(replicas), history.end_us, list[tuple[int, int]]()
-    for event in history:
-        before = len(unstable)
-        match event:
-            case StateChanged(at_us, name, state) if name in replicas:
-                (unstable.discard if state is NodeState.STABLE else unstable.add)(name)
-            case ProcessDown(at_us, host):
-                unstable |= {name for name in replicas if name.endswith(f"@{host}")}
-            case _:
-                continue
-        if before and not unstable:
-            since = at_us
-        elif unstable and not before:
-            found.append((since, at_us))
-    return found if unstable else [*found, (since, history.end_us)]
-
-
-def _first_calm(calm: Sequence[tuple[int, int]], interval: Interval) -> int:
-    """The first time in an interval at which all is calm; its end where there is none."""
-    for begin, end in calm:
-        if end > interval.from_us:
-            return min(max(begin, interval.from_us), interval.to_us)
-    return interval.to_us
 
 
 def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:

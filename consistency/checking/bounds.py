@@ -19,6 +19,7 @@ class Bounds:
       correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
       resettle_us: from a change for the better, which somebody may follow though it need not, beside X of each unit.
       processing_us: P, what a result takes beside waiting: networks, computing, noise.
+      request_us: a question to a replica that may be gone: the connection, and the answer.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
     """
 
@@ -26,6 +27,7 @@ class Bounds:
     correct_us: int
     resettle_us: int
     processing_us: int
+    request_us: int
     rounds_per_second: int = 20_000
 
     @classmethod
@@ -47,7 +49,12 @@ class Bounds:
         correct = levels * replicas * 2 * timing.request_us
         resettle = 6 * timing.heartbeat_us
         processing = 150_000 + 50_000 * levels
-        return cls(*(us + noise_us for us in (settle, correct, resettle, processing)))
+        request = timing.request_us + timing.connect_us
+        return cls(*(us + noise_us for us in (settle, correct, resettle, processing, request)))
+
+    def recover_us(self, partners: int) -> int:
+        """Until a replica that begins has a state to go on from, beside X: it asks its partners, and its disk."""
+        return self.settle_us + (partners + 1) * self.request_us
 
     def among(self, world: World) -> Bounds:
         """Where links are late and processes slow.
@@ -68,6 +75,7 @@ class Bounds:
             correct_us=slower(self.correct_us) + turns_us,
             resettle_us=slower(self.resettle_us) + turns_us,
             processing_us=slower(self.processing_us),
+            request_us=slower(self.request_us) + turns_us,
         )
 
 

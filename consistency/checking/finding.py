@@ -20,7 +20,7 @@ class Finding:
     """A promise that a run did not keep.
 
     Attributes:
-      property: P1 … P4, preferred, masked, steady, turns or quiet.
+      property: P1 … P4, preferred, recovering, masked, steady, turns or quiet.
       rule: which part of it, in a few words that stay the same from run to run.
       at_us: when.
       consumer: where; a replica, a client, or a process.

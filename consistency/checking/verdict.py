@@ -16,6 +16,7 @@ from consistency.checking.orders import check_orders
 from consistency.checking.permanence import check_permanence
 from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
+from consistency.checking.recovering import check_recovering
 from consistency.checking.restored import check_restored
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
@@ -82,6 +83,7 @@ def judge(
         *check_availability(history, static, plan, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),
         *check_masked(history, static, plan, bounds, counters),
+        *check_recovering(history, static, plan, bounds, counters),
         *check_restored(history, static, plan, bounds, counters),
         *check_orders(history, static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),

@@ -11,7 +11,7 @@ import pytest
 from consistency.checking.bounds import Bounds, delay_us
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
-from spe.plan.plan import CoordinatorSettings, Plan, Policy, Standbys
+from spe.plan.plan import Checkpoints, CoordinatorSettings, Plan, Policy, Standbys
 from spe.query.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered, History, Opened, Received
@@ -435,21 +435,18 @@ def test_what_is_excused_is_counted() -> None:
     assert verdict(running(60, fault="down client:c")).counters.amounts["p1 excused down_us"] > 29e6
 
 
-@pytest.mark.parametrize(("corrected", "wrong"), [("", False), ("45 state {} STABLE", True)])
-def test_where_room_is_little_nothing_is_claimed_until_what_a_failure_left_is_corrected(
-    corrected: str, wrong: bool
-) -> None:
-    lines = running(80, given=(0, 30), fault=CUT_B).splitlines()
-    lines += ["33 end 1", *(f"31 state {r} UP_FAILURE" for r in REPLICAS)]
-    lines += [corrected.format(r) for r in REPLICAS if corrected]
-    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+@pytest.mark.parametrize("disk", [True, False])
+def test_small_buffers_are_no_excuse_without_checkpoints_on_disk(disk: bool) -> None:
     plan = make_plan()
-    tight = replace(plan, limits=replace(plan.limits, input_bytes=1_000))
-    judged = verdict(text, plan=tight)
-    assert [f.rule for f in judged.findings] == ["results come within kX"] * wrong
-    assert all(f.at_us > 45e6 for f in judged.findings)
-    assert judged.counters.amounts["p1 excused little room_us"] >= 3e6
-    assert found(text) == {("P1", "results come within kX")}
+    checkpoints = Checkpoints(1_000_000, disk=disk)
+    tight = replace(
+        plan,
+        limits=replace(plan.limits, input_bytes=1_000),
+        nodes={n: replace(one, checkpoints=checkpoints) for n, one in plan.nodes.items()},
+    )
+    judged = verdict(running(60, given=(0, 30), fault=CUT_B), plan=tight)
+    assert bool(judged.findings) is not disk
+    assert bool(judged.counters.amounts["p1 excused little room_us"]) is disk
 
 
 def test_a_suspended_node_owes_nothing_tentative() -> None:
@@ -837,3 +834,105 @@ def test_bounds_grow_with_the_depth() -> None:
     two = chain(sources, [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)])
     assert Bounds.of(two).correct_us > Bounds.of(one).correct_us
     assert Bounds.of(one, noise_us=7).settle_us == Bounds.of(one).settle_us + 7
+
+
+# --- recovering ---
+
+
+def recovering(
+    *, until: int = 40, opened: bool = True, lag_s: int = 0, serves_at: float | None = None, more: str = ""
+) -> str:
+    """n1a begins anew in second 11, subscribes or not, and has what the sources sent ``lag_s`` seconds before."""
+    lines = [
+        *SETTLED.splitlines(),
+        *more.splitlines(),
+        "10 down n1a",
+        "11 up n1a",
+        f"11 state {REPLICA} RECOVERING",
+        f"{until} rounds 1",
+    ]
+    if opened:
+        lines += [f"11.5 open {REPLICA}<{s} source:{s} #1 main 0" for s in "ab"]
+    for second in range(1, until):
+        lines += [f"{second} sent {s} {second} {second} {second}000000" for s in "ab"]
+        if opened and second > 12:
+            frontier = f"B{second - lag_s}000000(0)"
+            lines += [f"{second}.1 recv {REPLICA}<{s} source:{s} #1 main: {frontier}" for s in "ab"]
+    if serves_at is not None:
+        lines.append(f"{serves_at} state {REPLICA} STABLE")
+    return "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+
+
+def recovered(text: str, *, plan: Plan | None = None) -> list[str]:
+    return [f.rule for f in verdict(text, plan=plan).findings if f.property == "recovering"]
+
+
+NO_STATE, CAUGHT_UP, IN_THE_END = (
+    "a recovering replica finds a state",
+    "who has caught up serves",
+    "a recovering replica serves in the end",
+)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_replica_that_recovers_in_time_holds(opened: bool) -> None:
+    judged = verdict(recovering(opened=opened, serves_at=14))
+    assert [f for f in judged.findings if f.property == "recovering"] == []
+    assert judged.counters.amounts["recoveries followed"] == 1
+    assert judged.counters.amounts["recovering followed_us"] == 3_000_000
+
+
+def test_a_replica_that_finds_no_state_is_named() -> None:
+    (finding,) = [f for f in verdict(recovering(opened=False, until=24)).findings if f.property == "recovering"]
+    assert (finding.rule, finding.consumer) == (NO_STATE, REPLICA)
+    assert 15e6 < finding.at_us < 20e6
+    assert "since 11.000 s" in finding.what
+
+
+def test_a_replica_that_has_caught_up_and_does_not_serve_is_found() -> None:
+    assert recovered(recovering(until=24)) == [CAUGHT_UP]
+
+
+def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:
+    assert recovered(recovering(until=26, lag_s=5)) == []
+    assert recovered(recovering(until=40, lag_s=5)) == [IN_THE_END]
+
+
+@pytest.mark.parametrize(
+    ("more", "rules"),
+    [
+        ("9 down n1b", [NO_STATE]),
+        ("9 state u1/0@n1b RECOVERING", [NO_STATE, NO_STATE]),
+        (f"9 down n1b\n{CUT_B.replace('fault', '9 fault')}", []),
+        (CUT_B.replace("fault", "9 fault"), [NO_STATE]),
+        ("9 fault 1 cut n1a>n1b n1b>n1a\n" + CUT_B.replace("fault 1", "9 fault 2"), []),
+        ("9 fault 1 cut source:a>n1a n1a>source:a source:b>n1a n1a>source:b", []),
+        ("9 fault 1 slow=2000 n1a>source:a", []),
+        ("15 fault 1 freeze n1a\n20 end 1", []),
+    ],
+    ids=[
+        "from the sources",
+        "beside a partner that recovers",
+        "a source is missing",
+        "from the partner",
+        "neither",
+        "no input",
+        "disturbed",
+        "frozen",
+    ],
+)
+def test_a_state_must_be_found_where_one_is_in_reach(more: str, rules: list[str]) -> None:
+    assert recovered(recovering(opened=False, until=24, more=more)) == rules
+
+
+def test_of_subscriptions_before_it_began_anew_nothing_is_left() -> None:
+    before = "\n".join(f"9 open {REPLICA}<{s} source:{s} #1 main 0" for s in "ab")
+    assert recovered(recovering(opened=False, until=24, more=before)) == [NO_STATE]
+
+
+def test_with_little_room_no_recovery_is_judged() -> None:
+    plan = make_plan()
+    tight = replace(plan, limits=replace(plan.limits, output_bytes=1_000))
+    judged = verdict(recovering(opened=False, until=24), plan=tight)
+    assert [f for f in judged.findings if f.property == "recovering"] == []
+    assert judged.counters.amounts["recovering excused little room_us"] > 10e6

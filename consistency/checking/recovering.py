@@ -1,0 +1,260 @@
+"""A replica that recovers gets on (docs/rules.md A3): it finds a state, catches up, and serves.
+
+Asked while it runs, nothing disturbs it, something comes from upstream, and a state is in reach: a partner that serves
+can be reached, or all its inputs are sources, whose logs are never truncated.  Then
+
+* it has subscribed to its inputs within *recover* (``Bounds.recover_us``), for by then it has a state to go on from;
+* once it has what its producers have, it serves within *settle* + X;
+* it serves within *recover* and as long as the run has lasted, for there is no more than that to catch up with.
+
+Standbys are left out: whether one stands by or begins to run, its state does not tell; ``restored.py`` asks for these.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
+from spe.plan.plan import Plan
+from spe.plan.review import origins
+from spe.stream.batch import Boundary
+from spe.stream.history import History, Opened, Received, Sent, StateChanged
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import Kind, NodeId, NodeState
+from spe.stream.times import BEFORE_TIME
+
+_PROPERTY = "recovering"
+#: How often it is looked whether a replica has caught up.
+_LOOK_US = 100_000
+
+
+def check_recovering(
+    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+) -> Iterator[Finding]:
+    """See the module; ``static``: the intervals of the history.
+
+    Nothing is claimed where buffers have little room, for then a place in a log may be given up again and again; nor,
+    but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
+    """
+    paths: dict[World, Paths] = {}
+    found = [
+        stretch
+        for of, nodes in plan.placement.items()
+        for node in nodes
+        for stretch in _stretches(_Place(plan, of, node), static, paths, counters)
+    ]
+    long = [s for s in found if s.to_us - s.from_us > min(s.place.x_us, bounds.settle_us)]
+    if not long:
+        return
+    if not has_room(plan):
+        counters.add("recovering excused little room_us", sum(s.to_us - s.from_us for s in long))
+        return
+    told = _told(history, {s.place.name for s in long})
+    for stretch in long:
+        yield from _Judge(stretch, told, plan, bounds).judge(paths, counters)
+
+
+class _Place:
+    """A replica, and whom it needs."""
+
+    def __init__(self, plan: Plan, of: PartitionId, node: NodeId) -> None:
+        self.plan = plan
+        self.of = of
+        self.node = node
+        self.name = f"{of}@{node}"
+        self.x_us = plan.share(of.unit, node).x_us
+        self.inputs = plan.unit[of.unit].channels_in(of.partition)
+        self.partners = [n for n in plan.placement[of] if n != node]
+        self.hosts = hosts_behind(plan, Channel(plan.unit[of.unit].outputs[0], of.partition))
+        self._reads_sources = all(channel.stream in plan.sources for channel in self.inputs)
+
+    def can_recover(self, world: World, paths: Paths) -> bool:
+        if self.node in world.down or self.node in {end for _, link in world.unknown for end in link}:
+            return False
+        reaches = [paths.channel(self.node, channel) for channel in self.inputs]
+        if all(reach is Reach.NONE for reach in reaches):
+            return False
+        partner = any(
+            n not in world.down and f"{self.of}@{n}" not in world.recovering and world.open(self.node, n)
+            for n in self.partners
+        )
+        return partner or (self._reads_sources and Reach.NONE not in reaches)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which a replica recovers and could get on, and nothing gets worse.
+
+    Attributes:
+      parts: (from, to, world).
+    """
+
+    place: _Place
+    parts: list[tuple[int, int, World]] = field(default_factory=list)
+
+    @property
+    def from_us(self) -> int:
+        return self.parts[0][0]
+
+    @property
+    def to_us(self) -> int:
+        return self.parts[-1][1]
+
+
+def _stretches(
+    place: _Place, static: Sequence[Interval], paths: dict[World, Paths], counters: Counters
+) -> Iterator[_Stretch]:
+    stretch = _Stretch(place)
+    for one in static:
+        recovers = place.name in one.world.recovering and place.node not in one.world.down
+        if recovers:
+            counters.add("recovering_us", one.to_us - one.from_us)
+        known = paths.setdefault(one.world, Paths(place.plan, one.world)) if recovers else None
+        able = known is not None and place.can_recover(one.world, known)
+        if recovers and not able:
+            counters.add("recovering excused no way_us", one.to_us - one.from_us)
+        worse = bool(one.shaken & place.hosts)
+        if stretch.parts and not worse:
+            worse = not _seen(place, one.world).is_no_worse(_seen(place, stretch.parts[-1][2]))
+        if stretch.parts and (not able or worse):
+            yield stretch
+            stretch = _Stretch(place)
+        if able:
+            stretch.parts.append((one.from_us, one.to_us, one.world))
+    if stretch.parts:
+        yield stretch
+
+
+def _seen(place: _Place, world: World) -> World:
+    partners = {f"{place.of}@{n}" for n in place.partners}
+    return world.among(place.hosts, partners)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a history tells of what replicas have: all as (when, what), in order.
+
+    Attributes:
+      begun: by replica: when it began anew.
+      opened: by (replica, input): when it subscribed.
+      frontiers: by (replica, input): stable boundaries as they came.
+      sent: by source: boundaries as they were made available.
+    """
+
+    subscriptions: bool = False
+    begun: dict[str, list[int]] = field(default_factory=dict)
+    opened: dict[tuple[str, Channel], list[int]] = field(default_factory=dict)
+    frontiers: dict[tuple[str, Channel], tuple[list[int], list[int]]] = field(default_factory=dict)
+    sent: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+
+def _told(history: History, replicas: set[str]) -> _Told:
+    told = _Told()
+    for event in history:
+        match event:
+            case Received(at_us, consumer, channel, _, _, mode, Boundary(kind=Kind.STABLE, time=time)):
+                if mode and consumer in replicas:
+                    _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, time)
+            case Opened(at_us, consumer, channel, _, _, _, _, frontier):
+                told.subscriptions = True
+                if consumer in replicas:
+                    told.opened.setdefault((consumer, channel), []).append(at_us)
+                    _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, frontier)
+            case StateChanged(at_us, replica, NodeState.RECOVERING) if replica in replicas:
+                told.begun.setdefault(replica, []).append(at_us)
+            case Sent(at_us, channel, _, _, frontier):
+                _append(told.sent.setdefault(channel.stream, ([], [])), at_us, frontier)
+    return told
+
+
+def _append(known: tuple[list[int], list[int]], at_us: int, frontier: int) -> None:
+    known[0].append(at_us)
+    known[1].append(frontier)
+
+
+def _at(known: tuple[list[int], list[int]] | None, at_us: int) -> int:
+    """The last value up to a time."""
+    if known is None:
+        return BEFORE_TIME
+    place = bisect_right(known[0], at_us)
+    return known[1][place - 1] if place else BEFORE_TIME
+
+
+class _Judge:
+    """Judges a stretch."""
+
+    def __init__(self, stretch: _Stretch, told: _Told, plan: Plan, bounds: Bounds) -> None:
+        self._stretch = stretch
+        self._place = stretch.place
+        self._told = told
+        self._plan = plan
+        worst = max((world for _, _, world in stretch.parts), key=lambda w: (w.times_slower, w.late_us))
+        bounds = bounds.among(_seen(self._place, worst))
+        waits = 6 if self._place.of in plan.standbys else 2  # a standby that helps makes its state before us
+        self._recover_us = bounds.recover_us(len(self._place.partners)) + waits * self._place.x_us
+        self._serve_us = bounds.settle_us + self._place.x_us
+        self._bounds = bounds
+
+    def judge(self, paths: dict[World, Paths], counters: Counters) -> Iterator[Finding]:
+        stretch, place = self._stretch, self._place
+        from_us, to_us = stretch.from_us, stretch.to_us
+        counters.add("recoveries followed")
+        counters.add("recovering followed_us", to_us - from_us)
+        due_us = from_us + self._recover_us
+        if due_us + from_us < to_us:
+            yield self._finding(
+                "a recovering replica serves in the end", due_us + from_us, "it could recover all along"
+            )
+        if not self._told.subscriptions:
+            return
+        if due_us < to_us:
+            missing = [c for c in place.inputs if not self._subscribed(c, due_us)]
+            if missing:
+                what = f"it has no state to go on from: it has not subscribed to {missing[0]}"
+                yield self._finding("a recovering replica finds a state", due_us, what)
+                return
+        since: int | None = None
+        for begin, end, world in stretch.parts:
+            for at_us in range(begin, end, _LOOK_US):
+                if not self._caught_up(at_us, paths[world]):
+                    since = None
+                    continue
+                since = at_us if since is None else since
+                if at_us - since > self._serve_us:
+                    what = f"it has what its producers have since {since / 1e6:.3f} s"
+                    yield self._finding("who has caught up serves", at_us, what)
+                    return
+
+    def _finding(self, rule: str, at_us: int, what: str) -> Finding:
+        recovers = (
+            f"RECOVERING, with a state in reach and undisturbed since {self._stretch.from_us / 1e6:.3f} s: {what}"
+        )
+        return Finding(_PROPERTY, rule, at_us, self._place.name, recovers)
+
+    def _subscribed(self, channel: Channel, at_us: int) -> bool:
+        """Since it began anew."""
+        begun = self._told.begun.get(self._place.name, [])
+        since = begun[place - 1] if (place := bisect_right(begun, self._stretch.from_us)) else 0
+        opened = self._told.opened.get((self._place.name, channel), [])
+        return bisect_right(opened, at_us) > bisect_left(opened, since)
+
+    def _caught_up(self, at_us: int, paths: Paths) -> bool:
+        """Has it all of each input that comes whole?  Of one that does not, it need not wait for more (T3)."""
+        reaches = {channel: paths.channel(self._place.node, channel) for channel in self._place.inputs}
+        return all(
+            self._subscribed(channel, at_us) and (reach is Reach.TENTATIVE or self._has(channel, at_us))
+            for channel, reach in reaches.items()
+            if reach is not Reach.NONE
+        )
+
+    def _has(self, channel: Channel, at_us: int) -> bool:
+        """What was sent so long ago that it is no more on its way does it have."""
+        allowed_us = delay_us(self._plan, channel) + self._bounds.processing_us
+        made = min(_at(self._told.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream))
+        has = _at(self._told.frontiers.get((self._place.name, channel)), at_us)
+        return BEFORE_TIME < made <= has
