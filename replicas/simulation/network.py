@@ -103,7 +103,7 @@ class SimNetwork:
                 end.end(KILLED)
                 if silently:
                     pipe.drop(now)
-                    end.incoming.take(now, end.incoming.size)
+                    end.incoming.lose_arrived(now)
                 else:
                     pipe.reset(now, self._links.late_s(pipe.source, pipe.target))
                     end.other.changed.wake()

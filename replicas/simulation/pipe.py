@@ -20,7 +20,7 @@ class Pipe:
 
     Attributes:
       source, target: hosts.
-      size: bytes sent and not taken.
+      size: bytes sent and, as far as the sender knows, not taken.
       lost: stopped for ever, whatever becomes of the link.
       reset_at: seconds; when an RST arrives.
       stopped_at: seconds; since when nothing arrives.
@@ -126,6 +126,12 @@ class Pipe:
         if not taken:
             return None
         return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    def lose_arrived(self, now: float) -> None:
+        """The receiver lost power with what it had not taken; nobody tells the sender that there is room again."""
+        not_taken = self.size
+        self.take(now, not_taken)
+        self.size = not_taken
 
     def is_reset(self, now: float) -> bool:
         return self.reset_at <= min(now, self.stopped_at)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -211,6 +211,9 @@ def talks(happenings: st.SearchStrategy[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @given(**talks(CHANGES | BREAKS))
+@example(
+    1, {"a": [300_000, 300_000, 300_000, 300_000, 1], "b": [100]}, {"a": 0.0, "b": 0.05}, [(0.05, ("power", None))]
+)
 @settings(max_examples=150)
 def test_whatever_happens_what_arrives_is_a_prefix_of_what_was_sent(
     seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float], steps: list[Step]
