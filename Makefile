@@ -1,16 +1,21 @@
 # Two commands for a new clone: `make demo` and `make test`.  Both set up .venv first; nothing else is needed
 # but Python 3.11 or later, git and make.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
+EXTRA := dev
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench soak soak-processes clean
+.PHONY: demo test test-versions lint types check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
 
 test: $(READY)
 	$(VENV)/bin/pytest -n 2 --dist loadgroup
+
+# Unit and property tests on the other supported versions of Python that are found here.
+test-versions: $(READY)
+	$(VENV)/bin/python -m tests.versions
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
@@ -37,8 +42,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) has no ensurepip; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install --quiet -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install --quiet -e '.[$(EXTRA)]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -78,7 +78,7 @@ def test_of_an_error_of_java_its_message_is_told_and_not_the_stack() -> None:
 
 
 def test_errors_of_ours_pass_unchanged() -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     ours = SpeError("no such run")
     with pytest.raises(SpeError) as caught, explained():
         raise ours

@@ -1,0 +1,96 @@
+"""Which interpreters ``make test-versions`` uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import versions
+from tests.versions import Interpreter, candidates, others, probe
+
+
+def an_interpreter(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def named(*names: str) -> list[Interpreter]:
+    return [Interpreter(Path(name), tuple(map(int, name.split(".")))) for name in names]
+
+
+def test_supported_versions_begin_with_the_least_required() -> None:
+    project = (versions.ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">=3.{min(versions.supported_minors())}"' in project
+
+
+def test_path_and_pyenv_are_searched_and_links_count_once(tmp_path: Path) -> None:
+    one = an_interpreter(tmp_path / "usr/bin", "python3.11", "")
+    two = an_interpreter(tmp_path / "pyenv/versions/3.12.1/bin", "python3.12", "")
+    an_interpreter(tmp_path / "usr/bin", "python3.10", "")
+    (tmp_path / "bin").symlink_to(tmp_path / "usr/bin")
+    environ = {"PATH": f"{tmp_path}/usr/bin:{tmp_path}/bin:{tmp_path}/absent", "PYENV_ROOT": f"{tmp_path}/pyenv"}
+    assert candidates([11, 12, 13], environ) == [one, two]
+
+
+def test_a_working_interpreter_tells_its_version(tmp_path: Path) -> None:
+    path = an_interpreter(tmp_path, "python3.12", "echo 3 12 1")
+    assert probe(path) == Interpreter(path, (3, 12, 1))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'pyenv: python3.12: command not found' >&2; echo 'exists in 3.12.1' >&2; exit 127",
+         "pyenv: python3.12: command not found"),
+        ("echo 3 12 1; echo \"ModuleNotFoundError: No module named 'ensurepip'\" >&2; exit 1",
+         "it has no ensurepip; on Debian or Ubuntu: apt install python3.12-venv"),
+        ("exit 3", "exit status 3"),
+    ],
+)  # fmt: skip
+def test_a_broken_interpreter_gives_a_reason_in_one_line(tmp_path: Path, script: str, reason: str) -> None:
+    assert probe(an_interpreter(tmp_path, "python3.12", script)) == reason
+
+
+def test_a_file_that_is_no_program_gives_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "python3.12"
+    path.write_bytes(b"\x7fELF")
+    path.chmod(0o755)
+    assert "Exec format error" in str(probe(path))
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ((3, 11, 7), ["3.11.2", "3.12.1", "3.13.0"]),
+        ((3, 11, 2), ["3.12.1", "3.13.0"]),
+        ((3, 12, 1), ["3.11.2", "3.13.0"]),
+        ((3, 14, 0), ["3.11.2", "3.12.1", "3.13.0"]),
+    ],
+)
+def test_the_oldest_of_each_minor_version_is_used_but_not_the_main_one(
+    main: tuple[int, ...], expected: list[str]
+) -> None:
+    found = named("3.13.0", "3.11.7", "3.12.10", "3.12.1", "3.11.2")
+    assert [one.name for one in others(found, main)] == expected
+
+
+@pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1)])
+def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: bool, status: int
+) -> None:
+    (good,) = named("3.99.1")
+    answers = {"good": good, "broken": "it is broken"}
+    monkeypatch.setattr(versions, "candidates", lambda *_: list(answers))
+    monkeypatch.setattr(versions, "probe", answers.get)
+    monkeypatch.setattr(versions, "passes", lambda one: passed)
+    assert versions.main() == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "broken: skipped: it is broken",
+        "Python 3.99.1: 3.99.1",
+        f"Python 3.99.1: {'passed' if passed else 'FAILED'}",
+    ]

@@ -1,0 +1,111 @@
+"""Runs the unit and property tests on the other supported versions of Python that this machine has.
+
+    make test-versions
+
+Interpreters are found on PATH and among pyenv's versions.  Of each minor version that pyproject.toml lists, the oldest
+interpreter is used: users of a stock distribution have an old one, and what works there works on later ones.  The
+interpreter that runs this module is the one of ``make test`` and is left out.  One that cannot make an environment is
+reported in one line and skipped; a test that fails fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+#: Environments stay here, one per version.
+ENVIRONMENTS: Final = ROOT / ".venvs"
+TESTS: Final = ("tests/unit", "tests/property")
+_CLASSIFIER: Final = "Programming Language :: Python :: 3."
+_PROBE: Final = "import sys; print(*sys.version_info[:3]); import ensurepip, venv"
+_PROBE_S: Final = 60.0
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter that can make an environment."""
+
+    path: Path
+    version: Version
+
+    @property
+    def name(self) -> str:
+        return ".".join(map(str, self.version))
+
+
+def supported_minors() -> list[int]:
+    """11 for Python 3.11, and so on, as pyproject.toml lists them."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    return [int(c.removeprefix(_CLASSIFIER)) for c in classifiers if c.startswith(_CLASSIFIER)]
+
+
+def candidates(minors: Iterable[int], environ: Mapping[str, str]) -> list[Path]:
+    """Every file that could be an interpreter of one of these versions; each once, whatever links lead to it."""
+    pyenv = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/")) / ".pyenv")
+    folders = [Path(f) for f in environ.get("PATH", "").split(os.pathsep) if f]
+    folders += sorted(pyenv.glob("versions/*/bin"))
+    paths = [folder / f"python3.{minor}" for minor in minors for folder in folders]
+    return list({path.resolve(): path for path in reversed(paths) if os.access(path, os.X_OK)}.values())[::-1]
+
+
+def probe(path: Path) -> Interpreter | str:
+    """The interpreter, or why it cannot be used."""
+    try:
+        done = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, cwd=ROOT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if "No module named 'ensurepip'" in done.stderr:
+        return f"it has no ensurepip; on Debian or Ubuntu: apt install {path.name}-venv"
+    if done.returncode:
+        return next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
+    return Interpreter(path, tuple(map(int, done.stdout.split())))
+
+
+def others(found: Iterable[Interpreter], main: Version) -> list[Interpreter]:
+    """The oldest of each minor version, without the main one and what is later than it in its own minor version."""
+    oldest: dict[Version, Interpreter] = {}
+    for one in sorted(found, key=lambda i: i.version):
+        oldest.setdefault(one.version[:2], one)
+    return [one for minor, one in oldest.items() if minor != main[:2] or one.version < main]
+
+
+def passes(interpreter: Interpreter) -> bool:
+    """Makes the environment where it is not there yet, and runs the tests in it."""
+    folder = ENVIRONMENTS / interpreter.name
+    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    install = ["make", f"{folder}/.ready", f"VENV={folder}", f"PYTHON={interpreter.path}", "EXTRA=test"]
+    pytest = [folder / "bin/python", "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *TESTS]
+    commands: Sequence[Sequence[str | Path]] = (install, pytest)
+    return all(subprocess.run(c, cwd=ROOT, env=environ).returncode == 0 for c in commands)
+
+
+def main() -> int:
+    found: list[Interpreter] = []
+    for path in candidates(supported_minors(), os.environ):
+        match probe(path):
+            case Interpreter() as interpreter:
+                found.append(interpreter)
+            case reason:
+                print(f"{path}: skipped: {reason}", flush=True)
+    results: dict[str, bool] = {}
+    for one in others(found, tuple(sys.version_info[:3])):
+        print(f"Python {one.name}: {one.path}", flush=True)
+        results[one.name] = passes(one)
+    for name, passed in results.items():
+        print(f"Python {name}: {'passed' if passed else 'FAILED'}")
+    if not results:
+        print("no other supported version of Python was found")
+    return 0 if all(results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
