@@ -109,6 +109,7 @@ class Replica:
             )
             for stream in self.unit.outputs
         ]
+        self._log_of = {log.channel: log for log in self.logs}
         if plan.disk_us(id) is not None:
             self._durable = [0 for _ in self.inputs]
             self._newest = self._durable
@@ -143,7 +144,7 @@ class Replica:
         return self.core.state
 
     def log(self, channel: Channel) -> OutputLog:
-        return next(log for log in self.logs if log.channel == channel)
+        return self._log_of[channel]
 
     # --- outputs: what the unit replica makes ---
 
@@ -167,7 +168,7 @@ class Replica:
             self.wake(at)
 
     def full(self) -> bool:
-        return any(log.full for log in self.logs)
+        return True in [log.full for log in self.logs]  # any(…) makes a generator, and this is asked at every step
 
     # --- inputs: what the unit replica asks ---
 

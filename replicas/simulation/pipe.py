@@ -24,6 +24,8 @@ class Pipe:
       lost: stopped for ever, whatever becomes of the link.
       reset_at: seconds; when an RST arrives.
       stopped_at: seconds; since when nothing arrives.
+      troubled: it is stopped, or will be reset; while it is not, there is only what was sent.
+      chunks: (when it arrives, bytes), oldest first; the times never decrease.
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -32,8 +34,8 @@ class Pipe:
         self.lost = False
         self.reset_at = math.inf
         self.stopped_at = math.inf
-        #: (when it arrives, bytes), oldest first; the times never decrease.
-        self._chunks: deque[tuple[float, bytes]] = deque()
+        self.troubled = False
+        self.chunks: deque[tuple[float, bytes]] = deque()
         self._free_at = 0.0
         #: Since when the sender has waited for an acknowledgement.
         self._unacked_at = math.inf
@@ -42,6 +44,10 @@ class Pipe:
 
     def send(self, now: float, data: bytes, late_s: float, bytes_per_s: float | None) -> None:
         """It arrives ``late_s`` after the last of it has left, and never before what was sent earlier."""
+        if not (self.troubled or self.chunks or late_s or bytes_per_s) and self._free_at <= now:  # the ordinary day
+            self.chunks.append((now, data))
+            self.size += len(data)
+            return
         if bytes_per_s:
             self._free_at = max(now, self._free_at) + len(data) / bytes_per_s
         self._append(now, data, max(now, self._free_at) + late_s)
@@ -49,7 +55,7 @@ class Pipe:
     def widen(self, now: float, late_s: float) -> None:
         """The bandwidth has no bound any more: what still waited for it leaves now."""
         self._free_at = now
-        self._chunks = deque((min(at, now + late_s), data) for at, data in self._chunks)
+        self.chunks = deque((min(at, now + late_s), data) for at, data in self.chunks)
 
     def waits_for_room(self, now: float) -> bool:
         """Has something been sent that has not left yet?"""
@@ -62,17 +68,18 @@ class Pipe:
     def reset(self, now: float, late_s: float) -> None:
         """The sender's socket is gone, and its kernel says so, after all that was sent."""
         self.reset_at = min(self.reset_at, self._after_all(now + late_s))
+        self.troubled = True
 
     def _append(self, now: float, data: bytes, arrives: float) -> None:
-        self._chunks.append((self._after_all(arrives), data))
+        self.chunks.append((self._after_all(arrives), data))
         self.size += len(data)
         if self.stopped:
             self._unacked_at = min(self._unacked_at, now)
 
     def _after_all(self, arrives: float) -> float:
         """Not before what was sent earlier, nor before a stop that is older, were it of the same moment."""
-        if self._chunks:
-            arrives = max(arrives, self._chunks[-1][0])
+        if self.chunks:
+            arrives = max(arrives, self.chunks[-1][0])
         return max(arrives, math.nextafter(self.stopped_at, math.inf)) if self.stopped else arrives
 
     @property
@@ -89,37 +96,46 @@ class Pipe:
     def stop(self, now: float) -> None:
         if not self.stopped:
             self.stopped_at = now
-            if self._chunks and self._chunks[-1][0] > now:
+            self.troubled = True
+            if self.chunks and self.chunks[-1][0] > now:
                 self._unacked_at = now
 
     def go(self) -> None:
         """What was held arrives: at once, where it would have arrived by now."""
         self.stopped_at = self._unacked_at = math.inf
+        self.troubled = self.reset_at < math.inf
 
     def drop(self, now: float) -> None:
         """What has not arrived never will."""
-        while self._chunks and self._chunks[-1][0] > min(now, self.stopped_at):
-            self.size -= len(self._chunks.pop()[1])
+        while self.chunks and self.chunks[-1][0] > min(now, self.stopped_at):
+            self.size -= len(self.chunks.pop()[1])
         self._unacked_at = math.inf
 
     # --- the receiver's side ---
 
     def take(self, now: float, max_bytes: int) -> bytes | None:
         """What has arrived; b"" at the end, None where there is nothing."""
-        if not self._chunks:
+        chunks = self.chunks
+        if not chunks:
             return None
+        if len(chunks) == 1 and not self.troubled and chunks[0][0] <= now and len(chunks[0][1]) <= max_bytes:
+            data = chunks[0][1]
+            if data != _END:
+                chunks.clear()
+                self.size = 0
+            return data
         arrived = min(now, self.stopped_at)
         taken: list[bytes] = []
         room = max_bytes
-        while room and self._chunks and self._chunks[0][0] <= arrived:
-            when, data = self._chunks[0]
+        while room and self.chunks and self.chunks[0][0] <= arrived:
+            when, data = self.chunks[0]
             if data == _END:
                 return b"".join(taken)
             if len(data) > room:
-                self._chunks[0] = (when, data[room:])
+                self.chunks[0] = (when, data[room:])
                 data = data[:room]
             else:
-                self._chunks.popleft()
+                self.chunks.popleft()
             taken.append(data)
             room -= len(data)
             self.size -= len(data)
@@ -148,4 +164,4 @@ class Pipe:
     @property
     def first_at(self) -> float:
         """When the first of what was not taken arrives."""
-        return self._chunks[0][0] if self._chunks else math.inf
+        return self.chunks[0][0] if self.chunks else math.inf

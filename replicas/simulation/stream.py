@@ -43,20 +43,19 @@ class SimStream(trio.abc.Stream):
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
         """As TcpStream.send_now: all of it, or, while too much is under way, nothing."""
-        now = self._clock.now
-        self._look(now)
-        if self.incoming.is_reset(now):
-            self.end(RESET)
+        now, pipe = self._clock.now, self.outgoing
+        if self._troubled():
             self._look(now)
-        pipe = self.outgoing
+            self._hear_reset(now)
         if pipe.size >= WINDOW_BYTES:
             return 0
         if data:
             late_s, bytes_per_s = self._links.delay(pipe.source, pipe.target)
             pipe.send(now, bytes(data), late_s, bytes_per_s)
-            self.answer()
+            if self.other.over:
+                self.answer()
             self.other.changed.wake()
-            if pipe.stopped:
+            if pipe.troubled:
                 self.changed.wake()  # whoever waits here has a deadline now
         return len(data)
 
@@ -76,13 +75,15 @@ class SimStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        await trio.lowlevel.checkpoint_if_cancelled()
         pipe = self.incoming
         waited = False
         while True:
-            token = self.changed.token()
-            now = self._clock.now
-            self._look(now)
+            token, now = self.changed.token(), self._clock.now
+            if not waited:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            troubled = self._troubled()
+            if troubled:
+                self._look(now)
             was_full = pipe.size >= WINDOW_BYTES
             if (data := pipe.take(now, max_bytes or RECEIVE_BYTES)) is not None:
                 if was_full:
@@ -90,10 +91,12 @@ class SimStream(trio.abc.Stream):
                 if not waited:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                 return data
-            if pipe.is_reset(now):
-                self.end(RESET)
-                self._look(now)
-            await self._wait(token)
+            if troubled:
+                self._hear_reset(now)
+            if troubled or pipe.chunks:
+                await self._wait(token)
+            else:
+                await self.changed.wait(token)
             waited = True
 
     async def aclose(self) -> None:
@@ -123,6 +126,15 @@ class SimStream(trio.abc.Stream):
             self.outgoing.drop(now)
             self.end("timed out")
             self.other.answer()
+
+    def _troubled(self) -> bool:
+        """Is there anything but what was sent?"""
+        return bool(self.over) or self.incoming.troubled or self.outgoing.troubled
+
+    def _hear_reset(self, now: float) -> None:
+        if self.incoming.is_reset(now):
+            self.end(RESET)
+            self._look(now)
 
     def _look(self, now: float) -> None:
         """Raises what an operation on this end raises now."""

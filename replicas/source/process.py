@@ -6,7 +6,7 @@ from id 1 on, and it never sends anything tentative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,7 +21,7 @@ from replicas.source.proxy import SourceProxy
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
-from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
 from spe.stream.history import Sent
 from spe.stream.ids import Channel
@@ -40,11 +40,29 @@ from spe.wire.messages import (
 )
 
 
+class Division:
+    """Which partition each row of the newest batch belongs to: computed once, not for each replica that reads it."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[int, Sequence[int]], tuple[Batch, Int64Array]] = {}
+
+    def partitions(self, batch: Batch, count: int, key: Sequence[int]) -> Int64Array:
+        known, found = self._newest.get((count, key), (None, None))
+        if known is not batch or found is None:
+            columns = batch.rows.columns
+            found = partition_of([columns[k] for k in key], count)
+            self._newest[count, key] = (batch, found)
+        return found
+
+
 class SourceSubscription:
     """A cursor over a source's durable log (replicas.producer_subscription.Subscription)."""
 
-    def __init__(self, proxy: SourceProxy, position: int, frontier: int, share: Substream | None) -> None:
+    def __init__(
+        self, proxy: SourceProxy, division: Division, position: int, frontier: int, share: Substream | None
+    ) -> None:
         self._proxy = proxy
+        self._division = division
         self._position = position
         self._frontier = frontier
         self._share = share
@@ -65,8 +83,7 @@ class SourceSubscription:
         if self._share is None:
             return batch
         index, count, key = self._share
-        columns = batch.rows.columns
-        return batch.select(partition_of([columns[k] for k in key], count) == index)
+        return batch.select(self._division.partitions(batch, count, key) == index)
 
     def set_mode(self, mode: Mode) -> None:
         """A source has one mode: everything it sends is stable."""
@@ -105,6 +122,7 @@ class SourceProcess(Bystander):
         self.who = self._me.name
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
+        self._division = Division()
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled, also after the input has ended: consumers may still need the log.
@@ -148,7 +166,7 @@ class SourceProcess(Bystander):
         except KeyError as error:
             return NotReady(f"no such substream: {error}")
         greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0)
-        cursor = SourceSubscription(proxy, message.position, message.frontier, share)
+        cursor = SourceSubscription(proxy, self._division, message.position, message.frontier, share)
         return Opened(greeting, cursor, self._source.schema, self._signal)
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:

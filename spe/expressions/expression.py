@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 import numpy as np
 
 from spe.errors import ExpressionError
@@ -12,6 +15,9 @@ from spe.expressions.tree import Apply, Attr, Const, Node, Special
 from spe.stream.batch import AnyArray, BoolArray, Column, Rows, canonical
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
+
+#: Each replica of a cluster in one process makes the same ones, as often as it starts.
+EXPRESSIONS_KEPT: Final = 1_024
 
 
 class Expression:
@@ -73,6 +79,7 @@ class Expression:
         return f"<{self.text} : {self.type}{'' if self.nullable else ' not null'}>"
 
 
+@lru_cache(EXPRESSIONS_KEPT)
 def compile_expression(text: str, schema: Schema) -> Expression:
     """The expression that ``text`` is over tuples of ``schema``.
 
@@ -82,6 +89,7 @@ def compile_expression(text: str, schema: Schema) -> Expression:
     return Expression(text, check(parse(text), text, schema))
 
 
+@lru_cache(EXPRESSIONS_KEPT)
 def compile_predicate(text: str, schema: Schema) -> Expression:
     """As :func:`compile_expression`, for an expression that has to be a bool."""
     syntax = parse(text)

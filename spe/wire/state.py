@@ -38,6 +38,7 @@ _LIST, _TUPLE, _DICT, _BIG, _ARRAY, _COLUMN, _ROWS, _BATCH, _BOUNDARY, _DICTIONA
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 _SCALARS: Final = frozenset({type(None), bool, float, str, bytes})
+_READ: Final = _SCALARS | {int}
 
 
 def encode_state(tree: Any) -> bytes:
@@ -151,13 +152,16 @@ class _Writer:
 
     def sequence(self, value: list[Any] | tuple[Any, ...], where: str, depth: int) -> list[Any]:
         tag = _LIST if type(value) is list else _TUPLE
-        return [tag, *[self.node(v, f"{where}[{i}]", depth) for i, v in enumerate(value)]]
+        out: list[Any] = [tag]
+        for at, item in enumerate(value):  # the place is made for what may be refused only
+            out.append(item if type(item) in _SCALARS else self.node(item, f"{where}[{at}]", depth))
+        return out
 
     def dict(self, value: dict[Any, Any], where: str, depth: int) -> list[Any]:
         out: list[Any] = [_DICT]
         for key, item in value.items():
-            out.append(self.node(key, f"{where} key {key!r}", depth))
-            out.append(self.node(item, f"{where}.{key}", depth))
+            out.append(key if type(key) in _SCALARS else self.node(key, f"{where} key {key!r}", depth))
+            out.append(item if type(item) in _SCALARS else self.node(item, f"{where}.{key}", depth))
         return out
 
     def frozen(self, value: FrozenArray, where: str, depth: int) -> list[Any]:
@@ -261,14 +265,14 @@ class _Reader:
 
     def node(self, node: Any, depth: int) -> Any:
         if type(node) is not list:
-            if type(node) in _SCALARS or type(node) is int:
+            if type(node) in _READ:
                 return node
             raise RemoteProtocolError(f"state: an unexpected {type(node).__name__}")
         if depth > DEPTH_MAX:
             raise RemoteProtocolError(f"state: more than {DEPTH_MAX} levels deep")
         tag, *items = node
         if tag in (_LIST, _TUPLE, _DICT):
-            values = [self.node(n, depth + 1) for n in items]
+            values = [n if type(n) in _READ else self.node(n, depth + 1) for n in items]
             if tag == _LIST:
                 return values
             return tuple(values) if tag == _TUPLE else dict(zip(values[::2], values[1::2], strict=True))
