@@ -65,10 +65,17 @@ class Hosted:
         self._room.wake()
 
     def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> None:
-        log = self.replica.log(Channel(StreamId(ack.stream), ack.partition))
+        """A consumer needs an output up to an id no more.
+
+        An id that no replica of the partition is known to have made is not counted; the consumer repeats it.
+        """
+        self._heard[ack.consumer] = now, period_us
+        channel = Channel(StreamId(ack.stream), ack.partition)
+        if ack.id > self.replica.made(channel):
+            return
+        log = self.replica.log(channel)
         full = log.full
         log.acknowledge(ack.consumer, incarnation, ack.id)
-        self._heard[ack.consumer] = now, period_us
         if full:
             self.work.wake()
 

@@ -119,6 +119,8 @@ class Replica:
         self.partners: dict[str, NodeState | None] = {n: None for n in plan.hosts(id.of) if n != id.node}
         #: Those that run and have fresh results for our consumers while we reconcile (K6).
         self._stand_ins: set[str] = set()
+        #: The largest stable id of each output that a partner has told of.
+        self._made_elsewhere: dict[Channel, int] = {}
         self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self.node.x_us)
         #: It begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
         self.replays = False
@@ -145,6 +147,10 @@ class Replica:
 
     def log(self, channel: Channel) -> OutputLog:
         return self._log_of[channel]
+
+    def made(self, channel: Channel) -> int:
+        """The largest stable id of an output that this replica or a partner is known to have made."""
+        return max(self.log(channel).last_id, self._made_elsewhere.get(channel, 0))
 
     # --- outputs: what the unit replica makes ---
 
@@ -201,7 +207,10 @@ class Replica:
         self.core.partners.heard(partner, runs=first is not None or partner not in self._standbys)
         found: list[Difference] = []
         for at, log in enumerate(self.logs):
-            if (told := outputs.get(log.channel)) is not None and self.installed:
+            if (told := outputs.get(log.channel)) is None:
+                continue
+            self._made_elsewhere[log.channel] = max(self._made_elsewhere.get(log.channel, 0), told.last_id)
+            if self.installed:
                 output = self.core.stable_output(at)
                 self.agreement.heard(at, partner, told.marked_id, told.digest)
                 found += self.agreement.compare(at, output.last_id, output.marks)

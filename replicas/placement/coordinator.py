@@ -54,7 +54,7 @@ class Coordinator(Bystander):
         self._injector = injector
         self._env = env
         self._plan = plan
-        self._me = Identity("control", COORDINATOR, env.clock.wall_us(), token)
+        self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
         self._store = store
         now = env.clock.monotonic_us()
         timing = plan.timing

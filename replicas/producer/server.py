@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from replicas.link.connection import HELLO_SECONDS, Connection, Identity
+from replicas.link.rights import check_right, wrong_claim
 from replicas.link.signal import Signal
 from replicas.producer.admission import Reception
 from replicas.producer.subscription import Subscription
@@ -134,7 +135,7 @@ class Server:
     async def handle(self, stream: trio.abc.Stream) -> None:
         """Serves one connection to its end.  Nothing that a peer does raises out of here."""
         connection = Connection(stream)
-        peer: str | None = None
+        peer: Hello | None = None
         try:
             with trio.move_on_after(HELLO_SECONDS):
                 peer = await self._welcome(connection)
@@ -143,12 +144,12 @@ class Server:
         except (LinkBroken, LinkClosed):
             pass
         except RemoteProtocolError as error:
-            self._complaints.event("bad_peer", peer=peer, why=str(error))
+            self._complaints.event("bad_peer", peer=None if peer is None else peer.name, why=str(error))
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
-    async def _welcome(self, connection: Connection) -> str | None:
+    async def _welcome(self, connection: Connection) -> Hello | None:
         hello = await connection.receive_message()
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"expected Hello, got {type(hello).__name__}")
@@ -160,6 +161,8 @@ class Server:
             name=self._me.name,
             incarnation=self._me.incarnation,
         )
+        if not isinstance(answer, Refused) and (why := wrong_claim(self._plan, hello.role, hello.name)):
+            answer = Refused(why)
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
         if not isinstance(answer, Refused):
@@ -169,18 +172,19 @@ class Server:
         if isinstance(answer, Refused):
             self._complaints.event("refused", peer=hello.name, why=answer.reason)
             return None
-        return hello.name
+        return hello
 
-    async def _receive_peer(self, connection: Connection, peer: str) -> None:
-        with self._reception.visit(peer) as scope:
-            await self._converse(connection, peer)
+    async def _receive_peer(self, connection: Connection, hello: Hello) -> None:
+        with self._reception.visit(hello.name) as scope:
+            await self._converse(connection, hello)
         if scope.cancelled_caught:
-            self._complaints.event("sent_away", peer=peer, why="too many connections of this peer")
+            self._complaints.event("sent_away", peer=hello.name, why="too many connections of this peer")
 
-    async def _converse(self, connection: Connection, peer: str) -> None:
-        service = self._service
+    async def _converse(self, connection: Connection, hello: Hello) -> None:
+        service, peer = self._service, hello.name
         while True:
             message = await connection.receive_message()
+            check_right(self._plan, hello.role, peer, message)
             if isinstance(message, Subscribe):
                 await self._subscription(connection, peer, message)
                 return

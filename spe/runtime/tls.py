@@ -6,7 +6,9 @@ names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in 
 
 from __future__ import annotations
 
+import os
 import ssl
+import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -55,12 +57,14 @@ class Tls:
 
     def __init__(self, folder: Path, cluster: str, name: str) -> None:
         self.name = name
-        self._cluster = cluster
+        self.cluster = cluster
         self._ca = folder / "ca.pem"
         self._certificate, self._key = (folder / f"{file_stem(name)}{end}" for end in (".pem", ".key"))
         for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):
             if not path.is_file():
                 raise ConfigError([f"{path}: there is no such file; {name} needs {what} certificate (spe certs)"])
+        if os.name == "posix" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o077:
+            raise ConfigError([f"{self._key}: others can read it (mode {mode:o}); expected mode 600: chmod 600"])
         self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
         self._check_ourselves()
@@ -98,13 +102,13 @@ class Tls:
         except ssl.SSLError as error:
             raise ConfigError([f"{self._certificate}: {_reason(error)}"]) from error
         if found != holder_of(self.name):
-            expected = identity(self._cluster, self.name)
+            expected = identity(self.cluster, self.name)
             raise ConfigError([f"{self._certificate} is the certificate of {found!r}; expected that of {expected}"])
 
     def name_in(self, certificate: object) -> str:
         """The holder's name in our cluster; "" where it has none."""
         names = certificate.get("subjectAltName", ()) if isinstance(certificate, dict) else ()
-        prefix = identity(self._cluster, "")
+        prefix = identity(self.cluster, "")
         for kind, value in names:
             if kind == "URI" and value.startswith(prefix):
                 return unquote(value.removeprefix(prefix))
@@ -189,7 +193,10 @@ class TlsNetwork:
         outer = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
         with trio.fail_after(HANDSHAKE_S):
             await outer.do_handshake()
-        return TlsStream(stream, outer, self._tls.name_in(outer.getpeercert()))
+        if not (name := self._tls.name_in(outer.getpeercert())):
+            await trio.aclose_forcefully(stream)
+            raise OSError(f"the certificate names nobody of cluster {self._tls.cluster!r}")
+        return TlsStream(stream, outer, name)
 
 
 def _reason(error: BaseException) -> str:

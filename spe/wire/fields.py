@@ -127,6 +127,9 @@ Name = Annotated[str, is_name]
 Reason = Annotated[str, is_reason]
 Flag = Annotated[bool, is_boolean]
 State = Annotated[NodeState, is_state]
-Role = Annotated[Literal["node", "source", "client", "control"], one_of("node", "source", "client", "control")]
+Role = Annotated[
+    Literal["node", "source", "client", "coordinator", "control"],
+    one_of("node", "source", "client", "coordinator", "control"),
+]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
 Verb = Annotated[Literal["install", "retire", "replay"], one_of("install", "retire", "replay")]

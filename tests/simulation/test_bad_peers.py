@@ -22,7 +22,6 @@ from spe.wire.messages import (
     Message,
     NotReady,
     Refused,
-    SnapshotRefused,
     SnapshotRequest,
     StatusRequest,
     Subscribe,
@@ -74,9 +73,17 @@ def subscribe(**other: Any) -> Subscribe:
     return replace(good, **other)
 
 
+def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
+    return Heartbeat(1, 1, 100_000, acks)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [
+        ({"role": "node"}, "'client:c' is no node of this cluster"),
+        ({"name": "client:"}, "'client:' is no client of this cluster"),
+        ({"role": "control", "name": ""}, "'' is no control of this cluster"),
+        ({"role": "coordinator"}, "'client:c' is no coordinator of this cluster"),
         ({"version": 99}, "protocol version 99 is not supported"),
         ({"cluster": "elsewhere"}, "this is cluster 'test', not 'elsewhere'"),
         ({"fingerprint": "abc"}, "the plan is another one"),
@@ -103,6 +110,9 @@ BAD: dict[str, Callable[[SimCluster], list[Message | bytes]]] = {
     "no hello": lambda c: [StatusRequest()],
     "two hellos": lambda c: [hello(c), hello(c)],
     "an oversized frame after the hello": lambda c: [hello(c), b"\x5b\xdc\x02\x00\xff\xff\xff\x7f"],
+    "a message that its role must not send": lambda c: [hello(c), SnapshotRequest("u1", 0, 100_000)],
+    "a subscription in another's name": lambda c: [hello(c), subscribe(consumer="client:other")],
+    "an acknowledgement in another's name": lambda c: [hello(c, name="client:x"), heartbeat(("s1", 0, "client:c", 1))],
     "data where control is expected": lambda c: [hello(c), b"\x5b\xdc\x03\x00\x00\x00\x00\x00"],
 }
 
@@ -138,7 +148,6 @@ async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: 
         (subscribe(stream="nobody"), NotReady),
         (subscribe(partition=7), NotReady),
         (subscribe(substream_count=2), NotReady),
-        (SnapshotRequest("nobody", 0, 100_000), SnapshotRefused),
     ],
 )
 async def test_what_a_node_does_not_have_is_answered_with_the_reason(
@@ -169,9 +178,9 @@ async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(
     async with SimCluster(make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
-        peer = await visit(cluster)
-        acks: Any = [("s1", 0, "client:other", 10**6), ("s1", 0, "client:another", 0)]
-        await peer.say(hello(cluster), Heartbeat(1, 1, 100_000, acks))
+        for name in ("client:other", "client:another"):
+            peer = await visit(cluster)
+            await peer.say(hello(cluster, name=name), heartbeat(("s1", 0, name, 5)))
         await trio.sleep(1)
         (log,) = cluster.replicas()["u1/0@n1a"].logs
         assert log.statistics()["unknown_acks"] == 2
@@ -179,6 +188,19 @@ async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(
         await trio.sleep(SECONDS)
         assert log.first > first
         Outcome(cluster).assert_complete()
+
+
+async def test_an_id_that_nobody_has_made_is_not_acknowledged(jump_clock: JumpClock) -> None:
+    """Else a client that is mistaken could never be served again."""
+    async with SimCluster(make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        await peer.say(hello(cluster), heartbeat(("s1", 0, "client:c", 10**6)))
+        await trio.sleep(SECONDS)
+        Outcome(cluster).assert_complete()
+        (log,) = cluster.replicas()["u1/0@n1a"].logs
+        assert log.first <= log.last_id + 1
 
 
 async def flooded(peers: int) -> tuple[Outcome, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import shutil
 import ssl
 import stat
@@ -94,6 +95,28 @@ async def test_both_ends_know_each_other(folder: Path) -> None:
         assert await ask(Tls(folder, "shop", "supervisor"), address) == ("n1", b"hello")
     assert callers == ["source:a b", "control"]
     assert events.found == []
+
+
+async def test_a_certificate_of_another_cluster_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Of the same CA, but it names nobody here."""
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for name in ("ca.pem", "ca.key"):
+        shutil.copy(folder / name, other / name)
+    issue(other, "elsewhere", NAMES, 30, NOW)
+    async with served(Tls(folder, "shop", "n1")) as (address, callers, events):
+        with pytest.raises(LinkBroken, match="names nobody of cluster 'elsewhere'"):
+            await ask(Tls(other, "elsewhere", "client:c"), address)
+        assert await ask(Tls(folder, "shop", "client:c"), address) == ("n1", b"hello")
+    assert callers == ["client:c"]
+    assert events.found == [("no_tls", {"why": "the certificate names nobody of cluster 'shop'"})]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no modes")
+def test_a_key_that_others_can_read_is_refused(folder: Path) -> None:
+    (folder / "n1.key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"n1\.key: others can read it \(mode 644\); expected mode 600"):
+        Tls(folder, "shop", "n1")
 
 
 @pytest.mark.parametrize("what", ["another CA", "no certificate", "plain text", "old TLS"])

@@ -1,0 +1,122 @@
+"""What a peer may say: which roles may send which messages, and on whose behalf.
+
+Checked in one place, by whoever accepted the connection, for each message before it is acted on (docs/protocol.md).
+What is sent the other way, from who accepted to who connected, answers a question and is checked by who asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from spe.errors import RemoteProtocolError
+from spe.plan.plan import COORDINATOR, Plan
+from spe.stream.history import host_of
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from spe.wire.fields import Role
+from spe.wire.messages import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Inject,
+    InjectAnswer,
+    Message,
+    NotReady,
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
+    PartnerRequest,
+    Refused,
+    SetMode,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
+    StateChange,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    Welcome,
+)
+
+_EVERYBODY: Final[frozenset[Role]] = frozenset(("node", "source", "client", "coordinator", "control"))
+_CONSUMERS: Final[frozenset[Role]] = frozenset(("node", "client"))
+_NOBODY: Final[frozenset[Role]] = frozenset()
+
+#: Roles that may send a message to whom they have connected.
+SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
+    {
+        Hello: _EVERYBODY,
+        Subscribe: _CONSUMERS,
+        SetMode: _CONSUMERS,
+        Heartbeat: _CONSUMERS | {"coordinator"},
+        PartnerRequest: frozenset(("node",)),
+        SnapshotRequest: frozenset(("node",)),
+        Order: frozenset(("coordinator",)),
+        StatusRequest: frozenset(("control",)),
+        Inject: frozenset(("control",)),
+        # Answers and elements go the other way only.
+        Welcome: _NOBODY,
+        Refused: _NOBODY,
+        Subscribed: _NOBODY,
+        NotReady: _NOBODY,
+        Truncated: _NOBODY,
+        StateChange: _NOBODY,
+        HeartbeatAnswer: _NOBODY,
+        PartnerAnswer: _NOBODY,
+        SnapshotPart: _NOBODY,
+        SnapshotRefused: _NOBODY,
+        Status: _NOBODY,
+        InjectAnswer: _NOBODY,
+        OrderAnswer: _NOBODY,
+    }
+)
+
+
+def wrong_claim(plan: Plan, role: Role, name: str) -> str:
+    """Why nobody of this name has this role in the plan; "" where somebody may.
+
+    A client need not be in the plan: it is served, and no log waits for it.
+    """
+    known = {
+        "node": name in plan.nodes,
+        "source": name.startswith("source:") and name.removeprefix("source:") in plan.sources,
+        "client": name.startswith("client:") and len(name) > len("client:"),
+        "coordinator": name == COORDINATOR,
+    }
+    if role == "control":
+        fits = bool(name) and not any(known.values())
+    else:
+        fits = known[role]
+    return "" if fits else f"{name!r} is no {role} of this cluster"
+
+
+def check_right(plan: Plan, role: Role, name: str, message: Message) -> None:
+    """Raises RemoteProtocolError where a peer must not send this message, or not on behalf of whom it names."""
+    kind = type(message).__name__
+    if role not in SENDERS[type(message)]:
+        raise RemoteProtocolError(f"a {role} must not send {kind}")
+    match message:
+        case Subscribe(consumer=consumer):
+            others = [] if host_of(consumer) == name else [consumer]
+        case Heartbeat(acks=acks):
+            others = [ack.consumer for ack in acks if host_of(ack.consumer) != name]
+        case PartnerRequest(unit, partition, asker):
+            others = [asker] if asker != name else []
+            _check_host(plan, unit, partition, name, kind)
+        case SnapshotRequest(unit, partition):
+            others = []
+            _check_host(plan, unit, partition, name, kind)
+        case _:
+            others = []
+    if others:
+        raise RemoteProtocolError(f"{kind} of {name} in the name of {others[0]}")
+
+
+def _check_host(plan: Plan, unit: str, partition: int, name: str, kind: str) -> None:
+    of = PartitionId(UnitId(unit), partition)
+    if of not in plan.placement or NodeId(name) not in plan.hosts(of):
+        raise RemoteProtocolError(f"{kind}: {name} is no replica of {of}")

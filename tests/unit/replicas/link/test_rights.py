@@ -1,0 +1,150 @@
+"""Which roles may send which messages, and on whose behalf."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from replicas.link.rights import SENDERS, check_right, wrong_claim
+from spe.errors import RemoteProtocolError
+from spe.plan.plan import COORDINATOR
+from spe.stream.names import NodeState
+from spe.wire import messages
+from spe.wire.fields import Role
+from spe.wire.messages import (
+    Ack,
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    Inject,
+    InjectAnswer,
+    Message,
+    NotReady,
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
+    PartnerRequest,
+    Refused,
+    SetMode,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
+    StateChange,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    Truncated,
+    Welcome,
+)
+from tests.simulation.test_cluster import make_plan
+
+PLAN = make_plan()
+ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control")
+NAMES: dict[Role, str] = {
+    "node": "n1a",
+    "source": "source:a",
+    "client": "client:c",
+    "coordinator": COORDINATOR,
+    "control": "control",
+}
+#: Who may send what, written down once more.
+MAY: dict[str, str] = {
+    "Hello": "node source client coordinator control",
+    "Subscribe": "node client",
+    "SetMode": "node client",
+    "Heartbeat": "node client coordinator",
+    "PartnerRequest": "node",
+    "SnapshotRequest": "node",
+    "Order": "coordinator",
+    "StatusRequest": "control",
+    "Inject": "control",
+}
+
+
+def consumer_of(role: Role) -> str:
+    return "u1/0@n1a" if role == "node" else NAMES[role]
+
+
+def all_messages(role: Role) -> list[Message]:
+    """One of each kind, on behalf of whom a peer of this role may speak for."""
+    mine = consumer_of(role)
+    acks: Any = [Ack("s1", 0, mine, 1)] if role in ("node", "client") else []
+    return [
+        Hello(2, "test", role, NAMES[role], 1, PLAN.fingerprint, ""),
+        Subscribe("s1", 0, mine, "main", 0, 0, False, 0, 0, 1),
+        SetMode("main"),
+        Heartbeat(1, 1, 100_000, acks),
+        PartnerRequest("u1", 0, NAMES[role], 1),
+        SnapshotRequest("u1", 0, 100_000),
+        Order(1, 1, "install", "u1", 0),
+        StatusRequest(),
+        Inject({}),
+        Welcome(2, "n1a", 1),
+        Refused("no"),
+        Subscribed(NodeState.STABLE, False, 0, 0, 0, 1, 0),
+        NotReady("no"),
+        Truncated(1),
+        StateChange(NodeState.STABLE, False, 1),
+        HeartbeatAnswer(1, 1, []),
+        PartnerAnswer("u1", 0, 1, True),
+        SnapshotPart(0, True, b""),
+        SnapshotRefused("no"),
+        Status({}),
+        InjectAnswer(True, ""),
+        OrderAnswer(1, 1, ""),
+    ]
+
+
+def test_every_message_and_every_role_is_decided() -> None:
+    declared = {
+        m for m in vars(messages).values() if isinstance(m, type) and issubclass(m, Message) and m is not Message
+    }
+    assert SENDERS.keys() == declared == {type(m) for m in all_messages("node")}
+    assert set(get_args(get_args(Role)[0])) == set(ROLES) == set(NAMES)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
+    for message in all_messages(role):
+        kind = type(message).__name__
+        if role in MAY.get(kind, "").split():
+            check_right(PLAN, role, NAMES[role], message)
+        else:
+            with pytest.raises(RemoteProtocolError, match=f"a {role} must not send {kind}"):
+                check_right(PLAN, role, NAMES[role], message)
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("client", Subscribe("s1", 0, "client:d", "main", 0, 0, False, 0, 0, 1)),
+        ("node", Subscribe("s1", 0, "u1/0@n1b", "main", 0, 0, False, 0, 0, 1)),
+        ("client", Heartbeat(1, 1, 100_000, [Ack("s1", 0, "client:c", 1), Ack("s1", 0, "client:d", 1)])),
+        ("node", Heartbeat(1, 1, 100_000, [Ack("a", 0, "u1/0@n1b", 1)])),
+        ("node", PartnerRequest("u1", 0, "n1b", 1)),
+    ],
+)
+def test_nobody_speaks_for_another(role: Role, message: Message) -> None:
+    with pytest.raises(RemoteProtocolError, match="in the name of"):
+        check_right(PLAN, role, NAMES[role], message)
+
+
+@pytest.mark.parametrize("message", [SnapshotRequest("nobody", 0, 1), PartnerRequest("u1", 7, "n1a", 1)])
+def test_only_a_replica_of_the_partition_is_its_partner(message: Message) -> None:
+    with pytest.raises(RemoteProtocolError, match="n1a is no replica of"):
+        check_right(PLAN, "node", "n1a", message)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("of", ROLES)
+def test_a_name_goes_with_one_role(role: Role, of: Role) -> None:
+    assert (wrong_claim(PLAN, role, NAMES[of]) == "") is (role == of)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"), [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", "")]
+)
+def test_a_name_that_nobody_has_is_refused(role: Role, name: str) -> None:
+    assert wrong_claim(PLAN, role, name)
