@@ -40,6 +40,8 @@ class ClientPort:
         self._tentative_seen = BEFORE_TIME
         self._cut_time = BEFORE_TIME
         self._live = False
+        #: Id of the last tentative tuple passed on since the last undo.
+        self._tentative_id = 0
         self._emit = emit
 
     def t_star(self) -> int:
@@ -67,6 +69,9 @@ class ClientPort:
             self._live = True
             self._tentative_seen = max(self._tentative_seen, int(rows.time[-1]))
             self.tentative_count += len(rows)
+            # A producer that is behind us counts from its own last stable id, and an undo to ours must remove all.
+            batch = batch.numbered_after(max(self.position, self._tentative_id))
+            self._tentative_id = batch.upto_id
             self._emit(self.channel, batch)
 
     def add_boundary(self, boundary: Boundary, now: int) -> None:
@@ -82,6 +87,7 @@ class ClientPort:
 
     def undo(self) -> None:
         self.held = False
+        self._tentative_id = 0
         self._tentative_seen = self._cut_time = BEFORE_TIME
         if self._live:
             self._live = False

@@ -89,6 +89,8 @@ class Cursor:
         self._mode = mode
         self.position = position
         self.held = held
+        #: Id of the last tentative tuple since the last undo.
+        self._tentative_id = 0
 
     def begin(self) -> Entry | None:
         """Tentative tuples of an earlier session are withdrawn: whoever could have sent their undo forgot them."""
@@ -101,6 +103,9 @@ class Cursor:
                 return self._stable(element)
             if self._mode == CORRECTIONS and len(element):
                 self.held = True
+                # A client that begins behind what is here counts from its own position, and an undo to ours follows.
+                element = element.numbered_after(max(self.position, self._tentative_id))
+                self._tentative_id = element.upto_id
                 return Entry("insert", element.upto_id, element)
         elif self._mode == CORRECTIONS:
             if isinstance(element, Undo):
@@ -111,6 +116,7 @@ class Cursor:
 
     def _undo(self) -> Entry:
         self.held = False
+        self._tentative_id = 0
         return Entry("undo", self.position)
 
     def _stable(self, batch: Batch) -> Entry | None:

@@ -336,6 +336,12 @@ class Batch:
         skip = int(self.ids.searchsorted(last_id, side="right"))
         return Batch(self.kind, last_id, self.upto_id, self.ids[skip:], self.rows.slice(skip, len(self.rows)))
 
+    def numbered_after(self, last_id: int) -> Batch:
+        """The same rows with the ids that follow ``last_id``: what a holder of tentative tuples calls them."""
+        if self.ids is None and self.from_id == last_id:
+            return self
+        return Batch(self.kind, last_id, last_id + len(self), None, self.rows)
+
     def __repr__(self) -> str:
         mark = "S" if self.kind is Kind.STABLE else "T"
         return f"<{mark} ({self.from_id}, {self.upto_id}] {len(self.rows)} rows>"

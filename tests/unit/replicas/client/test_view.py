@@ -78,6 +78,30 @@ def test_switching_between_tentative_producers_brings_no_duplicate() -> None:
     assert client.port.tentative_count == 3
 
 
+def tentative_ids(client: Received) -> list[int]:
+    return [i for e in client.elements if isinstance(e, Batch) and e.kind is Kind.TENTATIVE for i in e.row_ids()]
+
+
+def test_tentative_ids_of_a_producer_that_is_behind_follow_ours() -> None:
+    """It counts from its own last stable id, 1; an undo to ours, 3, must remove every tuple of it."""
+    client = Received()
+    client.feed("S1/5a S2/6b S3/7c B10(3)")
+    behind = [e for e in parse("S1/5a T/12d T/13e b20") if not isinstance(e, Batch) or e.kind is Kind.TENTATIVE]
+    client.elements.clear()
+    client.port.add_tentative(behind[0], 0)  # type: ignore[arg-type]
+    assert tentative_ids(client) == [4, 5]
+
+
+def test_tentative_ids_go_on_over_a_switch_and_begin_anew_after_an_undo() -> None:
+    client = Received()
+    client.feed("S1/5a T/12b T/13c")
+    client.port.main_changed()
+    client.feed("T/14d b20")
+    assert tentative_ids(client) == [4]
+    client.feed("U(1) T/12e")
+    assert tentative_ids(client) == [2]
+
+
 def test_tentative_tuples_below_what_is_stable_are_dropped() -> None:
     client = Received()
     client.feed("S1/19z B20(1)")

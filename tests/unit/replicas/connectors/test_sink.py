@@ -122,6 +122,16 @@ def test_tentative_tuples_of_an_earlier_session_are_undone_in_the_next(reopen: O
     assert brief(read()) == "S1a T2b U(1) S2c"
 
 
+def test_an_undo_removes_tentative_tuples_of_a_client_that_is_behind_the_sink(reopen: Open, read: Read) -> None:
+    """After a power failure a recording may be behind its sinks; the client then begins behind them as well."""
+    sink = reopen(CORRECTIONS)
+    feed(sink, "S1/5a S2/6b S3/7c B10(3)")
+    feed(sink, "S1/5a B6(1) T/12d b20", position=0)
+    feed(sink, "U(1) S2/6b S3/7c S4/12d", position=1)
+    sink.close()
+    assert replayed(read()) == "S1a S2b S3c S4d"
+
+
 def test_an_undo_of_nothing_is_not_written(reopen: Open, read: Read) -> None:
     sink = reopen(CORRECTIONS)
     feed(sink, "S1/5a U(1) S2/6b")
