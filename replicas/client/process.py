@@ -1,6 +1,6 @@
 """The client process: a client that records what it receives, feeds its sinks, keeps figures, and answers for itself.
 
-What is acknowledged is what recording and sinks hold: after a kill nothing is missing there.
+What is acknowledged is what recording and sinks have on disk: after a kill or a power failure nothing is missing there.
 """
 
 from __future__ import annotations
@@ -111,9 +111,16 @@ class ClientProcess(Bystander):
         ]
         self._tap = tap
         self._inputs = {i.channel: i for i in self.client.inputs}
-        if self._sinks:
-            self.client.safe = lambda channel: min(s.position(channel) for s in self._sinks)
+        if self._sinks or self._recorder is not None:
+            self.client.safe = self._safe
         self._goes_on()
+
+    def _safe(self, channel: Channel) -> int:
+        """Recording and sinks hold every stable tuple up to this id, also if the power fails now."""
+        kept = [s.position(channel) for s in self._sinks]
+        if self._recorder is not None:
+            kept.append(self._recorder.synced(channel))
+        return min(kept)
 
     def _goes_on(self) -> None:
         """A restarted client asks for what follows the shortest of its recording and its sinks."""
@@ -146,11 +153,17 @@ class ClientProcess(Bystander):
 
     async def _take(self) -> None:
         """Takes changes one by one; sinks wait for their disk off the event loop."""
-        compute = self._env.compute
+        compute, recorder = self._env.compute, self._recorder
+        if recorder is not None:
+            await recorder.sync()
         async for change in self.client.changes():
             self._note(change)
+            if recorder is not None:
+                await recorder.sync_due(change.arrived_us)
             if self._sinks:
                 await compute.run(lambda c=change: self._write(c))  # type: ignore[misc]
+        if recorder is not None:
+            await recorder.sync()
         await compute.run(self._commit)
 
     def _note(self, change: Change) -> None:

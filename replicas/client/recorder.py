@@ -27,13 +27,18 @@ from spe.stream.times import BEFORE_TIME
 
 #: A segment is left when it has grown past this; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20
+#: Arrival time between two syncs: acknowledgements wait for them.
+SYNC_US: Final = 1_000_000
 
 
 class ChannelRecorder:
     """Appends one channel's changes.  One writer at a time.
 
     Opening reads the end of the last session to know how far it came.  If it held tentative tuples, an undo is
-    recorded first: who held them is gone.
+    recorded before anything else: who held them is gone.
+
+    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is :meth:`due`: then a
+    power failure takes records from the end only.
 
     Args:
       folder: of the channel, below the storage's root.
@@ -41,6 +46,7 @@ class ChannelRecorder:
     Attributes:
       position: id of the last stable tuple recorded, in this session or an earlier one.
       frontier: largest stable boundary recorded.
+      synced: every stable tuple up to this id is there also if the power fails now.
 
     Raises:
       LogError: another process records here.
@@ -61,13 +67,20 @@ class ChannelRecorder:
         self._schema = schema
         self._segment_bytes = segment_bytes
         self._file: AppendFile | None = None
+        #: Files of segments that were left, and are not synced yet.
+        self._left: list[AppendFile] = []
+        #: The undo of what the last session held, to be recorded first.
+        self._withdrawn: Change | None = None
+        self._synced_us: int | None = None
         self.channel = channel
-        self.position = 0
+        self.position = self.synced = 0
         self.frontier = BEFORE_TIME
         storage.lock(folder / "lock")
         segments = live_segments(storage.list(folder))
         self._epoch = segments[-1].epoch + 1 if segments else 1
         self._sequence = segments[-1].first - 1 if segments else 0
+        if segments:  # what a killed process wrote may be in memory only
+            self._left.append(storage.open(folder / segments[-1].name))
         self._continue(segments)
 
     def _continue(self, segments: Sequence[Segment]) -> None:
@@ -90,7 +103,7 @@ class ChannelRecorder:
                 continue
             break
         if held and last is not None:
-            self.write(Change(self.channel, Undo(self.position), last[0]))
+            self._withdrawn = Change(self.channel, Undo(self.position), last[0])
 
     def _follow(self, element: Element) -> None:
         """Advances position and frontier by a stable element."""
@@ -105,6 +118,11 @@ class ChannelRecorder:
         Raises:
           LogFull: the disk refused it; what was written before can be read.
         """
+        if (undo := self._withdrawn) is not None:
+            self._withdrawn = None
+            self.write(undo)
+        if self._synced_us is None:
+            self._synced_us = change.arrived_us
         body = encode_recorded(change.arrived_us, change.element, self._schema)
         sequence = self._sequence + 1
         try:
@@ -120,7 +138,28 @@ class ChannelRecorder:
         self._sequence = sequence
         self._follow(change.element)
         if file.size() >= self._segment_bytes:
-            self.close()
+            self._leave()
+
+    def due(self, now_us: int) -> bool:
+        """Is it time to sync?  ``now_us``: arrival time."""
+        if self._left:
+            return True
+        return self._file is not None and self._synced_us is not None and now_us - self._synced_us >= SYNC_US
+
+    async def sync(self) -> None:
+        """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
+        for file in self._left:
+            await file.sync()
+            file.close()
+        self._left.clear()
+        if self._file is not None:
+            await self._file.sync()
+        self.synced, self._synced_us = self.position, None
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._left.append(self._file)
+            self._file = None
 
     def _begin(self, first: int) -> AppendFile:
         segment = Segment(first, self._epoch)
@@ -131,9 +170,10 @@ class ChannelRecorder:
         return file
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._leave()
+        for file in self._left:
+            file.close()
+        self._left.clear()
 
 
 class Recorder:
@@ -169,6 +209,21 @@ class Recorder:
         """(last stable id, stable frontier) recorded: where a restarted client may go on."""
         one = self._channels[channel]
         return one.position, one.frontier
+
+    def synced(self, channel: Channel) -> int:
+        """Every stable tuple up to this id is there also if the power fails now: what may be acknowledged."""
+        return self._channels[channel].synced
+
+    async def sync_due(self, now_us: int) -> None:
+        """Syncs the channels of which it is time to.  Nothing may be written meanwhile.  Raises OSError."""
+        for one in self._channels.values():
+            if one.due(now_us):
+                await one.sync()
+
+    async def sync(self) -> None:
+        """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
+        for one in self._channels.values():
+            await one.sync()
 
     def close(self) -> None:
         for one in self._channels.values():

@@ -1,8 +1,9 @@
 """What a client's recording holds: per channel a folder of segments, a record per element, with its time of arrival.
 
-Segments are those of ``spe.log``, without its marks: nothing is synced, since a recording proves nothing to anybody but
-the reader.  A crash leaves a torn record at the end of a session, which readers pass over; the next session begins a
-segment of its own.  ``replicas.client.recorder`` writes it; the proof reads it, so this is on the lowest floor.
+Segments are those of ``spe.log``, without its marks: a client acknowledges what it has synced here, and a power failure
+takes no more than the end of a session.  A crash leaves a torn record at the end of a session, which readers pass over;
+the next session begins a segment of its own.  ``replicas.client.recorder`` writes it; the proof reads it, so this is on
+the lowest floor.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pytest
 import trio
 
 from replicas.client.process import ClientProcess
@@ -114,6 +115,27 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
             assert any(line.get("_tentative") for line in newest)
             assert replayed(newest) == final
             assert len(kept) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_client_without_power_goes_on_from_its_recording(
+    jump_clock: JumpClock, tmp_path: Path, seed: int
+) -> None:
+    """It has acknowledged only what was synced: everything after it is still there."""
+    plan, kept = make_plan(rate=50.0), list[ClientProcess]()
+    async with SimCluster(plan, seed=seed) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, tmp_path, kept))
+            await trio.sleep(5 + seed / 7)
+            assert any(r.logs[0].truncation_line > 0 for r in cluster.replicas().values())
+            cluster.kill("client:c", power=True)
+            await trio.sleep(0.5)
+            cluster.restart("client:c")
+            await trio.sleep(SECONDS + 4)
+            schemas = {OUT: plan.query.schema_of(OUT.stream)}
+            recorded = recorded_stable(cluster.env("client:c").storage, client_folder("c"), schemas)
+            assert compare(recorded, reference_of(cluster)) == []
+            assert len(kept) == 2
 
 
 async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock, tmp_path: Path) -> None:

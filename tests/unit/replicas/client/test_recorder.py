@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from replicas.client.recorder import Recorder, read_recording, recorded_stable
+from replicas.client.recorder import SYNC_US, Recorder, read_recording, recorded_stable
 from replicas.comparison import compare
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
@@ -99,6 +99,56 @@ def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> Non
     storage = storage.restarted()
     Recorder(storage, FOLDER, {ONE: PAYLOAD})
     assert text(storage) == "S1/5a B10(1) T/12b b20 U(1) S2/12c"
+
+
+def synced_only(_: PurePosixPath, synced: bytes, written: bytes) -> bytes:
+    return synced
+
+
+async def test_only_what_is_synced_survives_a_power_failure_and_counts() -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a S2/6b")
+    assert recorder.synced(ONE) == 0
+    await recorder.sync()
+    recorder.write(Change(ONE, parse("S3/7c", position=2)[0], 1_010))
+    assert recorder.synced(ONE) == 2
+    storage = storage.power_loss(synced_only)
+    assert Recorder(storage, FOLDER, {ONE: PAYLOAD}).position(ONE)[0] == 2
+    assert text(storage) == "S1/5a S2/6b"
+
+
+async def test_a_recording_is_synced_each_second_of_arrival_time() -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a", start=0)
+    await recorder.sync_due(SYNC_US - 1)
+    assert recorder.synced(ONE) == 0
+    await recorder.sync_due(SYNC_US)
+    assert recorder.synced(ONE) == 1
+
+
+async def test_what_a_killed_session_wrote_is_synced_before_the_next_one_counts() -> None:
+    """Else the next session would begin behind records that a power failure takes."""
+    storage = SimDisk()
+    record(storage, "S1/5a B10(1) T/12b b20")
+    storage = storage.restarted()
+    again = Recorder(storage, FOLDER, {ONE: PAYLOAD})
+    assert (again.position(ONE)[0], again.synced(ONE)) == (1, 0)
+    await again.sync_due(0)
+    assert again.synced(ONE) == 1
+    again.write(Change(ONE, parse("S2/12c", position=1)[0], 9_000))
+    await again.sync()
+    storage = storage.power_loss(synced_only)
+    assert text(storage) == "S1/5a B10(1) T/12b b20 U(1) S2/12c"
+
+
+async def test_a_segment_is_synced_before_the_next_one_begins() -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a", segment_bytes=1)
+    for i in range(2, 9):
+        await recorder.sync_due(1_000)
+        recorder.write(Change(ONE, parse(f"S{i}/{i}x", position=i - 1)[0], 1_000 + i))
+    storage = storage.power_loss(synced_only)
+    assert text(storage) == " ".join(f"S{i}/{i}{'a' if i == 1 else 'x'}" for i in range(1, 8)).replace("S1/1a", "S1/5a")
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
