@@ -19,6 +19,8 @@ from spe.stream.schema import Schema
 _READ_BYTES: Final = 64 << 10
 #: Longest line.  A producer that never sends a newline must not fill our memory.
 _LINE_BYTES_MAX: Final = 1 << 20
+#: Bytes of lines that have begun and not ended, of all producers together; who would pass it is sent away.
+_OPEN_BYTES_MAX: Final = 32 << 20
 
 Accept = Callable[[Chunk], Awaitable[None]]
 
@@ -59,6 +61,11 @@ class LineSplitter:
         self._rest = b"" if self._skipping else rest
         kept = [line for line in lines if len(line) <= _LINE_BYTES_MAX]
         return [_text(line) for line in kept if line.strip()], too_long + len(lines) - len(kept)
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of the line that has not ended."""
+        return len(self._rest)
 
     def end(self) -> list[str]:
         """The last line, where it has no newline."""
@@ -104,17 +111,28 @@ class TcpListener(Live):
 
     async def read(self, env: Env, accept: Accept) -> None:
         intake = _Intake(self._form, accept)
+        open_bytes = 0
 
         async def handle(stream: trio.abc.Stream) -> None:
             if hasattr(stream, "peer_name"):
                 stream.peer_name = "producer"  # there is no hello to wait for
+            nonlocal open_bytes
             splitter = LineSplitter()
             try:
                 while data := await stream.receive_some(_READ_BYTES):
-                    await intake.lines(*splitter.feed(data))
+                    open_bytes -= splitter.open_bytes
+                    lines, too_long = splitter.feed(data)
+                    open_bytes += splitter.open_bytes
+                    await intake.lines(lines, too_long)
+                    if open_bytes > _OPEN_BYTES_MAX:
+                        env.trace.event("producer_sent_away", listener=self.address, open_bytes=splitter.open_bytes)
+                        return
+                open_bytes -= splitter.open_bytes
                 await intake.lines(splitter.end())
             except (LinkBroken, trio.BrokenResourceError):
                 env.trace.event("producer_lost", listener=self.address)  # and what it had not finished saying
+            finally:
+                open_bytes -= splitter.open_bytes
 
         async with trio.open_nursery() as nursery:
             self.address = await nursery.start(env.network.serve, self._listen_on, handle)

@@ -341,7 +341,12 @@ async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None
     wanted = source.schema.to_wire()
     if not env.storage.exists(path):
         await env.storage.write_atomic(path, json.dumps(wanted).encode())
-    elif (found := json.loads(env.storage.read(path))) != wanted:
+        return
+    try:
+        found = json.loads(env.storage.read(path))
+    except ValueError as error:
+        raise SpeError(f"{path}: expected the schema of the log as JSON: {error}") from None
+    if found != wanted:
         raise SpeError(f"{folder}: the log holds {found}; the configuration says {wanted}")
 
 

@@ -17,6 +17,8 @@ from spe.problems import Path, Problem, Problems, show_path
 
 _INT: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+#: Values that a configuration may have once its aliases are followed: nine lines of aliases can mean millions.
+VALUES_MAX: Final = 100_000
 _CONSTANTS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
@@ -111,8 +113,15 @@ def parse(text: str, name: str, problems: Problems) -> Document:
         problems.add((), "not YAML that anybody meant: it is nested too deep")
         return document
     if node is not None:
-        document.data = _Builder(document, problems).build(node, ())
+        try:
+            document.data = _Builder(document, problems).build(node, ())
+        except _TooManyValues:
+            problems.add((), f"expected at most {VALUES_MAX:,} values, aliases followed")
     return document
+
+
+class _TooManyValues(Exception):
+    """Aliases of aliases make a document larger than anybody means it to be."""
 
 
 class _Builder:
@@ -122,8 +131,12 @@ class _Builder:
         self._document = document
         self._problems = problems
         self._open: list[Node] = []
+        self._count = 0
 
     def build(self, node: Node, path: Path, at: Mark | None = None) -> Any:
+        self._count += 1
+        if self._count > VALUES_MAX:
+            raise _TooManyValues
         mark = at or Mark(node.start_mark.line + 1, node.start_mark.column + 1)
         if isinstance(node, ScalarNode):
             self._document.marks[path] = self._scalar_mark(node)

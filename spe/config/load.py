@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from spe.config.validate import validated
 from spe.config.values import duration_of
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployment, check_cover, place, try_plan
-from spe.plan.plan import Plan, Source
+from spe.plan.plan import COORDINATOR, Plan, Source
 from spe.plan.review import Severity, review
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
@@ -163,12 +163,30 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
 
 def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
     for section in ("sources", "query", "fragments", "nodes", "clients"):
-        entries = data.get(section)
-        for name in entries if isinstance(entries, Mapping) else ():
+        for at, name in _names(data.get(section)):
             bad = sorted(_FORBIDDEN.intersection(str(name)))
-            if bad or not name:
-                what = f"{name!r} has {bad[0]!r} in it" if bad else "the name is empty"
-                problems.add((section, name), f"{what}; expected a name of letters, digits, '_', '-' and '.'")
+            if bad or str(name) in ("", ".", ".."):
+                what = f"{name!r} has {bad[0]!r} in it" if bad else f"{name!r} is no name"
+                problems.add((section, at), f"{what}; expected a name of letters, digits, '_', '-' and '.'")
+    _check_file_names(data, problems)
+
+
+def _names(entries: Any) -> Iterable[tuple[str | int, Any]]:
+    """(place, name) of the entries of a section, which may be a mapping or a list of names."""
+    if isinstance(entries, Mapping):
+        return [(name, name) for name in entries]
+    return enumerate(entries) if isinstance(entries, list) else ()
+
+
+def _check_file_names(data: Mapping[str, Any], problems: Problems) -> None:
+    """Each process has files of its own: logs, folders, certificates.  Source ``a`` has those of ``source-a``."""
+    taken = {"ca": "the certificate of the CA", "control": "the command line", COORDINATOR: "the coordinator"}
+    for section, prefix in (("nodes", ""), ("sources", "source-"), ("clients", "client-")):
+        for at, name in _names(data.get(section)):
+            stem, mine = f"{prefix}{name}", f"{section}.{name}"
+            if taken.setdefault(stem, mine) != mine:
+                what = f"has the same file names ({stem}) as {taken[stem]}; expected another name"
+                problems.add((section, at), what)
 
 
 def _sources(

@@ -94,7 +94,7 @@ class FileTrace:
         os.close(old)
 
     def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._size = os.fstat(self._descriptor).st_size
 
 

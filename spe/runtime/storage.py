@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -14,6 +15,9 @@ from spe.errors import LogError
 
 #: What an atomic write leaves behind when the machine dies in the middle of it; never listed, overwritten next time.
 _ASIDE: Final = ".aside-"
+#: Data are for their owner and group only.
+_FILE_MODE: Final = 0o640
+_FOLDER_MODE: Final = 0o750
 
 
 class DiskFile:
@@ -21,7 +25,7 @@ class DiskFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
         self._failed: OSError | None = None
 
     def append(self, data: bytes) -> None:
@@ -108,7 +112,12 @@ class DiskStorage:
     def lock(self, path: PurePosixPath) -> None:
         target = self._path(path)
         self._make_folders(target.parent)
-        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise LogError(f"{target} is a symbolic link; expected a lock file of our own") from None
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,14 +137,14 @@ class DiskStorage:
         """Creates what is missing, from the top, so that each new name is durable."""
         if not folder.exists():
             self._make_folders(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(_FOLDER_MODE, exist_ok=True)
             _sync_folder(folder.parent)
 
     def _replace(self, target: Path, data: bytes | bytearray | memoryview) -> None:
         self._make_folders(target.parent)
         aside = target.with_name(_ASIDE + target.name)
         try:
-            with open(aside, "wb") as f:
+            with open(aside, "wb", opener=_private) as f:
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
@@ -144,6 +153,10 @@ class DiskStorage:
             aside.unlink(missing_ok=True)  # give the space back: the disk may be full
             raise
         _sync_folder(target.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -545,6 +546,35 @@ async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() 
             nursery.cancel_scope.cancel()
     assert tuples(got) == [(1, 1), (2, 2)]
     assert [line for line, _ in malformed(got)] == [3]
+
+
+async def test_open_lines_of_many_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicas.connectors.tcp._OPEN_BYTES_MAX", 1_000)
+    env = source_env()
+    listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0"}, NUMBERS))
+    assert isinstance(listener, TcpListener)
+
+    async def accept(_chunk: Chunk) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.read, env, accept)
+            while listener.address is None:
+                await trio.lowlevel.checkpoint()
+            first, second = [await env.network.connect(listener.address) for _ in range(2)]
+            async with first, second:
+                await first.send_all(b"x" * 600)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await second.send_all(b"y" * 600)
+                with contextlib.suppress(trio.BrokenResourceError):
+                    assert await second.receive_some(10) == b"", "it is sent away"
+                await first.send_all(b"\n")
+                third = await env.network.connect(listener.address)
+                async with third:
+                    await third.send_all(b"z" * 600 + b"\n")
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
 
 
 async def test_standard_input_ends_with_the_stream() -> None:

@@ -474,6 +474,16 @@ async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
     assert leased[-1] == 100 * SECOND
 
 
+async def test_a_damaged_schema_file_is_named() -> None:
+    storage = SimDisk()
+    reader = {"kind": "generator", "generator": "sequence", "start": 0, "count": 5}
+    await run_to_end(source_env(storage), source(reader, generator_schema("sequence")))
+    storage = storage.restarted()
+    await storage.write_atomic(FOLDER / "schema.json", b"{")
+    with pytest.raises(SpeError, match=r"schema\.json: expected the schema of the log as JSON"):
+        await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
+
+
 async def test_damage_under_a_running_proxy_is_never_served() -> None:
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "count": 50}

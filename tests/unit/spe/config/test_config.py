@@ -652,6 +652,13 @@ def test_of_a_mapping_with_nothing_but_unknown_keys_no_more_is_said() -> None:
         ("defaults: {checkpoint: {every: 0s}}", "defaults.checkpoint.every: expected a duration above zero"),
         ("defaults: {checkpoint: {disk: true}}", "defaults.checkpoint: disk: true needs to know how often to write"),
         ("nodes: {a/b: {}}", "nodes.a/b: 'a/b' has '/' in it"),
+        ("nodes: {..: {}}", "nodes...: '..' is no name"),
+        ("nodes: [.]", "nodes[0]: '.' is no name"),
+        (
+            "nodes: {source-orders: {}}",
+            "sources.orders: has the same file names (source-orders) as nodes.source-orders",
+        ),
+        ("nodes: {coordinator: {}}", "has the same file names (coordinator) as the coordinator"),
         ("nodes: {a: {address: 'h:1'}, b: {address: 'h:1'}}", "nodes.b.address: h:1 is the address of nodes.a already"),
         ("nodes: 3", "nodes: expected a list of names, or a mapping"),
         ("outputs: []", "outputs: expected a list of operators"),
@@ -1009,3 +1016,11 @@ def test_nothing_in_a_configuration_raises_anything_but_a_configuration_error(
 
     with contextlib.suppress(ConfigError):
         assert isinstance(load_plan_data(data), Plan)
+
+
+def test_aliases_of_aliases_are_refused_before_they_fill_memory() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for this, before in zip("bcdefghi", "abcdefgh"):
+        bomb += f"{this}: &{this} [{', '.join([f'*{before}'] * 9)}]\n"
+    with pytest.raises(ConfigError, match="expected at most 100,000 values, aliases followed"):
+        load_plan_text(bomb, "bomb.yaml")

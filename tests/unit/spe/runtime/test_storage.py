@@ -138,3 +138,20 @@ async def test_a_lock_is_held_by_one_and_names_the_holder(storage: DiskStorage, 
     with pytest.raises(LogError, match=rf"source/lock is in use by process {os.getpid()} on "):
         DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))
     storage.lock(PurePosixPath("source/other"))
+
+
+def test_files_are_for_their_owner_and_group_only(storage: DiskStorage, tmp_path: Path) -> None:
+    storage.open(FILE).close()
+    storage.lock(PurePosixPath("unit/lock"))
+    for path in (tmp_path / "root").rglob("*"):
+        assert path.stat().st_mode & 0o007 == 0, path
+
+
+def test_a_lock_that_is_a_symbolic_link_is_refused(storage: DiskStorage, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("not a lock")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "lock").symlink_to(target)
+    with pytest.raises(LogError, match="lock is a symbolic link; expected a lock file of our own"):
+        storage.lock(PurePosixPath("lock"))
+    assert target.read_text() == "not a lock"

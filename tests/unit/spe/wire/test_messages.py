@@ -110,7 +110,10 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        (packed(HELLO, role="king"), "Hello.role: expected one of node, source, client, coordinator, control, got 'king'"),
+        (
+            packed(HELLO, role="king"),
+            "Hello.role: expected one of node, source, client, coordinator, control, got 'king'",
+        ),
         (packed(HELLO, name=b"n1"), "Hello.name: expected a text"),
         (packed(HELLO, name="n" * 1000), "Hello.name: expected a text of at most"),
         (packed(HELLO, incarnation=-1), "Hello.incarnation: expected an integer from 0"),
