@@ -141,6 +141,8 @@ class UnitReplica:
 
         Raises:
           OperatorFailed: an operator raised; this replica cannot go on.
+          SpillNotLoaded: a piece of what the SUnion holds is on disk; load it and call again.
+          SpillDamaged: such a piece is lost.
         """
         if self._working is not None:
             self._go_on()
@@ -288,9 +290,9 @@ class UnitReplica:
 
     def _mark_if_due(self, now: int) -> None:
         if self.checkpoint_due(now):
+            self.sunion.keep_from(self.sunion.next)
             self._mark = self._live.mark(self.sunion.next)
             self._marked_at = now
-            self.sunion.keep_from(self.sunion.next)
 
     def _leave_recovering(self, now: int) -> bool:
         if not self._inputs.started(now):

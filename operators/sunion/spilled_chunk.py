@@ -66,8 +66,12 @@ class SpilledChunk:
         return None if self.max < low else self.first_id
 
 
-def spill_oldest(chunks: list[Chunk | SpilledChunk], spill: Spill, released: int, piece_bytes: int) -> int:
+def spill_oldest(
+    chunks: list[Chunk | SpilledChunk], spill: Spill, released: int, piece_bytes: int, *, wanted: int
+) -> int:
     """Puts about ``piece_bytes`` of the oldest chunks in memory that lie wholly before ``released`` into one piece.
+
+    Those that begin before ``wanted`` stay: they were loaded a moment ago.
 
     Returns:
       Bytes that went; 0 when so much is not there, or there is no room for it.
@@ -75,6 +79,8 @@ def spill_oldest(chunks: list[Chunk | SpilledChunk], spill: Spill, released: int
     start = len(chunks)
     while start and isinstance(chunks[start - 1], Chunk):
         start -= 1
+    while start < len(chunks) and chunks[start].min < wanted:
+        start += 1
     picked: list[Chunk] = []
     size = count = 0
     for chunk in chunks[start:]:

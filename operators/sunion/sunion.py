@@ -279,6 +279,8 @@ class SUnion:
         self.clocks = BucketClocks(bucket_us, old_us)
         #: Something of what the inputs hold may be on disk.
         self._spilled = False
+        #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
+        self._wanted = BEFORE_TIME
 
     # --- frontiers ---
 
@@ -348,8 +350,8 @@ class SUnion:
     def keep_from(self, checkpoint: int) -> None:
         """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
         assert not self.tainted, "a checkpoint while tainted"
-        self.kept_from = checkpoint
         self._forget(checkpoint)
+        self.kept_from = checkpoint
 
     def taint(self) -> None:
         """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
@@ -363,10 +365,13 @@ class SUnion:
 
         Raises:
           SpillDamaged: a piece that must be released once more is lost; nothing has changed.
+          SpillNotLoaded: a piece is on disk; nothing has changed.
         """
         assert self.tainted, "tentative release before the checkpoint"
         low = self.next
         end = self._bounded(low, end, max_rows, tentative=True)
+        if self.redo_next is not None and low < self.redo_next:
+            self._load_divided(min(end, self.redo_next))
         parts = self._gather(low, end, tentative=True)
         for one in self.inputs:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
@@ -374,14 +379,17 @@ class SUnion:
         if self.redo_next is not None and low < self.redo_next:
             self._forget(min(end, self.redo_next))
         self._forget_clocks()
-        self._spill_redo_data()
+        self.spill_redo_data()
         return Slice(parts, end, Kind.TENTATIVE)
 
-    def _spill_redo_data(self) -> None:
+    def spill_redo_data(self) -> None:
         """What was released tentatively is needed by the redo only: it need not be in memory."""
+        if not self.tainted:
+            return
         for one in self.inputs:
             while one.spill is not None and self.stable_bytes * 4 > self._redo_bytes:
-                gone = spill_oldest(one.stable, one.spill, self.next, piece_bytes(self._redo_bytes))
+                size = piece_bytes(self._redo_bytes)
+                gone = spill_oldest(one.stable, one.spill, self.next, size, wanted=self._wanted)
                 if not gone:
                     break
                 self.stable_bytes -= gone
@@ -426,6 +434,7 @@ class SUnion:
         """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
         assert self.redo_next is not None
         self.pause_live()
+        self._wanted = BEFORE_TIME
         self.next = self.redo_next
         self.redo_next = None
         self.restart = None
@@ -508,7 +517,10 @@ class SUnion:
         return parts
 
     def _take(self, end: int) -> Slice:
-        """Removes and returns every stable tuple with time < end.  Raises SpillDamaged, with nothing changed."""
+        """Removes and returns every stable tuple with time < end.
+
+        Raises SpillDamaged, SpillNotLoaded, with nothing changed.
+        """
         if self._spilled:
             self._load(end)
         parts: list[list[Rows]] = [[] for _ in range(self._streams)]
@@ -549,31 +561,37 @@ class SUnion:
         return Slice(parts, end, Kind.STABLE)
 
     def _forget(self, low: int) -> None:
-        """Removes every stable tuple with time < low.  Raises SpillDamaged."""
+        """Removes every stable tuple with time < low.  Raises SpillDamaged, SpillNotLoaded, with nothing changed."""
+        self._load_divided(low)
         for one in self.inputs:
             kept: list[Chunk | SpilledChunk] = []
             seen = 0
-            try:
-                for chunk in one.stable:
-                    if chunk.floor >= low:
-                        break
-                    rest = chunk.from_time(low)
-                    seen += 1
-                    self.stable_bytes -= chunk.nbytes
-                    if rest is not None:
-                        self.stable_bytes += rest.nbytes
-                        kept.append(rest)
-            finally:
-                one.stable[:seen] = kept
+            for chunk in one.stable:
+                if chunk.floor >= low:
+                    break
+                seen += 1
+                rest = chunk.from_time(low)
+                self.stable_bytes -= chunk.nbytes
+                if rest is not None:
+                    self.stable_bytes += rest.nbytes
+                    kept.append(rest)
+            one.stable[:seen] = kept
 
-    def _load(self, end: int) -> None:
-        """Brings back what is spilled of the time before ``end``."""
+    def _load_divided(self, low: int) -> None:
+        """Brings back the pieces that ``low`` divides."""
+        if self._spilled:
+            self._load(low, divided=True)
+
+    def _load(self, end: int, *, divided: bool = False) -> None:
+        """Brings back what is spilled of the time before ``end``; ``divided``: and reaches beyond it."""
+        self._wanted = end
         for one in self.inputs:
             for at, chunk in enumerate(one.stable):
                 if chunk.floor >= end:
                     break
-                if isinstance(chunk, SpilledChunk) and chunk.min < end:
+                if isinstance(chunk, SpilledChunk) and chunk.min < end and (not divided or chunk.max >= end):
                     one.stable[at] = loaded = chunk.loaded()
                     self.stable_bytes += loaded.nbytes
                     chunk.forget()
+        self._wanted = BEFORE_TIME
         self._spilled = any(isinstance(chunk, SpilledChunk) for one in self.inputs for chunk in one.stable)

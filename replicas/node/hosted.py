@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import trio
+
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
 from replicas.node.replica import Replica
-from spe.runtime.spill import Shelf
+from spe.runtime.spill import Handle, Shelf, SpillNotLoaded
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.wire.messages import Ack
@@ -31,6 +33,9 @@ class Hosted:
         #: It was said that its operators cannot say what they counted.
         self.counters_told = False
         self._room = Signal()
+        #: Spilled pieces that the replica needs: those on the way, and those that are there, the oldest first.
+        self._loading: dict[Handle, SpillNotLoaded] = {}
+        self._loaded: dict[Handle, SpillNotLoaded] = {}
         #: When each consumer acknowledged last, and after how long it was to do so again.
         self._heard: dict[str, tuple[int, int]] = {}
         #: Start time, used for consumers that were never heard.
@@ -60,6 +65,23 @@ class Hosted:
         while sunion.stable_bytes > limit and not sunion.needs(index) and self.error is None:
             token = self._room.token()
             await self._room.wait(token)
+
+    def load(self, piece: SpillNotLoaded, nursery: trio.Nursery) -> None:
+        """Loads a piece that the replica needs; it is called again when that is there."""
+        if piece.handle not in self._loading:
+            self._loading[piece.handle] = piece
+            nursery.start_soon(self._load, piece)
+
+    async def _load(self, piece: SpillNotLoaded) -> None:
+        await piece.load()
+        del self._loading[piece.handle]
+        self._loaded[piece.handle] = piece
+        self.work.wake()
+
+    def release_loaded(self, keep: int) -> None:
+        """The replica has advanced: but for the last ``keep``, pieces that were loaded need not stay in memory."""
+        while len(self._loaded) > keep:
+            self._loaded.pop(next(iter(self._loaded))).release()
 
     def advanced(self) -> None:
         self._room.wake()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -24,6 +24,7 @@ from replicas.placement.epoch import FollowedEpoch
 from replicas.placement.standby import Standby
 from replicas.producer.entry import Entry
 from replicas.producer.output_log import NotReady as LogNotReady
+from replicas.producer.output_log import OutputLog
 from replicas.producer.output_log import Truncated as LogTruncated
 from replicas.producer.server import Injector, Opened, Server, fetch_snapshot
 from replicas.producer.substream import substream
@@ -31,7 +32,7 @@ from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
-from spe.runtime.spill import Shelf, Spill, SpillDamaged, SpillFolder
+from spe.runtime.spill import Shelf, Spill, SpillDamaged, SpillFolder, SpillNotLoaded
 from spe.stream.history import StateChanged
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
@@ -53,6 +54,9 @@ from spe.wire.messages import (
     Subscribed,
     Truncated,
 )
+
+#: Spilled pieces that stay in memory for a replica while it has more to do: other work may come before what needs them.
+LOADED_PIECES: Final = 16
 
 
 class NodeProcess:
@@ -106,7 +110,7 @@ class NodeProcess:
             self._nursery = nursery
             address = await nursery.start(self._env.network.serve, self._plan.nodes[self._node].address, server.handle)
             await nursery.start(self._upstream.run, self._peers())
-            self._open_spill()
+            await self._open_spill()
             for id in self._plan.replicas_on(self._node):
                 self._run_replica(id)
             for id in self._plan.standbys_on(self._node):
@@ -115,15 +119,25 @@ class NodeProcess:
             self._env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
 
-    def _open_spill(self) -> None:
+    async def _open_spill(self) -> None:
         if self._plan.limits.spill_bytes:
+            assert self._nursery is not None
             self._spill = SpillFolder(
                 self._env.storage,
+                self._env.compute,
+                self._env.clock,
                 PurePosixPath("spill") / self._node,
                 self._plan.limits.spill_bytes,
-                now=self._env.clock.monotonic_us,
                 told=self._spill_told,
+                room=self._spill_has_room,
             )
+            await self._nursery.start(self._spill.run)
+
+    def _spill_has_room(self) -> None:
+        for hosted in self._hosted.values():
+            hosted.replica.spill()
+            hosted.advanced()
+            hosted.work.wake()
 
     def _spill_told(self, why: str) -> None:
         self._env.trace.event("spill_blocked" if why else "spill_works", why=why)
@@ -304,6 +318,7 @@ class NodeProcess:
     async def _work(self, partition: PartitionId) -> None:
         """Lets a replica advance whenever something has come or time has passed; yields between slices."""
         clock = self._env.clock
+        assert self._nursery is not None
         while (hosted := self._hosted.get(partition)) is not None:
             token = hosted.work.token()
             more = False
@@ -312,10 +327,14 @@ class NodeProcess:
                     more, ask = hosted.replica.advance(clock.monotonic_us())
                 except OperatorFailed as error:
                     self._fail(hosted, str(error), error.where())
+                except SpillNotLoaded as piece:  # what can be done without it goes on
+                    hosted.load(piece, self._nursery)
+                    hosted.advanced()
                 except SpillDamaged as error:
-                    self._read_again(hosted, str(error))
+                    await self._read_again(hosted, str(error))
                     continue
                 else:
+                    hosted.release_loaded(LOADED_PIECES if more else 0)
                     hosted.advanced()
                     self._tell_of_large_steps(hosted)
                     if ask is not None:
@@ -332,13 +351,15 @@ class NodeProcess:
             rows, limit = hosted.replica.core.largest_slice, self._plan.limits.slice_rows
             self._env.trace.event("large_step", replica=hosted.name, rows=rows, slice_rows=limit)
 
-    def _read_again(self, hosted: Hosted, why: str) -> None:
+    async def _read_again(self, hosted: Hosted, why: str) -> None:
         """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts
         from a snapshot of its own, as another would after a restart (A3), and reads them once more."""
         self._env.trace.event("spill_damaged", replica=hosted.name, why=why)
         say(f"{hosted.name}: {why}; it is read from upstream again")
+        state = await self._snapshot_of(hosted)
+        if self._hosted.get(hosted.replica.id.of) is not hosted or hosted.error is not None:
+            return
         try:
-            state = hosted.replica.snapshot()
             self._host(hosted.replica.id)
             hosted = self._hosted[hosted.replica.id.of]
             if state is not None:
@@ -584,27 +605,23 @@ class NodeProcess:
         What of its output lies in spill files is read before, piece by piece, and a state that must be made again is
         made in portions, so that others get their turn.
         """
-        ahead: list[list[Entry]] = []
-        for log in hosted.replica.logs:
-            read: list[Entry] = []
-            while piece := log.spilled_after(read[-1].batch.upto_id if read else 0):
-                read += piece
-                if not await self._turn(hosted):
-                    return None  # it was put away meanwhile, with what it had spilled
-            ahead.append(read)
-        try:
-            while hosted.replica.core.prepare_snapshot():
-                if not await self._turn(hosted):
-                    return None
-            return hosted.replica.snapshot(ahead)
-        except OperatorFailed as error:  # with undo/redo it may have to make its state again
-            self._fail(hosted, str(error), error.where())
-            return None
-
-    async def _turn(self, hosted: Hosted) -> bool:
-        """Lets others go first; returns whether the replica is still there."""
-        await self._env.compute.turn()
-        return self._hosted.get(hosted.replica.id.of) is hosted and hosted.error is None
+        ahead: list[list[Entry]] = [[] for _ in hosted.replica.logs]
+        loaded: list[SpillNotLoaded] = []
+        while self._hosted.get(hosted.replica.id.of) is hosted and hosted.error is None:  # else it was put away
+            try:
+                more = [_read_ahead(log, read) for log, read in zip(hosted.replica.logs, ahead, strict=True)]
+                if not any(more) and not hosted.replica.core.prepare_snapshot():
+                    return hosted.replica.snapshot(ahead)
+            except SpillNotLoaded as piece:
+                await piece.load()
+                loaded.append(piece)
+                continue
+            except OperatorFailed as error:  # with undo/redo it may have to make its state again
+                self._fail(hosted, str(error), error.where())
+            while loaded:
+                loaded.pop().release()
+            await self._env.compute.turn()
+        return None
 
     def _tell_of_state(self, hosted: Hosted, why: str) -> None:
         """Said once: we go on, but no restarted partner can come back."""
@@ -635,6 +652,13 @@ class NodeProcess:
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+def _read_ahead(log: OutputLog, read: list[Entry]) -> bool:
+    """Appends the next piece of what is spilled to what was read; False: there is no more."""
+    piece = log.spilled_after(read[-1].batch.upto_id if read else 0)
+    read += piece
+    return bool(piece)
 
 
 async def run_node(

@@ -176,6 +176,12 @@ class Replica:
     def full(self) -> bool:
         return True in [log.full for log in self.logs]  # any(…) makes a generator, and this is asked at every step
 
+    def spill(self) -> None:
+        """Spill files have room again: what had to stay in memory for lack of it may go now."""
+        self.sunion.spill_redo_data()
+        for log in self.logs:
+            log.spill_oldest()
+
     # --- inputs: what the unit replica asks ---
 
     def fresh(self, now: int) -> Sequence[bool]:
@@ -355,6 +361,9 @@ class Replica:
 
         Args:
           ahead: of each log what was read before (OutputLog.export).
+
+        Raises:
+          SpillNotLoaded: a piece of a log is on disk; load it and ask again.
         """
         taken = self.core.snapshot()
         if taken is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from replicas.producer.entry import Entry
 from replicas.producer.spilled import SpilledEntries
-from spe.runtime.spill import Spill
+from spe.runtime.spill import Spill, SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
 from spe.stream.times import BEFORE_TIME
 
@@ -74,7 +74,7 @@ class ElementLog:
         return self.end == 0 and self.frontier == BEFORE_TIME
 
     def __getitem__(self, number: int) -> Entry:
-        """Raises SpillDamaged when it is lost: everything up to there is forgotten then."""
+        """Raises SpillDamaged when it is lost: everything up to there is forgotten then; SpillNotLoaded."""
         if number < self._memory_start:
             assert self._spilled is not None
             return self._spilled[number]
@@ -186,11 +186,21 @@ class Cursor:
         Returns:
           None when no wanted row was passed; BEFORE_TIME when no boundary stands where the cursor is now.  The batch's
           ``from_id`` is that of its first part.
+
+        Raises:
+          SpillDamaged: what comes next is lost.
+          SpillNotLoaded: what comes next is on disk; what lies before it was taken by the call before.
         """
         parts: list[Batch] = []
         size = count = 0
+        first = self.number
         while self.number < log.end and count < COALESCE_ROWS:
-            entry = log[self.number]
+            try:
+                entry = log[self.number]
+            except SpillNotLoaded:
+                if self.number == first:
+                    raise
+                break
             batch = entry.batch
             if batch.upto_id > self.done:
                 mask = mask_of(entry)

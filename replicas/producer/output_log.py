@@ -115,7 +115,7 @@ class OutputLog:
             raise LocalProtocolError(f"{self.channel}: a stable element while the tentative suffix grows")
         self._append(self.stable, Kind.STABLE, elements)
         self._truncate()
-        self._spill_oldest()
+        self.spill_oldest()
 
     def append_tentative(self, elements: Sequence[Element]) -> None:
         """Takes what SOutput made of tentative slices.  Raises LocalProtocolError when that cannot be now."""
@@ -292,7 +292,7 @@ class OutputLog:
         while 2 * self.stable.nbytes > self._limits.output_bytes:
             self.stable.drop_first()
 
-    def _spill_oldest(self) -> None:
+    def spill_oldest(self) -> None:
         """Of what consumers have not acknowledged, the newest half of the cap stays in memory."""
         if self._acks:
             cap = self._limits.output_bytes
@@ -301,7 +301,10 @@ class OutputLog:
     # --- snapshots (A3) ---
 
     def spilled_after(self, last_id: int) -> list[Entry]:
-        """The next piece of what is spilled beyond an id; nothing where the rest is in memory."""
+        """The next piece of what is spilled beyond an id; nothing where the rest is in memory.
+
+        Raises SpillNotLoaded.
+        """
         return self._undamaged(lambda: self.stable.spilled_after(max(last_id, self.first - 1)))
 
     def export(self, ahead: Sequence[Entry] = ()) -> dict[str, Any]:
@@ -309,6 +312,9 @@ class OutputLog:
 
         Args:
           ahead: its first entries, where they were read before (:meth:`spilled_after`).
+
+        Raises:
+          SpillNotLoaded: more was spilled since.
         """
         rest = self._entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
         # Only now: what is found damaged while it is read moves the beginning.
@@ -344,7 +350,7 @@ class OutputLog:
         self.installs += 1
         self.clear_suffix()
         self._truncate()
-        self._spill_oldest()
+        self.spill_oldest()
 
 
 def _partition_of(consumer: str) -> str:

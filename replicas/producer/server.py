@@ -17,6 +17,7 @@ from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import SparingTrace
+from spe.runtime.spill import SpillNotLoaded
 from spe.runtime.tls import holder_of
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
@@ -275,9 +276,17 @@ class Server:
     async def _feed(self, connection: Connection, opened: Opened) -> None:
         encoder = ElementEncoder(opened.schema, self._plan.limits.frame_bytes)
         subscription, signal = opened.subscription, opened.signal
+        loaded: list[SpillNotLoaded] = []
         while True:
             token = signal.token()
-            elements = subscription.pull(PULL_BYTES)
+            try:
+                elements = subscription.pull(PULL_BYTES)
+            except SpillNotLoaded as piece:
+                await piece.load()
+                loaded.append(piece)
+                continue
+            while loaded:
+                loaded.pop().release()
             if not elements:
                 await signal.wait(token)
                 continue

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from replicas.producer.element_log import Cursor, ElementLog
 from replicas.producer.entry import Entry, Substream
 from spe.errors import LinkClosed
+from spe.runtime.spill import SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, saturating_add
@@ -29,6 +30,7 @@ class Subscription(Protocol):
 
         Raises:
           Overtaken: what comes next is gone.
+          SpillNotLoaded: what comes next is on disk; load it and call again.
         """
         ...
 
@@ -131,7 +133,12 @@ class OutputSubscription:
             return out
         if output.stable.first > self._stable.done + 1:
             raise Overtaken(f"ids up to {output.stable.first - 1} are gone, {self._stable.done + 1} comes next")
-        budget = self._pull_stable(out, max_bytes)
+        try:
+            budget = self._pull_stable(out, max_bytes)
+        except SpillNotLoaded:
+            if out:
+                return out  # the rest when it is asked for again
+            raise
         if budget > 0:
             self._rec_done(out)
             if main and output.state is NodeState.UP_FAILURE:

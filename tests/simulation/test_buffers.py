@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +14,7 @@ from replicas.node.replica import Replica
 from replicas.producer.server import PULL_BYTES
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.host import HOST, SimCompute
 from spe.plan.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 
@@ -102,6 +104,29 @@ async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_cl
             assert memory.spilled() > 20
             assert_small(memory, SMALL)
             assert memory.spill_bytes() == 0
+
+
+async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A9: each access to a spill file takes half the time after which a silent process counts as gone."""
+
+    async def slowly(compute: SimCompute, function: Callable[[], Any]) -> Any:
+        await trio.sleep(0.2 if HOST.get() == "n1a" else 0)
+        return function()
+
+    monkeypatch.setattr(SimCompute, "run", slowly)
+    limits = replace(SMALL, input_bytes=120_000)  # room for what comes while redo waits for the disk
+    plan = longer(make_plan(rate=100.0, replicas=1, limits=limits), 20)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            memory = await failing(cluster, cut=3, heal=15, end=45)
+            outcome = Outcome(cluster)
+            outcome.assert_complete()
+            assert outcome.longest_wait_us() < X_US + 100_000
+            assert memory.spilled() > 2
+            assert memory.spill_bytes() == 0
+            assert not any("peer_lost peer=n1a" in line for line in cluster.log)
 
 
 async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: JumpClock) -> None:

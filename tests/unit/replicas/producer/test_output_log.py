@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
-from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -14,10 +14,9 @@ from replicas.producer.element_log import COALESCE_ROWS
 from replicas.producer.entry import Entry
 from replicas.producer.output_log import NotReady, OutputLog, Truncated
 from replicas.producer.subscription import OutputSubscription, Overtaken
-from replicas.simulation.disk import SimDisk
 from spe.errors import LocalProtocolError
 from spe.plan.plan import Limits
-from spe.runtime.spill import SpillDamaged, SpillFolder
+from spe.runtime.spill import SpillDamaged
 from spe.stream.batch import Batch, Boundary, Column, Rows
 from spe.stream.hashing import partition_of
 from spe.stream.ids import Channel
@@ -28,6 +27,7 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Mode, StateChange
 from spe.wire.state import decode_state, encode_state
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
+from tests.support.spilling import Spilling, loading
 from tests.support.streams import PAYLOAD, parse, show
 
 STABLE, UP_FAILURE = NodeState.STABLE, NodeState.UP_FAILURE
@@ -751,18 +751,18 @@ class TestSpilled:
 
     LIMITS = Limits(output_bytes=40_000)
 
-    def make(self, count: int = 150) -> tuple[OutputLog, SimDisk, SpillFolder]:
-        storage = SimDisk()
-        folder = SpillFolder(storage, PurePosixPath("spill"), 1 << 30, now=lambda: 0, told=[].append)
+    def make(self, count: int = 150) -> tuple[OutputLog, Spilling]:
+        spilling = Spilling()
         schema = Schema.of(n="int64")
         channel = Channel(StreamId("s"), 0)
-        log = OutputLog(channel, schema, ["c", "d"], self.LIMITS, folder.shelf(schema))
+        log = OutputLog(channel, schema, ["c", "d"], self.LIMITS, spilling.shelf(schema))
         log.set_state(NodeState.STABLE)
         for at in range(count):
             rows = Rows.from_tuples(schema, [10 * at, 10 * at + 1], [(2 * at,), (2 * at + 1,)])
             batch = Batch(Kind.STABLE, 2 * at, 2 * at + 2, None, rows)
             log.append_stable([batch, Boundary(Kind.STABLE, 10 * at + 5, 2 * at + 2)])
-        return log, storage, folder
+        spilling.settle()
+        return log, spilling
 
     def read(self, log: OutputLog, position: int, max_bytes: int = 100) -> list[int]:
         """What a consumer at ``position`` gets, checked for gaps and for boundaries that lie."""
@@ -770,7 +770,7 @@ class TestSpilled:
         assert isinstance(one, OutputSubscription)
         got: list[int] = []
         frontier = BEFORE_TIME
-        while elements := one.pull(max_bytes):
+        while elements := loading(lambda: one.pull(max_bytes)):
             for element in elements:
                 if isinstance(element, Batch):
                     assert element.from_id == position + len(got)
@@ -783,8 +783,8 @@ class TestSpilled:
         return got
 
     def test_memory_stays_under_the_cap_and_everything_is_there(self) -> None:
-        log, _, folder = self.make()
-        assert folder.used > 0
+        log, spilling = self.make()
+        assert spilling.folder.used > 0
         assert not log.full
         assert log.fill < 0.9
         assert log.first == 1
@@ -793,30 +793,31 @@ class TestSpilled:
             assert self.read(log, position, 10_000) == list(range(position, 300))
 
     def test_acknowledgements_free_the_files(self) -> None:
-        log, storage, folder = self.make()
+        log, spilling = self.make()
         log.acknowledge("c", 1, 300)
         log.acknowledge("d", 1, 51)
         assert 1 < log.first <= 52
         assert self.read(log, 51) == list(range(51, 300))
         log.acknowledge("d", 1, 300)
         assert log.first == 301
-        assert (folder.used, storage.list(PurePosixPath("spill")), log.stable.nbytes) == (0, [], 0)
+        spilling.settle()
+        assert (spilling.folder.used, spilling.files(), log.stable.nbytes) == (0, [], 0)
 
     def test_a_snapshot_holds_what_is_spilled(self) -> None:
-        log, _, _ = self.make()
-        other, _, folder = self.make(3)
-        other.install(log.export())
+        log, _ = self.make()
+        other, spilling = self.make(3)
+        other.install(loading(log.export))
         assert other.first == 1
-        assert folder.used > 0
+        assert spilling.folder.used > 0
         assert not other.full
         assert self.read(other, 0) == list(range(300))
 
     def test_what_is_spilled_can_be_read_ahead_piece_by_piece(self) -> None:
         """And what is forgotten meanwhile is not in the snapshot."""
-        log, _, _ = self.make()
+        log, _ = self.make()
         ahead: list[Entry] = []
         pieces = 0
-        while piece := log.spilled_after(ahead[-1].batch.upto_id if ahead else 0):
+        while piece := loading(partial(log.spilled_after, ahead[-1].batch.upto_id if ahead else 0)):
             ahead += piece
             pieces += 1
         assert pieces > 1
@@ -824,37 +825,36 @@ class TestSpilled:
         assert len(ahead) < 300, "the rest is in memory"
         for name in "cd":
             log.acknowledge(name, 1, 60)
-        other, _, _ = self.make(3)
+        other, _ = self.make(3)
         other.install(log.export(ahead))
         assert 1 < other.first == log.first
         assert self.read(other, 60) == list(range(60, 300))
 
     def test_a_damaged_piece_is_never_served_and_the_log_begins_behind_it(self) -> None:
-        log, storage, folder = self.make()
-        name = storage.list(PurePosixPath("spill"))[0]
-        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
+        log, spilling = self.make()
+        spilling.contents()[40] ^= 1
         with pytest.raises(SpillDamaged):
             self.read(log, 0)
-        assert folder.damaged == 1
+        assert spilling.folder.damaged == 1
         first = log.first
         assert 1 < first < 60
         assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == Truncated(first)
         assert self.read(log, first - 1) == list(range(first - 1, 300))
 
     def test_a_snapshot_begins_behind_a_damaged_piece(self) -> None:
-        log, storage, _ = self.make()
-        name = storage.list(PurePosixPath("spill"))[0]
-        storage.files[PurePosixPath("spill") / name].written[40] ^= 1
-        exported = log.export()
+        log, spilling = self.make()
+        spilling.contents()[40] ^= 1
+        exported = loading(log.export)
         assert exported["base_id"] == log.first - 1 > 0
 
     def test_when_the_disk_refuses_it_is_full_as_without_one(self) -> None:
-        log, storage, folder = self.make(3)
-        storage.space_left = 0
+        log, spilling = self.make(3)
+        spilling.storage.space_left = 0
         at = 3
         while not log.full:
             rows = Rows.from_tuples(log.schema, [10 * at], [(at,)])
             log.append_stable([Batch(Kind.STABLE, log.last_id, log.last_id + 1, None, rows)])
+            spilling.settle()
             at += 1
-        assert folder.refused > 0
+        assert spilling.folder.refused > 0
         assert self.read(log, 6) == list(range(3, at))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import errno
+import threading
+from collections.abc import Callable
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
+import trio
+import trio.lowlevel
 
 from replicas.simulation.disk import SimDisk
-from spe.runtime.spill import RETRY_US, SEGMENT_BYTES, Handle, Shelf, SpillDamaged, SpillFolder
+from spe.runtime import spill
+from spe.runtime.production import SystemClock, ThreadCompute
+from spe.runtime.spill import RETRY_US, SEGMENT_BYTES, Handle, Shelf, SpillDamaged, SpillFolder, SpillNotLoaded
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
+from tests.support.spilling import Spilling, drive, read_back
 
 FOLDER = PurePosixPath("spill/n1")
 SCHEMA = Schema.of(n="int64", s="string")
@@ -23,22 +31,23 @@ def batch(first: int, count: int = 3) -> Batch:
     return Batch(Kind.STABLE, first, first + count, None, rows)
 
 
-class World:
+class World(Spilling):
     def __init__(self, limit: int = 1 << 30) -> None:
-        self.storage = SimDisk()
+        super().__init__(FOLDER, limit)
         self.storage.open(FOLDER / "00000009.spill").append(b"of an earlier process")
-        self.now = 0
-        self.told: list[str] = []
-        self.folder = SpillFolder(self.storage, FOLDER, limit, now=lambda: self.now, told=self.told.append)
-        self.shelf: Shelf = self.folder.shelf(SCHEMA)
+        drive(self.folder.clear())
+        self.shelf: Shelf = super().shelf(SCHEMA)
 
     def write(self, one: Batch) -> Handle:
         handle = self.shelf.write(one)
         assert handle is not None
+        self.settle()
         return handle
 
-    def files(self) -> list[str]:
-        return self.storage.list(FOLDER)
+    def forget(self, *handles: Handle) -> None:
+        for handle in handles:
+            self.shelf.forget(handle)
+        self.settle()
 
 
 def test_what_was_written_comes_back_and_what_an_earlier_process_left_is_gone() -> None:
@@ -47,7 +56,7 @@ def test_what_was_written_comes_back_and_what_an_earlier_process_left_is_gone() 
     made = [batch(0), batch(3, 1), batch(4, 5)]
     handles = [world.write(b) for b in made]
     for one, handle in reversed(list(zip(made, handles, strict=True))):
-        back = world.shelf.read(handle)
+        back = read_back(world.shelf, handle)
         assert (back.from_id, back.upto_id, back.ids) == (one.from_id, one.upto_id, None)
         assert back.rows.time.tolist() == one.rows.time.tolist()
         assert back.rows.to_tuples() == one.rows.to_tuples()
@@ -57,21 +66,22 @@ def test_a_file_goes_with_its_last_piece() -> None:
     world = World()
     count = 100_000
     first, second = world.write(batch(0, count)), world.write(batch(count, count))
-    while world.shelf.write(batch(0, count)) is not None and len(world.files()) < 2:
+    while world.write(batch(0, count)) and len(world.files()) < 2:
         assert world.folder.used < 2 * SEGMENT_BYTES
     used = world.folder.used
-    world.shelf.forget(first)
+    world.forget(first)
     assert world.folder.used == used
-    world.shelf.forget(second)
+    world.forget(second)
     assert len(world.files()) == 2
     world.shelf.close()
+    world.settle()
     assert (world.files(), world.folder.used) == ([], 0)
 
 
 def test_pieces_that_are_forgotten_at_once_leave_nothing() -> None:
     world = World()
     for at in range(3):
-        world.shelf.forget(world.write(batch(at)))
+        world.forget(world.write(batch(at)))
     assert (world.files(), world.folder.used) == ([], 0)
 
 
@@ -79,19 +89,19 @@ def test_pieces_that_are_forgotten_at_once_leave_nothing() -> None:
 def test_a_flipped_bit_is_found(bit: int) -> None:
     world = World()
     handle = world.write(batch(0, 20))
-    file = world.storage.files[FOLDER / world.files()[0]].written
+    file = world.contents()
     file[bit // 8 if bit >= 0 else -1] ^= 1 << (bit % 8)
     with pytest.raises(SpillDamaged, match="segment 1, offset 0"):
-        world.shelf.read(handle)
+        read_back(world.shelf, handle)
     assert world.folder.statistics()["spill_damaged"] == 1
 
 
 def test_a_piece_that_is_cut_off_is_found() -> None:
     world = World()
     handle = world.write(batch(0, 20))
-    del world.storage.files[FOLDER / world.files()[0]].written[-1:]
+    del world.contents()[-1:]
     with pytest.raises(SpillDamaged):
-        world.shelf.read(handle)
+        read_back(world.shelf, handle)
 
 
 def test_at_the_limit_writing_is_refused_said_once_and_goes_on_when_room_comes() -> None:
@@ -102,9 +112,8 @@ def test_at_the_limit_writing_is_refused_said_once_and_goes_on_when_room_comes()
     assert world.shelf.write(batch(0)) is None
     assert world.told == ["1000 bytes are in use, which is the limit"]
     assert world.folder.refused == 2
-    for handle in handles:
-        world.shelf.forget(handle)
-    assert world.shelf.write(batch(0)) is not None
+    world.forget(*handles)
+    world.write(batch(0))
     assert world.told[1:] == [""]
 
 
@@ -112,15 +121,127 @@ def test_a_full_disk_is_said_once_left_alone_for_a_while_and_loses_nothing() -> 
     world = World()
     kept = world.write(batch(0))
     world.storage.space_left = 10
-    assert world.shelf.write(batch(3)) is None
+    waiting = world.write(batch(3))
     world.storage.space_left = None
-    assert world.shelf.write(batch(3)) is None  # not asked again yet
+    assert world.shelf.write(batch(6)) is None  # not asked again yet
+    world.settle()
     assert world.told == ["No space left on device"]
+    assert world.shelf.read(waiting).upto_id == 6  # it is in memory
     world.now += RETRY_US
-    again = world.write(batch(3))
+    world.settle()
+    again = world.write(batch(6))
     assert world.told == ["No space left on device", ""]
-    assert world.shelf.read(kept).upto_id == 3
-    assert world.shelf.read(again).upto_id == 6
+    assert [read_back(world.shelf, h).upto_id for h in (kept, waiting, again)] == [3, 6, 9]
+
+
+def test_a_piece_is_in_memory_until_it_is_written() -> None:
+    world = World()
+    handle = world.shelf.write(batch(0))
+    assert handle is not None
+    assert world.files() == []
+    assert world.shelf.read(handle).upto_id == 3
+    world.settle()
+    with pytest.raises(SpillNotLoaded):
+        world.shelf.read(handle)
+
+
+def test_a_loaded_piece_stays_until_all_that_loaded_it_release_it() -> None:
+    world = World()
+    handle = world.write(batch(0))
+    with pytest.raises(SpillNotLoaded) as first:
+        world.shelf.read(handle)
+    with pytest.raises(SpillNotLoaded) as second:
+        world.shelf.read(handle)
+    for one in (first, second):
+        drive(one.value.load())
+    first.value.release()
+    assert world.shelf.read(handle).upto_id == 3
+    second.value.release()
+    with pytest.raises(SpillNotLoaded):
+        world.shelf.read(handle)
+
+
+def test_pieces_that_wait_to_be_written_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk is no reason to keep more in memory: their owner keeps them, and is told when there is room."""
+    monkeypatch.setattr(spill, "QUEUE_BYTES", 1_000)
+    world = World()
+    handles = []
+    while (handle := world.shelf.write(batch(0))) is not None:
+        handles.append(handle)
+    assert sum(h.length for h in handles) <= 1_000
+    assert (world.told, world.folder.refused, world.rooms) == ([], 0, 0)
+    world.settle()
+    assert world.rooms == 1
+    assert world.shelf.write(batch(0)) is not None
+
+
+def test_what_is_forgotten_or_closed_before_it_is_written_leaves_nothing() -> None:
+    world = World()
+    handles = [world.shelf.write(batch(at)) for at in range(3)]
+    assert handles[0] is not None
+    world.forget(handles[0])
+    assert len(world.files()) == 1
+    assert world.shelf.write(batch(9)) is not None
+    world.shelf.close()
+    world.settle()
+    assert (world.files(), world.folder.used) == ([], 0)
+
+
+class Threaded(SimDisk):
+    """A disk that must not be touched by the event loop."""
+
+    loop = 0
+
+    def open(self, path: PurePosixPath) -> Any:
+        return _ThreadedFile(self, super().open(path))
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        self.check()
+        return super().list(folder)
+
+    def remove(self, path: PurePosixPath) -> None:
+        self.check()
+        super().remove(path)
+
+    def check(self) -> None:
+        assert threading.get_ident() != self.loop
+
+
+class _ThreadedFile:
+    def __init__(self, disk: Threaded, file: Any) -> None:
+        disk.check()
+        self._disk, self._file = disk, file
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def checked(*args: Any) -> Any:
+            self._disk.check()
+            return getattr(self._file, name)(*args)
+
+        return checked
+
+
+async def test_files_are_touched_in_threads_only() -> None:
+    disk = Threaded()
+    disk.loop = threading.get_ident()
+    clock = SystemClock()
+    folder = SpillFolder(disk, ThreadCompute(), clock, FOLDER, 1 << 30, told=[].append, room=lambda: None)
+    shelf = folder.shelf(SCHEMA)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(folder.run)
+        handles = [shelf.write(batch(at * 3)) for at in range(5)]
+        while folder.written < 5:
+            await trio.lowlevel.checkpoint()
+        for handle in handles:
+            assert handle is not None
+            with pytest.raises(SpillNotLoaded) as piece:
+                shelf.read(handle)
+            await piece.value.load()
+            assert len(shelf.read(handle)) == 3
+            piece.value.release()
+        shelf.close()
+        while disk.files:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
 
 
 def test_a_file_that_cannot_be_removed_is_left_for_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +252,12 @@ def test_a_file_that_cannot_be_removed_is_left_for_the_next_start(monkeypatch: p
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(world.storage, "remove", refused)
-    world.shelf.forget(handle)
+    world.forget(handle)
     world.write(batch(3))
     world.shelf.close()
+    world.settle()
     assert world.folder.used == 0
     assert len(world.files()) == 2
     monkeypatch.undo()
-    SpillFolder(world.storage, FOLDER, 1_000, now=lambda: 0, told=world.told.append)
+    drive(world.open(1_000).clear())
     assert world.files() == []
