@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_neighbours_that_run_alone_die_and_nothing_is_lost(tmp_path: Path) -> No
     assert "equals the reference run" in ended.stdout
     longest = json.loads((run_dir / "summary.json").read_text())
     assert longest["verdict"]["late"] == [], ended.stdout
-    with sqlite3.connect(run_dir / "coordinator" / "state.sqlite") as database:
+    with closing(sqlite3.connect(run_dir / "coordinator" / "state.sqlite")) as database:
         orders = database.execute("SELECT verb, replica, answer FROM orders ORDER BY number").fetchall()
         epochs = {e for (e,) in database.execute("SELECT DISTINCT epoch FROM orders")}
     assert {order for order in orders if order[0] == "install"} >= {
