@@ -211,8 +211,8 @@ def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> Any:
 
 
 @mutant(SUnion, "begin_redo", "redo leaves out the first bucket (R6)")
-def redo_skips_a_bucket(original: Any, self: Any) -> None:
-    original(self)
+def redo_skips_a_bucket(original: Any, self: Any, *, live_runs: bool) -> None:
+    original(self, live_runs=live_runs)
     end = saturating_add(self.redo_next, self._bucket_us)
     for one in self.inputs:
         one.stable[:] = [c for c in (chunk.from_time(end) for chunk in one.stable) if c is not None]
@@ -222,8 +222,8 @@ def redo_skips_a_bucket(original: Any, self: Any) -> None:
 @mutant(
     SUnion, "begin_redo", "redo starts where tentative data began, not at the checkpoint it was brought back to (R8)"
 )
-def redo_leaves_out_what_the_checkpoint_lacks(original: Any, self: Any) -> None:
-    original(self)
+def redo_leaves_out_what_the_checkpoint_lacks(original: Any, self: Any, *, live_runs: bool) -> None:
+    original(self, live_runs=live_runs)
     self.redo_next = self.restart
 
 
