@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from operators.fragment import Fragment
 from operators.soutput import SOutput
@@ -32,6 +33,7 @@ __all__ = [
     "compare",
     "reference_rows",
     "run_reference",
+    "some_of",
 ]
 
 #: Rows taken from the sources between two passes over the units.  Bounds memory; the answer does not depend on it (U3).
@@ -181,6 +183,24 @@ def run_reference(
             yield from run.run()
             waiting = 0
     yield from run.run()
+
+
+def some_of(
+    inputs: Mapping[StreamId, Iterable[Element]], kept: Mapping[StreamId, npt.NDArray[np.bool_]]
+) -> dict[StreamId, Iterator[Element]]:
+    """Inputs with only some of their rows: ``kept`` tells of each, by its id − 1; later ones are left out."""
+
+    def part(elements: Iterable[Element], wanted: npt.NDArray[np.bool_]) -> Iterator[Element]:
+        for element in elements:
+            if isinstance(element, Batch):
+                places = element.row_ids() - 1
+                chosen = places < len(wanted)
+                chosen[chosen] = wanted[places[chosen]]
+                yield element.select(chosen)
+            else:
+                yield element
+
+    return {stream: part(elements, kept[stream]) for stream, elements in inputs.items()}
 
 
 def collect_rows(plan: Plan, elements: Iterable[tuple[Channel, Element]]) -> dict[Channel, ChannelRows]:

@@ -231,6 +231,10 @@ class Paths:
         """The best that a consumer on a host can get of a channel."""
         return max((self._from(consumer_host, channel, p) for p in self.producers(channel)), key=_RANK.index)
 
+    def through(self, consumer_host: str, channel: Channel, producer: str) -> bool:
+        """Can a consumer on a host get something of a channel from one of its producers?"""
+        return self._from(consumer_host, channel, producer) is not Reach.NONE
+
     def producers(self, channel: Channel) -> list[str]:
         return list(self._plan.producer_addresses(channel))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from consistency.checking.accuracy import Recompute, check_accuracy
 from consistency.checking.availability import check_availability
 from consistency.checking.bounds import Bounds
 from consistency.checking.completeness import check_completeness, check_states
@@ -61,7 +62,13 @@ class Verdict:
 
 
 def judge(
-    history: History, plan: Plan, reference: Reference, *, premise: Premise | None = None, bounds: Bounds | None = None
+    history: History,
+    plan: Plan,
+    reference: Reference,
+    *,
+    premise: Premise | None = None,
+    bounds: Bounds | None = None,
+    recompute: Recompute | None = None,
 ) -> Verdict:
     """Judges a run.
 
@@ -69,6 +76,7 @@ def judge(
       reference: the stable stream of each output channel in a run without failures.
       premise: what may be asked of the run at its end.
       bounds: allowances; None: what the plan implies.
+      recompute: the same, of a part of the sources' rows; None: it is not asked what tentative results lack.
     """
     premise = premise if premise is not None else Premise()
     bounds = bounds if bounds is not None else Bounds.of(plan)
@@ -81,6 +89,7 @@ def judge(
         *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
         *check_availability(history, static, plan, bounds, counters),
+        *check_accuracy(history, static, plan, reference, recompute, bounds, counters),
         *check_preferred(history, static, plan, bounds, counters),
         *check_masked(history, static, plan, bounds, counters),
         *check_recovering(history, static, plan, bounds, counters),

@@ -23,6 +23,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
+from consistency.checking.accuracy import Kept
 from replicas.client.client import Client
 from replicas.comparison import ChannelRows
 from replicas.faults.model import processes_of
@@ -31,7 +32,7 @@ from replicas.node.process import NodeProcess
 from replicas.node.replica import Replica
 from replicas.placement.coordinator import Coordinator, Superseded
 from replicas.placement.store import CoordinatorStore
-from replicas.reference import reference_rows
+from replicas.reference import reference_rows, some_of
 from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
@@ -363,13 +364,13 @@ class SimCluster:
         for replica in self.replicas().values():
             self.history(buffers(replica, now_us()))
 
-    def reference(self) -> dict[Channel, ChannelRows]:
-        """What a run without failures gives, by the sources' logs."""
+    def reference(self, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
+        """What a run without failures gives, by the sources' logs; ``kept``: of some of their rows."""
         inputs = {
             s: read_source_log(self.env(f"source:{s}").storage, PurePosixPath(s), self.plan.query.sources[s])
             for s in self.plan.sources
         }
-        return reference_rows(self.plan, inputs)
+        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept))
 
     @contextmanager
     def explain(self) -> Iterator[None]:

@@ -106,7 +106,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if reference is None:
         return outcome
     premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left))
-    verdict = judge(cluster.history, plan, reference, premise=premise)
+    verdict = judge(cluster.history, plan, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     if cluster.longest_step_s:
         outcome.counters.add("runs in which state costs time")

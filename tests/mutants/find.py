@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from consistency.checking.accuracy import Kept
 from replicas.reference import ChannelRows
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import Scenario
@@ -47,9 +48,9 @@ def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
     """What a run with the mutant in it is accused of; empty where the mutant lives.  Raises Unfit."""
     reference = SimCluster.reference
 
-    def truth(self: SimCluster) -> dict[Channel, ChannelRows]:
+    def truth(self: SimCluster, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
         with aside():
-            return reference(self)
+            return reference(self, kept)
 
     with mutant.on(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimCluster, "reference", truth)

@@ -8,7 +8,8 @@ from replicas.simulation.scenario import Scenario
 from spe.cli.cases import read_case
 from tests.support.regressions import FOLDER
 
-_CONFIG: Final[dict[str, Any]] = {
+#: Two units of two replicas each, of which one merges and one counts.
+CONFIG: Final[dict[str, Any]] = {
     "cluster": "seldom",
     "bucket": "40ms",
     "defaults": {"x": "1s", "alpha": 0.6, "policy": "process"},
@@ -96,8 +97,8 @@ _LASTING: Final[list[dict[str, Any]]] = [
 ]
 #: Disks that are not to be trusted, under checkpoints.
 _ON_DISK: Final[dict[str, Any]] = {
-    **_CONFIG,
-    "defaults": {**_CONFIG["defaults"], "checkpoint": {"every": "300ms", "disk": True}},
+    **CONFIG,
+    "defaults": {**CONFIG["defaults"], "checkpoint": {"every": "300ms", "disk": True}},
 }
 #: A source of extreme values.
 _EXTREMES: Final[dict[str, Any]] = {
@@ -131,7 +132,7 @@ _DISKS: Final[list[dict[str, Any]]] = [
 
 def seldom() -> dict[str, Scenario]:
     """All of them, by name."""
-    shared = {"config": _CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
+    shared = {"config": CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
     made = {
         name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
@@ -139,7 +140,7 @@ def seldom() -> dict[str, Scenario]:
     made["nodes that differ, one of them left dead, and a link cut one way for long"] = Scenario.from_data(
         {
             **shared,
-            "config": {**_CONFIG, "nodes": _MIXED},
+            "config": {**CONFIG, "nodes": _MIXED},
             "options": {**_SLOW, "state_ns": 20_000},
             "seed": len(made),
             "faults": _LASTING,

@@ -49,7 +49,10 @@ def stable(first: int, last: int) -> str:
 
 
 def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> Verdict:
-    return judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
+    """Without what accuracy says: tentative tuples are made up here.  test_accuracy.py is about that."""
+    judged = judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
+    judged.findings = [f for f in judged.findings if f.property != "accuracy"]
+    return judged
 
 
 def found(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> set[tuple[str, str]]:
@@ -635,7 +638,7 @@ def masked(plan: Plan, lasted: float, *, tentative: bool) -> Verdict:
     if tentative:
         lines.append("20.9 give client:c: T/21y U(0)")
     lines.sort(key=lambda line: float(line.split()[0]))
-    return judge(told("\n".join(lines)), plan, REFERENCE, premise=Premise(healed=False))
+    return verdict("\n".join(lines), plan=plan)
 
 
 def test_a_short_failure_makes_nothing_tentative() -> None:

@@ -1,0 +1,555 @@
+"""A tentative result lacks only rows of inputs that were unavailable, and holds nothing that no source has sent.
+
+A source is *sure* for a channel at a time when a live path leads from it to every replica that the results may come
+from, and *out* when one leads to none of them; a path counts once it has lasted as long as a switch may take.  What is
+sure must be in the results, and what is out cannot be:
+
+* of filters, maps, unions and inner joins, where more input only adds results: each result that the rows of sure
+  sources give alone is there, and each that is there is one of a run without failures;
+* of time windows, outer joins and rankings: where each source is sure or out for as long as a window reaches back, the
+  results are exactly those of a run without the sources that are out.
+
+``Recompute`` gives the results of a part of the sources' rows.  What cannot be decided is counted as ``accuracy
+unknown …``: of count windows and operators of users, whose state remembers everything; behind a unit that holds back
+each bucket (delay), for the next unit may wait for another input no longer; where buffers have little room; where a
+source is neither sure nor out.  A row that left its source so late that the bucket may have been given out is no
+input that was available.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding, show_row
+from consistency.checking.rows import Reference, only_adds, row_digests
+from consistency.checking.schedule import Interval, Paths, World, hosts_behind
+from spe.plan.delays import longest_path
+from spe.plan.plan import Plan, Policy
+from spe.plan.review import origins
+from spe.query.query import (
+    AggregateSpec,
+    FilterSpec,
+    JoinSpec,
+    MapSpec,
+    TopKSpec,
+    UnionSpec,
+    Window,
+    WindowKind,
+    inputs_of,
+)
+from spe.stream.batch import Batch, Boundary, Rows, Undo, concat_rows
+from spe.stream.history import Delivered, History, ProcessUp, Sent
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import Kind, StreamId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+_PROPERTY = "accuracy"
+#: Which rows of each source, by id − 1.
+Kept = Mapping[StreamId, npt.NDArray[np.bool_]]
+Recompute = Callable[[Kept], Reference]
+#: Tentative rows of fewer bytes than these may be dropped for lack of room (V6).
+_LITTLE_SUFFIX = 1 << 20
+
+
+def check_accuracy(
+    history: History,
+    static: Sequence[Interval],
+    plan: Plan,
+    reference: Reference,
+    recompute: Recompute | None,
+    bounds: Bounds,
+    counters: Counters,
+) -> Iterator[Finding]:
+    """See the module; ``static``: the intervals of the history; ``recompute`` None: it is not asked what is lacking."""
+    runs = _runs(history)
+    if not runs:
+        return
+    known: dict[bytes, Reference] = {}
+    sent = _sent(history)
+    for name, client in plan.clients.items():
+        for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
+            mine = runs.get((f"client:{name}", channel), [])
+            if not mine:
+                continue
+            counters.add("accuracy runs", len(mine))
+            if only_adds(plan, channel.stream):
+                yield from _invented(f"client:{name}", channel, mine, reference, counters)
+            one = _Judge(plan, f"client:{name}", channel, bounds, sent, counters)
+            if why := one.undecidable():
+                counters.add(f"accuracy unknown {why}", len(mine))
+            elif recompute is not None:
+                yield from one.judge(mine, static, recompute, known)
+
+
+# --- what a client was given ---
+
+
+@dataclass(slots=True)
+class _Run:
+    """Tentative elements between two corrections.
+
+    Attributes:
+      low: everything below is stable: time.
+      at: when each element came.
+      batches, complete: of each element its rows, if any, and up to where all has come with it: time, exclusive.
+      end_us: when it was undone.
+    """
+
+    low: int
+    at: list[int] = field(default_factory=list)
+    batches: list[Batch | None] = field(default_factory=list)
+    complete: list[int] = field(default_factory=list)
+    end_us: int = END_OF_TIME
+
+    def add(self, at_us: int, element: Batch | Boundary) -> None:
+        batch = element if isinstance(element, Batch) else None
+        reach = element.time if isinstance(element, Boundary) else int(element.rows.time[-1])
+        self.at.append(at_us)
+        self.batches.append(batch)
+        self.complete.append(max(reach, self.complete[-1] if self.complete else BEFORE_TIME))
+
+    def until(self, at_us: int) -> tuple[Rows | None, int]:
+        """Its rows before a time, and up to where they are complete."""
+        count = bisect_left(self.at, at_us)
+        rows = [b.rows for b in self.batches[:count] if b is not None]
+        return concat_rows(rows) if rows else None, self.complete[count - 1] if count else BEFORE_TIME
+
+
+def _runs(history: History) -> dict[tuple[str, Channel], list[_Run]]:
+    found: dict[tuple[str, Channel], list[_Run]] = {}
+    live: dict[tuple[str, Channel], _Run] = {}
+    stable: dict[tuple[str, Channel], int] = {}
+    for event in history:
+        if isinstance(event, ProcessUp):
+            for key in [k for k in live if k[0] == event.host]:
+                live.pop(key).end_us = event.at_us
+        if not isinstance(event, Delivered):
+            continue
+        key, element = (event.consumer, event.channel), event.element
+        if isinstance(element, Undo):
+            if (run := live.pop(key, None)) is not None:
+                run.end_us = event.at_us
+        elif isinstance(element, Boundary) or (isinstance(element, Batch) and len(element)):
+            if element.kind is Kind.STABLE:
+                reach = element.time if isinstance(element, Boundary) else int(element.rows.time[-1]) + 1
+                stable[key] = max(stable.get(key, BEFORE_TIME), reach)
+                continue
+            if key not in live:
+                live[key] = _Run(stable.get(key, BEFORE_TIME))
+                found.setdefault(key, []).append(live[key])
+            live[key].add(event.at_us, element)
+    return found
+
+
+def _invented(
+    client: str, channel: Channel, runs: Sequence[_Run], reference: Reference, counters: Counters
+) -> Iterator[Finding]:
+    """Results that no run of the query over the sources' rows gives."""
+    if channel not in reference:
+        return
+    right = row_digests(reference[channel][1])
+    for run in runs:
+        rows, _ = run.until(END_OF_TIME)
+        if rows is None:
+            continue
+        counters.add("accuracy rows that were sent", len(rows))
+        wrong = ~np.isin(row_digests(rows), right)
+        if wrong.any():
+            place = int(wrong.argmax())
+            ends = np.cumsum([0 if b is None else len(b) for b in run.batches])
+            at_us = run.at[int(np.searchsorted(ends, place, side="right"))]
+            what = f"{channel}: {show_row(rows, place)} is no result of rows that the sources have sent"
+            yield Finding(_PROPERTY, "a tentative result is of rows that were sent", at_us, client, what)
+
+
+# --- what the sources have sent ---
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Of one source, per event: when, last id, times of the rows that are new with it and of the last promise before.
+
+    Attributes:
+      reach: largest time or promise so far.
+      over: the last one before the source ended, if it did: nothing drives time on behind it.
+    """
+
+    at: npt.NDArray[np.int64]
+    upto: npt.NDArray[np.int64]
+    low: npt.NDArray[np.int64]
+    reach: npt.NDArray[np.int64]
+    over: int
+
+    def high_at(self, at_us: int) -> int:
+        """The largest time that may have been sent up to a time, promises included."""
+        place = int(np.searchsorted(self.at, at_us, side="right"))
+        return int(self.reach[place - 1]) if place else BEFORE_TIME
+
+    def first_at(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """When something at or past each time was first sent; END_OF_TIME where nothing was."""
+        place = np.searchsorted(self.reach, times)
+        return np.where(place < len(self.at), self.at.take(place, mode="clip"), END_OF_TIME)
+
+
+def _sent(history: History) -> dict[StreamId, _Sent]:
+    events: dict[StreamId, list[Sent]] = {}
+    for event in history:
+        if isinstance(event, Sent):
+            events.setdefault(event.channel.stream, []).append(event)
+    found = {}
+    for stream, ones in events.items():
+        promised = np.array([BEFORE_TIME, *(e.frontier_us for e in ones)], np.int64)
+        promised = np.maximum.accumulate(np.minimum(promised, END_OF_TIME - 1))
+        high = np.array([e.high_us for e in ones], np.int64)
+        reach = np.maximum.accumulate(np.maximum(high, promised[1:]))
+        ended = reach[-1] == END_OF_TIME - 1
+        found[stream] = _Sent(
+            np.array([e.at_us for e in ones], np.int64),
+            np.maximum.accumulate(np.array([e.upto_id for e in ones], np.int64)),
+            promised[:-1],
+            reach,
+            int(reach[reach < END_OF_TIME - 1].max(initial=BEFORE_TIME)) if ended else END_OF_TIME,
+        )
+    return found
+
+
+# --- what must be in the results ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where the results of a channel come from.
+
+    Attributes:
+      sure: sources of which all replicas that the results may come from get everything.
+      some: sources of which some replica gets something.
+      makers: these replicas.
+    """
+
+    sure: frozenset[StreamId] = frozenset()
+    some: frozenset[StreamId] = frozenset()
+    makers: frozenset[str] = frozenset()
+
+
+class _Origins:
+    """Those of one world."""
+
+    def __init__(self, plan: Plan, paths: Paths) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._known: dict[tuple[PartitionId, str], _Origin] = {}
+
+    def channel(self, host: str, channel: Channel) -> _Origin:
+        producers = [p for p in self._paths.producers(channel) if self._paths.through(host, channel, p)]
+        if channel.stream in self._plan.sources:
+            sources = frozenset([channel.stream] if producers else [])
+            return _Origin(sources, sources)
+        of = self._plan.maker_of(channel)
+        found = [self._replica(of, p) for p in producers]
+        if not found:
+            return _Origin()
+        return _Origin(
+            frozenset.intersection(*(one.sure for one in found)),
+            frozenset.union(*(one.some for one in found)),
+            frozenset.union(*(one.makers for one in found)),
+        )
+
+    def _replica(self, of: PartitionId, node: str) -> _Origin:
+        if (known := self._known.get((of, node))) is not None:
+            return known
+        inputs = [(c, self.channel(node, c)) for c in self._plan.unit[of.unit].channels_in(of.partition)]
+        lacking = {
+            source.stream
+            for channel, one in inputs
+            for source in origins(self._plan, channel.stream)
+            if source.stream not in one.sure
+        }
+        made = _Origin(
+            frozenset.union(*(one.sure for _, one in inputs)) - lacking,
+            frozenset.union(*(one.some for _, one in inputs)),
+            frozenset([f"{of}@{node}"]).union(*(one.makers for _, one in inputs)),
+        )
+        self._known[of, node] = made
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    from_us: int
+    to_us: int
+    origin: _Origin
+
+
+class _Judge:
+    """Judges one channel of a client."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        client: str,
+        channel: Channel,
+        bounds: Bounds,
+        sent: Mapping[StreamId, _Sent],
+        counters: Counters,
+    ) -> None:
+        self._plan = plan
+        self._client = client
+        self._channel = channel
+        self._bounds = bounds
+        self._sent = sent
+        self._counters = counters
+        self._hosts = hosts_behind(plan, channel) | {client}
+        self._sources = frozenset(s.stream for s in origins(plan, channel.stream))
+        self._adds = only_adds(plan, channel.stream)
+        self._reaches_us = _reaches_back_us(plan, channel.stream)
+        self._limit_us = delay_us(plan, channel) + bounds.processing_us
+        shares = (plan.share(of.unit, n) for of in plan.placement for n in plan.hosts(of) if n in self._hosts)
+        self._alpha_x_us = min((one.alpha_x_us for one in shares), default=0)
+
+    def undecidable(self) -> str:
+        """Why nothing can be said of the channel; "" where something can."""
+        plan = self._plan
+        nodes = [n for n in plan.nodes.values() if n.id in self._hosts]
+        if self._channel.stream in plan.sources or not self._sources <= self._sent.keys():
+            return "sources"
+        if not self._adds and self._reaches_us is None:
+            return "operators that remember everything"
+        if not has_room(plan) or plan.limits.suffix_bytes < _LITTLE_SUFFIX:
+            return "little room"
+        delays = any(Policy.DELAY in (n.during_failure, n.during_stabilization) for n in nodes)
+        return "delay before another unit" if delays and longest_path(plan, self._channel.stream) > 1 else ""
+
+    def judge(
+        self, runs: Sequence[_Run], static: Sequence[Interval], recompute: Recompute, known: dict[bytes, Reference]
+    ) -> Iterator[Finding]:
+        judged: set[int] = set()
+        for period in self._periods(static):
+            met = [
+                (i, run)
+                for i, run in enumerate(runs)
+                if run.at[0] < period[-1].to_us and run.end_us > period[0].from_us
+            ]
+            spans = self._sure_spans(period) if self._adds else self._clear_spans(period)
+            for span in spans if met else ():
+                some = [(i, run) for i, run in met if run.end_us > span.from_us and run.at[-1] > span.from_us]
+                if not some:
+                    continue
+                expected = self._expected(span, recompute, known)
+                for i, run in some:
+                    judged.add(i)
+                    yield from self._compare(run, span, *expected)
+        self._counters.add("accuracy runs judged", len(judged))
+        self._counters.add("accuracy unknown sources come and go", len(runs) - len(judged))
+
+    def _periods(self, static: Sequence[Interval]) -> Iterator[list[_Part]]:
+        """Times in which nothing gets worse, and results may come from the same replicas all along."""
+        found: list[_Part] = []
+        last: World | None = None
+        replicas = {f"{of}@{n}" for of in self._plan.placement for n in self._plan.hosts(of)}
+        origins_of: dict[World, _Origin] = {}
+        for one in static:
+            world = one.world.among(self._hosts, replicas)
+            origin = origins_of.get(world)
+            if origin is None:
+                disturbed = world.late or world.busy or world.unknown or self._client in world.down
+                paths = _Origins(self._plan, Paths(self._plan, world))
+                origin = _Origin() if disturbed else paths.channel(self._client, self._channel)
+                origins_of[world] = origin
+            worse = bool(one.shaken & self._hosts) or (last is not None and not world.is_no_worse(last))
+            last = world
+            if found and (worse or origin.makers != found[-1].origin.makers):
+                yield found
+                found = []
+            if origin.makers:
+                found.append(_Part(one.from_us, one.to_us, origin))
+        if found:
+            yield found
+
+    def _sure_spans(self, period: list[_Part]) -> Iterator[_Span]:
+        """One: from when on each source is sure, to the end of the period."""
+        settled = {
+            source: at_us + self._bounds.settle_us
+            for source in sorted(self._sources)
+            if (at_us := _since(source, period)) is not None
+        }
+        end = period[-1].to_us
+        settled = {source: at_us for source, at_us in settled.items() if at_us < end - self._limit_us}
+        if settled:
+            yield _Span(min(settled.values()), end, settled, frozenset())
+
+    def _clear_spans(self, period: list[_Part]) -> Iterator[_Span]:
+        """Times in which the same sources are sure, and all others out."""
+        first = 0
+        while first < len(period):
+            origin, last = period[first].origin, first
+            while last + 1 < len(period) and period[last + 1].origin == origin:
+                last += 1
+            out = self._sources - origin.some
+            settled_us = period[first].from_us + self._bounds.settle_us
+            if origin.sure | out == self._sources and settled_us < period[last].to_us - self._limit_us:
+                sure = dict.fromkeys(sorted(origin.sure), settled_us)
+                yield _Span(settled_us, period[last].to_us, sure, out, period[first].from_us)
+            first = last + 1
+
+    def _expected(
+        self, span: _Span, recompute: Recompute, known: dict[bytes, Reference]
+    ) -> tuple[Rows, npt.NDArray[np.int64]]:
+        """Results of what was sure, and times of rows that came too late to be in all of them."""
+        kept: dict[StreamId, npt.NDArray[np.bool_]] = {}
+        late = [np.empty(0, np.int64)]
+        for source in self._plan.sources:
+            sent = self._sent.get(source)
+            if sent is None:
+                kept[source] = np.zeros(0, np.bool_)
+                continue
+            counts = np.diff(sent.upto, prepend=0)
+            if source in self._sources:
+                chosen, missed = self._chosen(source, span)
+                late.append(sent.reach[missed & (counts > 0)])
+            else:
+                chosen = np.zeros(len(counts), np.bool_)
+            kept[source] = np.repeat(chosen, counts)
+        key = b"".join(np.packbits(kept[source]).tobytes() + b"/" for source in self._plan.sources)
+        if key not in known:
+            self._counters.add("accuracy recomputed")
+            known[key] = recompute(kept)
+        return known[key][self._channel][1], np.concatenate(late)
+
+    def _chosen(self, source: StreamId, span: _Span) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which of the events of a source count, and which of them came too late."""
+        sent = self._sent[source]
+        begun = np.full(len(sent.at), END_OF_TIME)
+        for other in self._sources:
+            begun = np.minimum(begun, self._sent[other].first_at(_floor(sent.low, self._plan.bucket_us)))
+        in_time = sent.at - begun <= self._alpha_x_us - self._bounds.processing_us // 2
+        if self._adds:
+            from_us = span.sure.get(source, END_OF_TIME)
+            return in_time & (sent.at >= from_us) & (sent.at < span.to_us - self._limit_us), ~in_time
+        if source in span.out:
+            return sent.at < span.since_us, np.zeros(len(sent.at), np.bool_)
+        return np.ones(len(sent.at), np.bool_), ~in_time
+
+    def _compare(self, run: _Run, span: _Span, expected: Rows, late: npt.NDArray[np.int64]) -> Iterator[Finding]:
+        rows, high = run.until(min(span.to_us, run.end_us))
+        low = run.low
+        if not self._adds:
+            assert self._reaches_us is not None
+            low = max(low, *(self._sent[s].high_at(span.from_us) for s in self._sources)) + 1 + self._reaches_us
+            high = min(high, *(self._sent[s].over for s in span.sure), END_OF_TIME)
+        mine = rows if rows is not None else expected.slice(0, 0)
+        yield from self._differences(_within(mine, low, high), _within(expected, low, high), run, span, late)
+
+    def _differences(
+        self, mine: Rows, expected: Rows, run: _Run, span: _Span, late: npt.NDArray[np.int64]
+    ) -> Iterator[Finding]:
+        kind = "rows" if self._adds else "results"
+        self._counters.add(f"accuracy {kind} compared", len(expected))
+        lacking = _more(expected, mine)
+        beside = _more(mine, expected) if not self._adds else np.zeros(0, np.bool_)
+        for rows, wrong, why in (
+            (expected, lacking, "is lacking"),
+            (mine, beside, "is not a result of what was available"),
+        ):
+            if not self._adds and wrong.any():
+                wrong &= ~self._touched(rows.time, late)
+            if wrong.any():
+                place = int(wrong.argmax())
+                at_us = next(a for a, c in zip(run.at, run.complete, strict=True) if c > int(rows.time[place]))
+                sure = ", ".join(f"{s} since {at / 1e6:.3f} s" for s, at in span.sure.items())
+                what = f"{self._channel}: {show_row(rows, place)} {why}; a live path led from {sure}"
+                yield Finding(_PROPERTY, "only what was unavailable is lacking", at_us, self._client, what)
+                return
+
+    def _touched(self, times: npt.NDArray[np.int64], late: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Results that a row which came too late may have a part in."""
+        assert self._reaches_us is not None
+        late = np.sort(late)
+        # Its time lies between the promise before it and the reach of its event.
+        slack = self._plan.bucket_us + max(s.boundary_us + s.disorder_us for s in self._plan.sources.values())
+        first = np.searchsorted(late, times - self._reaches_us - slack)
+        return first < np.searchsorted(late, times + slack, side="right")
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A time in which it is known what results are of.
+
+    Attributes:
+      from_us, to_us: when.
+      sure: sources that are, and since when (settled).
+      out: sources that are.
+      since_us: when they began to be.
+    """
+
+    from_us: int
+    to_us: int
+    sure: Mapping[StreamId, int]
+    out: frozenset[StreamId]
+    since_us: int = 0
+
+
+def _since(source: StreamId, parts: Sequence[_Part]) -> int | None:
+    """Since when a source is sure up to the end; None: it is not at the end."""
+    since: int | None = None
+    for part in parts:
+        if source not in part.origin.sure:
+            since = None
+        elif since is None:
+            since = part.from_us
+    return since
+
+
+def _within(rows: Rows, low: int, high: int) -> Rows:
+    return rows.slice(*(int(i) for i in np.searchsorted(rows.time, (low, max(low, high)))))
+
+
+def _more(rows: Rows, than: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows are there more often than in others: the last ones of each kind."""
+    digests, others = row_digests(rows), row_digests(than)
+    values, place = np.unique(digests, return_inverse=True)
+    there = np.searchsorted(np.sort(others), values, side="right") - np.searchsorted(np.sort(others), values)
+    order = np.argsort(place, kind="stable")
+    counts = np.bincount(place, minlength=len(values))
+    rank = np.empty(len(digests), np.int64)
+    rank[order] = np.arange(len(digests)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank >= there[place]
+
+
+def _floor(times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+    return np.where(times > BEFORE_TIME, times // step * step, times)
+
+
+def _reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
+    """How far before a result the rows lie that have a part in it; None: nobody can say."""
+    made_by = {o.name: o.spec for o in plan.query.operators}
+    spec = made_by.get(stream)
+    if spec is None:
+        return 0
+    own: int | None = None
+    match spec:
+        case FilterSpec() | MapSpec() | UnionSpec():
+            own = 0
+        case AggregateSpec(window=window):
+            own = _size_us(window)
+        case TopKSpec(window=window):
+            own = 0 if window is None else _size_us(window)
+        case JoinSpec(left_time=None, right_time=None):
+            if spec.window is not None:
+                own = _size_us(spec.window)
+            else:
+                own = max(abs(spec.lower_us or 0), abs(spec.upper_us or 0))
+    before = [_reaches_back_us(plan, s) for s in inputs_of(spec)]
+    if own is None or any(us is None for us in before):
+        return None
+    return own + max(us for us in before if us is not None)
+
+
+def _size_us(window: Window) -> int | None:
+    return None if window.kind is WindowKind.COUNT or window.on is not None else window.size_us
