@@ -129,8 +129,11 @@ class SimCluster:
         return handled
 
     def env(self, host: str) -> Env:
+        """What a host's processes are given; after the run, too, of a host that took part in it."""
+        if host not in self._clocks:
+            self._clocks[host] = SimClock()
         return Env(
-            self._clocks.setdefault(host, SimClock()),
+            self._clocks[host],
             HostNetwork(self.network, host),
             self.disks.setdefault(host, SimDisk()),
             self._compute(host),
