@@ -58,8 +58,10 @@ class Marker:
             operator.restore(self.base)
 
     def again(self, operator: Operator, ports: int, max_rows: int) -> Steps[int]:
-        """Makes the state again, in portions of about ``max_rows`` rows; returns how many rows were given again."""
-        self.start(operator)
+        """Makes the state of an operator that :meth:`start` was given, in portions of about ``max_rows`` rows.
+
+        Returns how many rows were given again.
+        """
         count = portion = 0
         for one in self.given:
             if portion >= max_rows:

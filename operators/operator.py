@@ -55,7 +55,9 @@ class Operator(ABC):
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         """The same as :meth:`step`, in portions: yields rows that it releases, and None between two portions."""
-        yield self.step(ports, boundary)
+        rows = self.step(ports, boundary)
+        if rows is not None:
+            yield rows
 
     def load(self) -> bool:
         """Does a portion of what a restore has left to do; returns whether there is more.  A step does what is left."""

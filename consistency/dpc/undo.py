@@ -99,6 +99,8 @@ class UndoInstance(Instance):
 
     def _made_again(self, markers: Sequence[tuple[StreamId, Marker]]) -> Steps[None]:
         for name, marker in markers:
+            with blaming(name, "being brought back to where tentative data began"):
+                marker.start(self._operators[name])
             with blaming(name, f"what it was given before {format_timestamp(marker.end)}, given again"):
                 again = marker.again(self._operators[name], self.fragment.ports(name), self._max_rows)
                 self.rebuilt += yield from again

@@ -223,5 +223,6 @@ def _check_slices(
 
 def remade(marker: Marker, operator: Operator, ports: int) -> Operator:
     """The operator as it was at the marker, whatever it has done since."""
+    marker.start(operator)
     finished(marker.again(operator, ports, 1))
     return operator

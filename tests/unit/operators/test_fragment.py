@@ -98,3 +98,11 @@ class TestParts:
             pieces = [[one.slice(low, high) for low, high in pairwise(cuts)] for one in (a, b)]
             assert [cells(concat_rows(p)) for p in pieces] == [cells(a), cells(b)]
             assert step(pieces, watched=watched, of=of) == whole
+
+
+def test_operators_that_release_nothing_make_no_pause() -> None:
+    """A pause is a turn for others: one for each operator, in each slice without rows, and a node of many replicas
+    falls behind and stays RECOVERING (seed 1796246440)."""
+    of = Fragment(unit(FILTER, outputs=(FEW,)))
+    assert list(of.work(Slice([[], []], END, Kind.STABLE))) == []
+    assert list(of.work(Slice([[rows(101, first=1)], []], 2 * END, Kind.STABLE))) == []
