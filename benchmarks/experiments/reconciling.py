@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
-from consistency.dpc.instance import Instance
+from consistency.dpc.instance import Instance, Released
 from consistency.dpc.undo import UndoInstance
 from operators.sunion.sunion import Slice
 from spe.cli.plot import Panel
@@ -104,16 +104,16 @@ def _correct(instance: Instance, setup: Setup) -> tuple[list[float], int, tuple[
     """([mark, back, redo] in seconds, rows in input buffers, (last id, digest of the results))."""
     full = max(2, -(-setup.state * SECOND // (setup.rate * BUCKET_US)) + 1)
     for at in range(full):
-        instance.stable(piece(setup.rate, at, at + 1, Kind.STABLE))
+        whole(instance.stable(piece(setup.rate, at, at + 1, Kind.STABLE)))
     buffered = instance.buffered_rows if isinstance(instance, UndoInstance) else 0
     marked, mark = clocked(lambda: instance.mark(full * BUCKET_US))
     end = full + FAILURE_S * SECOND // BUCKET_US
     for at in range(full, end):
-        instance.tentative(piece(setup.rate, at, at + 1, Kind.TENTATIVE))
+        whole(instance.tentative(piece(setup.rate, at, at + 1, Kind.TENTATIVE)))
     back, redo = clocked(lambda: _brought_back(instance, mark))
     step = max(1, Limits().slice_rows * len(STREAMS) * SECOND // (setup.rate * BUCKET_US))
     slices = [piece(setup.rate, at, min(at + step, end), Kind.STABLE) for at in range(full, end, step)]
-    again, elements = clocked(lambda: [e for one in slices for e in redo.stable(one)[0]])
+    again, elements = clocked(lambda: [e for one in slices for e in whole(redo.stable(one))])
     return [marked, back, again], buffered, summary(elements)
 
 
@@ -122,6 +122,11 @@ def _brought_back(instance: Instance, mark: Any) -> Instance:
     while redo.rebuild(Limits().slice_rows):
         pass
     return redo
+
+
+def whole(released: Iterator[Released]) -> list[Element]:
+    """What the unit's one output is given, in all portions of a slice."""
+    return [element for one in released if one is not None for element in one[1]]
 
 
 def summary(elements: Sequence[Element]) -> tuple[int, int]:
@@ -161,7 +166,7 @@ def _stable(sweep: str, setup: Setup, buckets: int) -> Iterator[Row]:
     for at in range(full + buckets):
         one = piece(setup.rate, at, at + 1, Kind.STABLE)
         for way, instance in instances.items():
-            seconds, _ = clocked(partial(instance.stable, one))
+            seconds, _ = clocked(partial(whole, instance.stable(one)))
             if way != "none" and at % MARK_EVERY == 0:
                 more, _ = clocked(partial(instance.mark, one.end))
                 seconds += more

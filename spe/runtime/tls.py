@@ -6,9 +6,9 @@ names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in 
 
 from __future__ import annotations
 
-import os
 import ssl
 import stat
+import sys
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -63,7 +63,7 @@ class Tls:
         for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):
             if not path.is_file():
                 raise ConfigError([f"{path}: there is no such file; {name} needs {what} certificate (spe certs)"])
-        if os.name == "posix" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o077:
+        if sys.platform != "win32" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o077:
             raise ConfigError([f"{self._key}: others can read it (mode {mode:o}); expected mode 600: chmod 600"])
         self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)

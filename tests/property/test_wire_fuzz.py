@@ -19,6 +19,7 @@ from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
+    PROTOCOL_VERSION,
     Ack,
     Heartbeat,
     HeartbeatAnswer,
@@ -142,7 +143,7 @@ def test_mutated_states_behind_good_checksums_are_understood_or_refused() -> Non
 
 def test_mutated_hellos_are_answered_or_refused() -> None:
     """Who gets in with a damaged hello has damaged nothing that matters: never the cluster, the token or the plan."""
-    hello = Hello(1, "demo", "client", "client:c", 2, "f00d", "secret")
+    hello = Hello(PROTOCOL_VERSION, "demo", "client", "client:c", 2, "f00d", "secret")
     body, random, welcome = FrameReader().feed(hello.encode())[0].body, Random(25), 0
     for _ in range(INPUTS // 10):
         try:
@@ -153,7 +154,7 @@ def test_mutated_hellos_are_answered_or_refused() -> None:
             answer = check_hello(found, cluster="demo", fingerprint="f00d", token="secret", name="n1", incarnation=1)
             if isinstance(answer, Welcome):
                 welcome += 1
-                assert (found.version, found.cluster, found.token) == (1, "demo", "secret")
+                assert (found.version, found.cluster, found.token) == (PROTOCOL_VERSION, "demo", "secret")
     assert welcome > 0
 
 

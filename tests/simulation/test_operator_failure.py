@@ -67,14 +67,17 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
             await cluster.start()
             await trio.sleep(SECONDS + 2)
             peer = await visit(cluster, "n2a")
-            await peer.say(hello(cluster), StatusRequest(), subscribe(stream="s2"))
+            await peer.say(hello(cluster, role="control", name="stranger"), StatusRequest())
             assert isinstance(await peer.hear(), Welcome)
             status = await peer.hear()
             assert isinstance(status, Status)
             (replica,) = status.data["replicas"]
             assert "operator 's2' raised on the slice of" in replica["error"]
             assert "ZeroDivisionError: n is 300" in replica["error"]
-            refused = await peer.hear()
+            consumer = await visit(cluster, "n2a")
+            await consumer.say(hello(cluster), subscribe(stream="s2"))
+            assert isinstance(await consumer.hear(), Welcome)
+            refused = await consumer.hear()
             assert isinstance(refused, NotReady)
             assert "ZeroDivisionError" in refused.reason
             Outcome(cluster).assert_complete_for("s1")

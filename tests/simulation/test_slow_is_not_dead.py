@@ -38,6 +38,7 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
         cluster.kill("n1b")
         await trio.sleep_until(2)
         monkeypatch.setattr(SimCompute, "run", slowly)
+        cluster.began("busy", ["n1a"], amount=15)
         cluster.restart("n1b")
         await trio.sleep(1)
         await until(lambda: cluster.replicas()["u1/0@n1b"].installed, within_s=35)
