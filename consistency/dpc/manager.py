@@ -486,6 +486,8 @@ class UnitReplica:
         if self._granted is not None:
             number, self._granted = self._granted, None
             self.partner_grants(number, now)
+        if self.state is NodeState.RECOVERING and self.sunion.stable_end <= self.sunion.next:
+            self._leave_recovering(now)  # when we are called again the next slice may be there already
 
     def _move(self, event: Event) -> None:
         self.state = after(self.state, event)

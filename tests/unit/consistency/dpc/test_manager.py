@@ -630,12 +630,15 @@ def deliver_groups(world: World, begin: int, now: int) -> None:
     one.add_stable(Batch(Kind.STABLE, one.position, one.position + GROUPS, None, rows), now)
 
 
-def many_groups() -> World:
-    """The groups of the window that ends at 30 have come and are stable."""
+def with_windows() -> World:
     windows = Operator(OUT, MANY, derive_schema(MANY, [KEYED]))
     inputs = tuple(InputStream(s, KEYED, 1, None) for s in IN)
-    world = World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1))
-    stable_until_ten(world)
+    return World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1))
+
+
+def many_groups() -> World:
+    """The groups of the window that ends at 30 have come and are stable."""
+    world = stable_until_ten(with_windows())
     deliver_groups(world, 10, 105)
     for at in (0, 1):
         world.B(at, 110, 20)
@@ -678,6 +681,18 @@ class TestSlicesInPortions:
             assert ("B30(40)" in world.out) == (released == GROUPS)  # the boundary comes after the last row
         assert released == GROUPS
         assert most == FEW
+
+    def test_recovering_ends_though_new_slices_wait_at_each_call(self) -> None:
+        """A3: each slice is worked off before the next one is there; when the replica is called again, it is there."""
+        world = with_windows()
+        for end in (30, 60):
+            now = 100 + end
+            deliver_groups(world, end - 20, now)
+            for at in (0, 1):
+                world.B(at, now, end)
+            while world.replica._working is not None or world.sunion.stable_end > world.sunion.next:
+                world.replica.advance(now)
+        assert world.states == ["STABLE"]
 
     def test_a_snapshot_waits_for_the_end_of_the_slice(self) -> None:
         world = many_groups()
