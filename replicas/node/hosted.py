@@ -89,15 +89,17 @@ class Hosted:
     def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> None:
         """A consumer needs an output up to an id no more.
 
-        An id that no replica of the partition is known to have made is not counted; the consumer repeats it.
+        An id that no replica of the partition is known to have made is not counted; the consumer repeats it.  Where the
+        output is full it counts as all that was made: after a restart the consumer may be ahead of all replicas, and a
+        full output makes nothing more until it is acknowledged.
         """
         self._heard[ack.consumer] = now, period_us
         channel = Channel(StreamId(ack.stream), ack.partition)
-        if ack.id > self.replica.made(channel):
-            return
-        log = self.replica.log(channel)
+        log, made = self.replica.log(channel), self.replica.made(channel)
         full = log.full
-        log.acknowledge(ack.consumer, incarnation, ack.id)
+        if ack.id > made and not full:
+            return
+        log.acknowledge(ack.consumer, incarnation, min(ack.id, made))
         if full:
             self.work.wake()
 

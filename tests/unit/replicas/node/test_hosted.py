@@ -65,3 +65,14 @@ def test_after_a_freeze_of_ours_nobody_is_dead() -> None:
     hosted.shift(9 * SECOND, 10 * SECOND)
     heard(hosted, NEAR, 1, 10 * SECOND)
     assert hosted.make_room(10 * SECOND) == []
+
+
+def test_a_full_output_takes_an_id_that_is_yet_to_be_made_again() -> None:
+    """All replicas were restarted, and the consumers hold more than these have made since."""
+    hosted = full()
+    for consumer in (NEAR, FAR):
+        heard(hosted, consumer, 5, SECOND)
+    (log,) = hosted.replica.logs
+    assert (log.first, log.full) == (3, False)
+    heard(hosted, NEAR, 4, 2 * SECOND)
+    assert log.truncation_line == 2, "there is room, so it is not counted"
