@@ -18,9 +18,8 @@ input that was available.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,26 +27,17 @@ import numpy.typing as npt
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
+from consistency.checking.origins import Origin, Origins, SourceTimes, reaches_back_us, source_times
 from consistency.checking.rows import Reference, only_adds, row_digests
 from consistency.checking.schedule import Interval, Paths, World, hosts_behind
+from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
 from spe.plan.review import origins
-from spe.query.query import (
-    AggregateSpec,
-    FilterSpec,
-    JoinSpec,
-    MapSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-    inputs_of,
-)
-from spe.stream.batch import Batch, Boundary, Rows, Undo, concat_rows
-from spe.stream.history import Delivered, History, ProcessUp, Sent
-from spe.stream.ids import Channel, PartitionId
-from spe.stream.names import Kind, StreamId
+from spe.stream.batch import Int64Array, Rows
+from spe.stream.history import History
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 _PROPERTY = "accuracy"
@@ -68,11 +58,11 @@ def check_accuracy(
     counters: Counters,
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history; ``recompute`` None: it is not asked what is lacking."""
-    runs = _runs(history)
+    runs = tentative_runs(history)
     if not runs:
         return
     known: dict[bytes, Reference] = {}
-    sent = _sent(history)
+    sent = source_times(history)
     for name, client in plan.clients.items():
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
             mine = runs.get((f"client:{name}", channel), [])
@@ -88,68 +78,8 @@ def check_accuracy(
                 yield from one.judge(mine, static, recompute, known)
 
 
-# --- what a client was given ---
-
-
-@dataclass(slots=True)
-class _Run:
-    """Tentative elements between two corrections.
-
-    Attributes:
-      low: everything below is stable: time.
-      at: when each element came.
-      batches, complete: of each element its rows, if any, and up to where all has come with it: time, exclusive.
-      end_us: when it was undone.
-    """
-
-    low: int
-    at: list[int] = field(default_factory=list)
-    batches: list[Batch | None] = field(default_factory=list)
-    complete: list[int] = field(default_factory=list)
-    end_us: int = END_OF_TIME
-
-    def add(self, at_us: int, element: Batch | Boundary) -> None:
-        batch = element if isinstance(element, Batch) else None
-        reach = element.time if isinstance(element, Boundary) else int(element.rows.time[-1])
-        self.at.append(at_us)
-        self.batches.append(batch)
-        self.complete.append(max(reach, self.complete[-1] if self.complete else BEFORE_TIME))
-
-    def until(self, at_us: int) -> tuple[Rows | None, int]:
-        """Its rows before a time, and up to where they are complete."""
-        count = bisect_left(self.at, at_us)
-        rows = [b.rows for b in self.batches[:count] if b is not None]
-        return concat_rows(rows) if rows else None, self.complete[count - 1] if count else BEFORE_TIME
-
-
-def _runs(history: History) -> dict[tuple[str, Channel], list[_Run]]:
-    found: dict[tuple[str, Channel], list[_Run]] = {}
-    live: dict[tuple[str, Channel], _Run] = {}
-    stable: dict[tuple[str, Channel], int] = {}
-    for event in history:
-        if isinstance(event, ProcessUp):
-            for key in [k for k in live if k[0] == event.host]:
-                live.pop(key).end_us = event.at_us
-        if not isinstance(event, Delivered):
-            continue
-        key, element = (event.consumer, event.channel), event.element
-        if isinstance(element, Undo):
-            if (run := live.pop(key, None)) is not None:
-                run.end_us = event.at_us
-        elif isinstance(element, Boundary) or (isinstance(element, Batch) and len(element)):
-            if element.kind is Kind.STABLE:
-                reach = element.time if isinstance(element, Boundary) else int(element.rows.time[-1]) + 1
-                stable[key] = max(stable.get(key, BEFORE_TIME), reach)
-                continue
-            if key not in live:
-                live[key] = _Run(stable.get(key, BEFORE_TIME))
-                found.setdefault(key, []).append(live[key])
-            live[key].add(event.at_us, element)
-    return found
-
-
 def _invented(
-    client: str, channel: Channel, runs: Sequence[_Run], reference: Reference, counters: Counters
+    client: str, channel: Channel, runs: Sequence[TentativeRun], reference: Reference, counters: Counters
 ) -> Iterator[Finding]:
     """Results that no run of the query over the sources' rows gives."""
     if channel not in reference:
@@ -169,122 +99,11 @@ def _invented(
             yield Finding(_PROPERTY, "a tentative result is of rows that were sent", at_us, client, what)
 
 
-# --- what the sources have sent ---
-
-
-@dataclass(slots=True)
-class _Sent:
-    """Of one source, per event: when, last id, times of the rows that are new with it and of the last promise before.
-
-    Attributes:
-      reach: largest time or promise so far.
-      over: the last one before the source ended, if it did: nothing drives time on behind it.
-    """
-
-    at: npt.NDArray[np.int64]
-    upto: npt.NDArray[np.int64]
-    low: npt.NDArray[np.int64]
-    reach: npt.NDArray[np.int64]
-    over: int
-
-    def high_at(self, at_us: int) -> int:
-        """The largest time that may have been sent up to a time, promises included."""
-        place = int(np.searchsorted(self.at, at_us, side="right"))
-        return int(self.reach[place - 1]) if place else BEFORE_TIME
-
-    def first_at(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """When something at or past each time was first sent; END_OF_TIME where nothing was."""
-        place = np.searchsorted(self.reach, times)
-        return np.where(place < len(self.at), self.at.take(place, mode="clip"), END_OF_TIME)
-
-
-def _sent(history: History) -> dict[StreamId, _Sent]:
-    events: dict[StreamId, list[Sent]] = {}
-    for event in history:
-        if isinstance(event, Sent):
-            events.setdefault(event.channel.stream, []).append(event)
-    found = {}
-    for stream, ones in events.items():
-        promised = np.array([BEFORE_TIME, *(e.frontier_us for e in ones)], np.int64)
-        promised = np.maximum.accumulate(np.minimum(promised, END_OF_TIME - 1))
-        high = np.array([e.high_us for e in ones], np.int64)
-        reach = np.maximum.accumulate(np.maximum(high, promised[1:]))
-        ended = reach[-1] == END_OF_TIME - 1
-        found[stream] = _Sent(
-            np.array([e.at_us for e in ones], np.int64),
-            np.maximum.accumulate(np.array([e.upto_id for e in ones], np.int64)),
-            promised[:-1],
-            reach,
-            int(reach[reach < END_OF_TIME - 1].max(initial=BEFORE_TIME)) if ended else END_OF_TIME,
-        )
-    return found
-
-
-# --- what must be in the results ---
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """Where the results of a channel come from.
-
-    Attributes:
-      sure: sources of which all replicas that the results may come from get everything.
-      some: sources of which some replica gets something.
-      makers: these replicas.
-    """
-
-    sure: frozenset[StreamId] = frozenset()
-    some: frozenset[StreamId] = frozenset()
-    makers: frozenset[str] = frozenset()
-
-
-class _Origins:
-    """Those of one world."""
-
-    def __init__(self, plan: Plan, paths: Paths) -> None:
-        self._plan = plan
-        self._paths = paths
-        self._known: dict[tuple[PartitionId, str], _Origin] = {}
-
-    def channel(self, host: str, channel: Channel) -> _Origin:
-        producers = [p for p in self._paths.producers(channel) if self._paths.through(host, channel, p)]
-        if channel.stream in self._plan.sources:
-            sources = frozenset([channel.stream] if producers else [])
-            return _Origin(sources, sources)
-        of = self._plan.maker_of(channel)
-        found = [self._replica(of, p) for p in producers]
-        if not found:
-            return _Origin()
-        return _Origin(
-            frozenset.intersection(*(one.sure for one in found)),
-            frozenset.union(*(one.some for one in found)),
-            frozenset.union(*(one.makers for one in found)),
-        )
-
-    def _replica(self, of: PartitionId, node: str) -> _Origin:
-        if (known := self._known.get((of, node))) is not None:
-            return known
-        inputs = [(c, self.channel(node, c)) for c in self._plan.unit[of.unit].channels_in(of.partition)]
-        lacking = {
-            source.stream
-            for channel, one in inputs
-            for source in origins(self._plan, channel.stream)
-            if source.stream not in one.sure
-        }
-        made = _Origin(
-            frozenset.union(*(one.sure for _, one in inputs)) - lacking,
-            frozenset.union(*(one.some for _, one in inputs)),
-            frozenset([f"{of}@{node}"]).union(*(one.makers for _, one in inputs)),
-        )
-        self._known[of, node] = made
-        return made
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     from_us: int
     to_us: int
-    origin: _Origin
+    origin: Origin
 
 
 class _Judge:
@@ -296,7 +115,7 @@ class _Judge:
         client: str,
         channel: Channel,
         bounds: Bounds,
-        sent: Mapping[StreamId, _Sent],
+        sent: Mapping[StreamId, SourceTimes],
         counters: Counters,
     ) -> None:
         self._plan = plan
@@ -308,7 +127,7 @@ class _Judge:
         self._hosts = hosts_behind(plan, channel) | {client}
         self._sources = frozenset(s.stream for s in origins(plan, channel.stream))
         self._adds = only_adds(plan, channel.stream)
-        self._reaches_us = _reaches_back_us(plan, channel.stream)
+        self._reaches_us = reaches_back_us(plan, channel.stream)
         self._limit_us = delay_us(plan, channel) + bounds.processing_us
         shares = (plan.share(of.unit, n) for of in plan.placement for n in plan.hosts(of) if n in self._hosts)
         self._alpha_x_us = min((one.alpha_x_us for one in shares), default=0)
@@ -327,7 +146,11 @@ class _Judge:
         return "delay before another unit" if delays and longest_path(plan, self._channel.stream) > 1 else ""
 
     def judge(
-        self, runs: Sequence[_Run], static: Sequence[Interval], recompute: Recompute, known: dict[bytes, Reference]
+        self,
+        runs: Sequence[TentativeRun],
+        static: Sequence[Interval],
+        recompute: Recompute,
+        known: dict[bytes, Reference],
     ) -> Iterator[Finding]:
         judged: set[int] = set()
         for period in self._periods(static):
@@ -353,14 +176,14 @@ class _Judge:
         found: list[_Part] = []
         last: World | None = None
         replicas = {f"{of}@{n}" for of in self._plan.placement for n in self._plan.hosts(of)}
-        origins_of: dict[World, _Origin] = {}
+        origins_of: dict[World, Origin] = {}
         for one in static:
             world = one.world.among(self._hosts, replicas)
             origin = origins_of.get(world)
             if origin is None:
                 disturbed = world.late or world.busy or world.unknown or self._client in world.down
-                paths = _Origins(self._plan, Paths(self._plan, world))
-                origin = _Origin() if disturbed else paths.channel(self._client, self._channel)
+                paths = Origins(self._plan, Paths(self._plan, world))
+                origin = Origin() if disturbed else paths.channel(self._client, self._channel)
                 origins_of[world] = origin
             worse = bool(one.shaken & self._hosts) or (last is not None and not world.is_no_worse(last))
             last = world
@@ -398,9 +221,7 @@ class _Judge:
                 yield _Span(settled_us, period[last].to_us, sure, out, period[first].from_us)
             first = last + 1
 
-    def _expected(
-        self, span: _Span, recompute: Recompute, known: dict[bytes, Reference]
-    ) -> tuple[Rows, npt.NDArray[np.int64]]:
+    def _expected(self, span: _Span, recompute: Recompute, known: dict[bytes, Reference]) -> tuple[Rows, Int64Array]:
         """Results of what was sure, and times of rows that came too late to be in all of them."""
         kept: dict[StreamId, npt.NDArray[np.bool_]] = {}
         late = [np.empty(0, np.int64)]
@@ -436,7 +257,7 @@ class _Judge:
             return sent.at < span.since_us, np.zeros(len(sent.at), np.bool_)
         return np.ones(len(sent.at), np.bool_), ~in_time
 
-    def _compare(self, run: _Run, span: _Span, expected: Rows, late: npt.NDArray[np.int64]) -> Iterator[Finding]:
+    def _compare(self, run: TentativeRun, span: _Span, expected: Rows, late: Int64Array) -> Iterator[Finding]:
         rows, high = run.until(min(span.to_us, run.end_us))
         low = run.low
         if not self._adds:
@@ -447,7 +268,7 @@ class _Judge:
         yield from self._differences(_within(mine, low, high), _within(expected, low, high), run, span, late)
 
     def _differences(
-        self, mine: Rows, expected: Rows, run: _Run, span: _Span, late: npt.NDArray[np.int64]
+        self, mine: Rows, expected: Rows, run: TentativeRun, span: _Span, late: Int64Array
     ) -> Iterator[Finding]:
         kind = "rows" if self._adds else "results"
         self._counters.add(f"accuracy {kind} compared", len(expected))
@@ -467,7 +288,7 @@ class _Judge:
                 yield Finding(_PROPERTY, "only what was unavailable is lacking", at_us, self._client, what)
                 return
 
-    def _touched(self, times: npt.NDArray[np.int64], late: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _touched(self, times: Int64Array, late: Int64Array) -> npt.NDArray[np.bool_]:
         """Results that a row which came too late may have a part in."""
         assert self._reaches_us is not None
         late = np.sort(late)
@@ -522,34 +343,5 @@ def _more(rows: Rows, than: Rows) -> npt.NDArray[np.bool_]:
     return rank >= there[place]
 
 
-def _floor(times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+def _floor(times: Int64Array, step: int) -> Int64Array:
     return np.where(times > BEFORE_TIME, times // step * step, times)
-
-
-def _reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
-    """How far before a result the rows lie that have a part in it; None: nobody can say."""
-    made_by = {o.name: o.spec for o in plan.query.operators}
-    spec = made_by.get(stream)
-    if spec is None:
-        return 0
-    own: int | None = None
-    match spec:
-        case FilterSpec() | MapSpec() | UnionSpec():
-            own = 0
-        case AggregateSpec(window=window):
-            own = _size_us(window)
-        case TopKSpec(window=window):
-            own = 0 if window is None else _size_us(window)
-        case JoinSpec(left_time=None, right_time=None):
-            if spec.window is not None:
-                own = _size_us(spec.window)
-            else:
-                own = max(abs(spec.lower_us or 0), abs(spec.upper_us or 0))
-    before = [_reaches_back_us(plan, s) for s in inputs_of(spec)]
-    if own is None or any(us is None for us in before):
-        return None
-    return own + max(us for us in before if us is not None)
-
-
-def _size_us(window: Window) -> int | None:
-    return None if window.kind is WindowKind.COUNT or window.on is not None else window.size_us

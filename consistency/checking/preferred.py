@@ -61,6 +61,7 @@ class _Follow:
         self._feeds: dict[tuple[str, Channel], dict[int, tuple[str, str]]] = {}
         #: Since when a consumer could have had a better producer.
         self._since: dict[tuple[str, Channel, str], int] = {}
+        self._slower = (World().late, World().busy)
         #: (consumer, producing replica) where the producer has forgotten what the consumer needs next (A2).
         self._evicted: set[tuple[str, str]] = set()
         self._inputs = [
@@ -125,17 +126,21 @@ class _Follow:
         if self._paths is None or self._paths[0] is not world:
             self._paths = (world, Paths(self._plan, world))
         paths = self._paths[1]
+        if (world.late, world.busy) != self._slower:  # the time that is allowed is another one
+            self._slower = (world.late, world.busy)
+            self._since.clear()
+        settle_us = self._bounds.among(world).settle_us
         for consumer, channel in self._inputs:
             host = host_of(consumer)
-            ready = host not in world.down | world.disturbed and (
+            ready = host not in world.down | world.unclear and (
                 consumer == host or self._states.get(consumer, NodeState.RECOVERING) is not NodeState.RECOVERING
             )
             main = next((p for m, p in self._feeds.get((consumer, channel), {}).values() if m == "main"), None)
             for node, replica in self._producers.get(channel, ()):
                 better = (
                     ready
-                    and node not in world.down | world.disturbed
-                    and world.open(host, node)
+                    and node not in world.down | world.unclear
+                    and paths.link(host, node)
                     and self._states.get(replica) is NodeState.STABLE
                     and (consumer, replica) not in self._evicted
                     and not self._is_stable(channel, main)
@@ -143,7 +148,7 @@ class _Follow:
                 )
                 key = (consumer, channel, node)
                 since = self._since.get(key)
-                if since is not None and now - since > self._bounds.settle_us:
+                if since is not None and now - since > settle_us:
                     self._since.pop(key)
                     what = (
                         f"{channel}: {node} is STABLE and in reach since {since / 1e6:.3f} s, yet it "

@@ -1,11 +1,14 @@
 """A replica that recovers gets on (docs/rules.md A3): it finds a state, catches up, and serves.
 
-Asked while it runs, nothing disturbs it, something comes from upstream, and a state is in reach: a partner that serves
-can be reached, or all its inputs are sources, whose logs are never truncated.  Then
+Asked while it runs, nothing disturbs it, and something comes from upstream.  Where a state is in reach (a partner that
+serves can be reached, or all its inputs are sources, whose logs are never truncated)
 
 * it has subscribed to its inputs within *recover* (``Bounds.recover_us``), for by then it has a state to go on from;
-* once it has what its producers have, it serves within *settle* + X;
 * it serves within *recover* and as long as the run has lasted, for there is no more than that to catch up with.
+
+There, and wherever something comes of each input,
+
+* it serves within *settle* + X once it has what its producers have, for then it had a state.
 
 Standbys are left out: whether one stands by or begins to run, its state does not tell; ``restored.py`` asks for these.
 """
@@ -13,7 +16,7 @@ Standbys are left out: whether one stands by or begins to run, its state does no
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from consistency.checking.bounds import Bounds, delay_us, has_room
@@ -42,21 +45,20 @@ def check_recovering(
     but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
     """
     paths: dict[World, Paths] = {}
-    found = [
-        stretch
-        for of, nodes in plan.placement.items()
-        for node in nodes
-        for stretch in _stretches(_Place(plan, of, node), static, paths, counters)
-    ]
-    long = [s for s in found if s.to_us - s.from_us > min(s.place.x_us, bounds.settle_us)]
-    if not long:
+    places = [_Place(plan, of, node) for of, nodes in plan.placement.items() for node in nodes]
+    begins = [s for place in places for s in _stretches(place, static, paths, place.can_recover, counters)]
+    goes_on = [s for place in places for s in _stretches(place, static, paths, place.can_catch_up)]
+    begins, goes_on = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on))
+    if not goes_on:
         return
     if not has_room(plan):
-        counters.add("recovering excused little room_us", sum(s.to_us - s.from_us for s in long))
+        counters.add("recovering excused little room_us", sum(s.to_us - s.from_us for s in goes_on))
         return
-    told = _told(history, {s.place.name for s in long})
-    for stretch in long:
-        yield from _Judge(stretch, told, plan, bounds).judge(paths, counters)
+    told = _told(history, {s.place.name for s in goes_on})
+    for stretch in begins:
+        yield from _Judge(stretch, told, plan, bounds).finds_a_state(counters)
+    for stretch in goes_on:
+        yield from _Judge(stretch, told, plan, bounds).catches_up(paths)
 
 
 class _Place:
@@ -74,21 +76,29 @@ class _Place:
         self._reads_sources = all(channel.stream in plan.sources for channel in self.inputs)
 
     def can_recover(self, world: World, paths: Paths) -> bool:
-        if self.node in world.down or self.node in {end for _, link in world.unknown for end in link}:
+        if self.node in world.down | world.unclear:
             return False
         reaches = [paths.channel(self.node, channel) for channel in self.inputs]
         if all(reach is Reach.NONE for reach in reaches):
             return False
         partner = any(
-            n not in world.down and f"{self.of}@{n}" not in world.recovering and world.open(self.node, n)
+            n not in world.down and f"{self.of}@{n}" not in world.recovering and paths.link(self.node, n)
             for n in self.partners
         )
         return partner or (self._reads_sources and Reach.NONE not in reaches)
 
+    def can_catch_up(self, world: World, paths: Paths) -> bool:
+        """Does it get on once it has a state, wherever that came from?"""
+        if self.can_recover(world, paths):
+            return True
+        if self.node in world.down | world.unclear:
+            return False
+        return all(paths.channel(self.node, channel) is not Reach.NONE for channel in self.inputs)
+
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in which a replica recovers and could get on, and nothing gets worse.
+    """A time in which a replica recovers and can get on, and nothing gets worse.
 
     Attributes:
       parts: (from, to, world).
@@ -105,18 +115,25 @@ class _Stretch:
     def to_us(self) -> int:
         return self.parts[-1][1]
 
+    def is_long(self, bounds: Bounds) -> bool:
+        return self.to_us - self.from_us > min(self.place.x_us, bounds.settle_us)
+
 
 def _stretches(
-    place: _Place, static: Sequence[Interval], paths: dict[World, Paths], counters: Counters
+    place: _Place,
+    static: Sequence[Interval],
+    paths: dict[World, Paths],
+    gets_on: Callable[[World, Paths], bool],
+    counters: Counters | None = None,
 ) -> Iterator[_Stretch]:
     stretch = _Stretch(place)
     for one in static:
         recovers = place.name in one.world.recovering and place.node not in one.world.down
-        if recovers:
+        if recovers and counters is not None:
             counters.add("recovering_us", one.to_us - one.from_us)
         known = paths.setdefault(one.world, Paths(place.plan, one.world)) if recovers else None
-        able = known is not None and place.can_recover(one.world, known)
-        if recovers and not able:
+        able = known is not None and gets_on(one.world, known)
+        if recovers and not able and counters is not None:
             counters.add("recovering excused no way_us", one.to_us - one.from_us)
         worse = bool(one.shaken & place.hosts)
         if stretch.parts and not worse:
@@ -200,7 +217,7 @@ class _Judge:
         self._serve_us = bounds.settle_us + self._place.x_us
         self._bounds = bounds
 
-    def judge(self, paths: dict[World, Paths], counters: Counters) -> Iterator[Finding]:
+    def finds_a_state(self, counters: Counters) -> Iterator[Finding]:
         stretch, place = self._stretch, self._place
         from_us, to_us = stretch.from_us, stretch.to_us
         counters.add("recoveries followed")
@@ -217,9 +234,12 @@ class _Judge:
             if missing:
                 what = f"it has no state to go on from: it has not subscribed to {missing[0]}"
                 yield self._finding("a recovering replica finds a state", due_us, what)
-                return
+
+    def catches_up(self, paths: dict[World, Paths]) -> Iterator[Finding]:
+        if not self._told.subscriptions:
+            return
         since: int | None = None
-        for begin, end, world in stretch.parts:
+        for begin, end, world in self._stretch.parts:
             for at_us in range(begin, end, _LOOK_US):
                 if not self._caught_up(at_us, paths[world]):
                     since = None
@@ -231,9 +251,7 @@ class _Judge:
                     return
 
     def _finding(self, rule: str, at_us: int, what: str) -> Finding:
-        recovers = (
-            f"RECOVERING, with a state in reach and undisturbed since {self._stretch.from_us / 1e6:.3f} s: {what}"
-        )
+        recovers = f"RECOVERING, and it could get on since {self._stretch.from_us / 1e6:.3f} s: {what}"
         return Finding(_PROPERTY, rule, at_us, self._place.name, recovers)
 
     def _subscribed(self, channel: Channel, at_us: int) -> bool:

@@ -83,6 +83,11 @@ class World:
         return frozenset([*(host for host, _ in self.busy), *(end for link in links for end in link)])
 
     @property
+    def unclear(self) -> frozenset[str]:
+        """Processes of which nobody can say how late they are."""
+        return frozenset(end for _, link in self.unknown for end in link)
+
+    @property
     def late_us(self) -> float:
         """How late the latest link is."""
         return max((us for _, us in self.late), default=0.0)
@@ -226,6 +231,20 @@ class Paths:
         self._plan = plan
         self._world = world
         self._known: dict[tuple[PartitionId, str], Reach] = {}
+        late: dict[Link, float] = {}
+        for link, us in world.late:
+            late[link] = max(us, late.get(link, 0.0))
+        #: Over these an answer comes when more than three heartbeats have been missed (F3).
+        self._too_late = {
+            (a, b)
+            for link in late
+            for a, b in (link, link[::-1])
+            if late.get((a, b), 0.0) + late.get((b, a), 0.0) > 3.5 * plan.timing.heartbeat_us
+        }
+
+    def link(self, one: str, other: str) -> bool:
+        """Is a link open, and are answers over it in time for heartbeats?  Else it is as good as cut."""
+        return self._world.open(one, other) and (one, other) not in self._too_late
 
     def channel(self, consumer_host: str, channel: Channel) -> Reach:
         """The best that a consumer on a host can get of a channel."""

@@ -115,6 +115,32 @@ def _with(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**base, **merged}
 
 
+#: Two replicas of one unit, and a short X: what takes long is late.
+_SOON: dict[str, Any] = {
+    **_TUPLES,
+    "bucket": "40ms",
+    "defaults": {"x": "500ms", "alpha": 0.6, "policy": "process"},
+    "nodes": ["n1a", "n1b"],
+    "sources": {
+        name: {
+            "boundary": "40ms",
+            "from": {"generator": {"name": "orders", "rate": 40, "keys": 5, "seed": seed, "duration": "18s"}},
+        }
+        for seed, name in enumerate("abc")
+    },
+    "fragments": {"f": {"operators": ["all", "same"], "replicas": ["n1a", "n1b"]}},
+}
+#: The first of two units lags behind its partner.
+_SLOWLY_READ = _with(
+    _SOON,
+    defaults={"x": "1s", "alpha": 0.9},
+    nodes=["n1a", "n1b", "n2"],
+    sources={name: {"from": {"generator": {"rate": 50}}} for name in "abc"},
+)
+_SLOWLY_READ["fragments"] = {
+    "f1": {"operators": ["all"], "replicas": ["n1a", "n1b"]},
+    "f2": {"operators": ["same"], "replicas": ["n2"]},
+}
 _ALONE = _with(
     _TUPLES,
     nodes=["n1a", "n2"],
@@ -400,11 +426,48 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
     ),
     "rates are others than was thought": (_RATES, {}, []),
     "divided by one key": (_DIVIDED, {}, [{"at": "5s", "kind": "cut", "target": "source:b", "for": "3s"}]),
+    "one replica has nothing, the other one most": (
+        _SOON,
+        {},
+        [
+            {"at": "3s", "kind": "cut", "from": ["source:a", "source:b", "source:c"], "to": "n1a", "for": "12s"},
+            {"at": "3s", "kind": "cut", "from": "source:b", "to": "n1b", "for": "12s"},
+        ],
+    ),
+    "one replica has nothing, the other one corrects": (
+        _SOON,
+        {"limits": {"slice_rows": 4}, "turn_us": 25_000},
+        [
+            {"at": "2s", "kind": "cut", "from": "source:b", "to": "n1b", "for": "9s"},
+            {"at": "2400ms", "kind": "cut", "from": ["source:a", "source:b", "source:c"], "to": "n1a", "for": "15s"},
+        ],
+    ),
+    "one of those that begin anew lags": (
+        _SLOWLY_READ,
+        {"limits": {"slice_rows": 4}, "turn_us": 5_000, "unlimited": True},
+        [
+            {"at": "0s", "kind": "delay", "from": ["source:a", "source:b", "source:c"], "to": "n1a", "by": "150ms"},
+            {"at": "50ms", "kind": "kill", "target": ["n1a", "n2"], "for": "5s"},
+            {"at": "50ms", "kind": "kill", "target": "n1b", "for": "7s"},
+        ],
+    ),
+    "redo passes what live holds back": (
+        _with(_SOON, defaults={"x": "1s", "alpha": 0.9, "policy": "delay"}),
+        {"limits": {"slice_rows": 4}, "turn_us": 25_000},
+        [
+            {"at": "1s", "kind": "kill", "target": "n1b", "for": "16s"},
+            {"at": "2s", "kind": "cut", "target": "source:b", "for": "8s"},
+        ],
+    ),
 }
 
 
 #: Which of them kills a mutant that has no case of its own.
 KILLS: dict[str, str] = {
+    "useless-producer-is-kept": "one replica has nothing, the other one most",
+    "useless-partner-grants": "one replica has nothing, the other one corrects",
+    "caught-up-with-the-furthest": "one of those that begin anew lags",
+    "live-lacks-what-redo-took": "redo passes what live holds back",
     "duplicates-kept": "both feeds of a lone replica wait",
     "frontier-of-the-fastest": "what comes back is old",
     "clocks-start-anew": "a long failure of one input",

@@ -615,6 +615,30 @@ def test_a_consumer_that_does_what_it_can(text: str) -> None:
     assert verdict(FAILING + text).findings == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "holds"),
+    [
+        ("delay=100000 client:c>n1b n1b>client:c", False),
+        ("delay=200000 client:c>n1b n1b>client:c", True),
+        ("busy=2 n1b", False),
+        ("slow=2000 client:c>n1b n1b>client:c", True),
+    ],
+    ids=["late", "too late for heartbeats", "a busy producer", "unknown"],
+)
+def test_a_late_producer_is_preferred_as_well(fault: str, holds: bool) -> None:
+    text = f"1.1 fault 1 {fault}\n12 state u1/0@n1b STABLE"
+    assert found(FAILING + text) == (set() if holds else {("preferred", "a STABLE producer is taken")})
+
+
+@pytest.mark.parametrize(
+    ("fault", "lasts_s", "holds"),
+    [("busy=1 n1b", 3.4, False), ("busy=2 n1b", 3.4, True), ("busy=2 n1b", 5, False)],
+)
+def test_slowness_widens_the_time_for_a_better_one(fault: str, lasts_s: float, holds: bool) -> None:
+    text = f"1.1 fault 1 {fault}\n{1.1 + lasts_s} state u1/0@n1b UP_FAILURE"
+    assert (found(FAILING + text) == set()) is holds
+
+
 def test_a_consumer_that_was_evicted_elsewhere_is_found() -> None:
     """By another partition on the same node."""
     text = "1.1 note n1b evicted replica=u1/1@n1b consumers=['client:c']\n9 state u1/0@n1b STABLE"
@@ -894,6 +918,22 @@ def test_a_replica_that_finds_no_state_is_named() -> None:
 
 def test_a_replica_that_has_caught_up_and_does_not_serve_is_found() -> None:
     assert recovered(recovering(until=24)) == [CAUGHT_UP]
+
+
+@pytest.mark.parametrize(("serves_at", "rules"), [(14, []), (24, [CAUGHT_UP])])
+def test_who_has_caught_up_serves_though_no_state_is_in_reach(serves_at: float, rules: list[str]) -> None:
+    """All replicas of a unit begin anew; what they read is another unit."""
+    sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
+    stages = [("s0", union_of("a"), PAYLOAD), ("s1", union_of("s0"), PAYLOAD)]
+    lines = []
+    for node in ("n2a", "n2b"):
+        name = f"u2/0@{node}"
+        lines += [f"10 down {node}", f"11 up {node}", f"11 state {name} RECOVERING"]
+        lines += [f"11.5 open {name}<s0 n1a #1 main 0", f"{serves_at} state {name} STABLE"]
+        lines += [f"{at}.1 recv {name}<s0 n1a #1 main: B{at}000000(0)" for at in range(13, 25)]
+    lines += [f"{at} sent a {at} {at} {at}000000" for at in range(1, 25)]
+    text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
+    assert recovered(text, plan=chain(sources, stages, x_us=X_US)) == 2 * rules
 
 
 def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:

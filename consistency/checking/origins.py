@@ -1,0 +1,161 @@
+"""Where results come from: what sources have sent and when, whom it reaches, and how far back operators look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consistency.checking.schedule import Paths
+from spe.plan.plan import Plan
+from spe.plan.review import origins
+from spe.query.query import (
+    AggregateSpec,
+    FilterSpec,
+    JoinSpec,
+    MapSpec,
+    TopKSpec,
+    UnionSpec,
+    Window,
+    WindowKind,
+    inputs_of,
+)
+from spe.stream.batch import Int64Array
+from spe.stream.history import History, Sent
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import StreamId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+
+@dataclass(slots=True)
+class SourceTimes:
+    """Of one source, per event: when, last id, times of the rows that are new with it and of the last promise before.
+
+    Attributes:
+      reach: largest time or promise so far.
+      over: the last one before the source ended, if it did: nothing drives time on behind it.
+    """
+
+    at: Int64Array
+    upto: Int64Array
+    low: Int64Array
+    reach: Int64Array
+    over: int
+
+    def high_at(self, at_us: int) -> int:
+        """The largest time that may have been sent up to a time, promises included."""
+        place = int(np.searchsorted(self.at, at_us, side="right"))
+        return int(self.reach[place - 1]) if place else BEFORE_TIME
+
+    def first_at(self, times: Int64Array) -> Int64Array:
+        """When something at or past each time was first sent; END_OF_TIME where nothing was."""
+        place = np.searchsorted(self.reach, times)
+        return np.where(place < len(self.at), self.at.take(place, mode="clip"), END_OF_TIME)
+
+
+def source_times(history: History) -> dict[StreamId, SourceTimes]:
+    events: dict[StreamId, list[Sent]] = {}
+    for event in history:
+        if isinstance(event, Sent):
+            events.setdefault(event.channel.stream, []).append(event)
+    found = {}
+    for stream, ones in events.items():
+        promised = np.array([BEFORE_TIME, *(e.frontier_us for e in ones)], np.int64)
+        promised = np.maximum.accumulate(np.minimum(promised, END_OF_TIME - 1))
+        high = np.array([e.high_us for e in ones], np.int64)
+        reach = np.maximum.accumulate(np.maximum(high, promised[1:]))
+        ended = reach[-1] == END_OF_TIME - 1
+        found[stream] = SourceTimes(
+            np.array([e.at_us for e in ones], np.int64),
+            np.maximum.accumulate(np.array([e.upto_id for e in ones], np.int64)),
+            promised[:-1],
+            reach,
+            int(reach[reach < END_OF_TIME - 1].max(initial=BEFORE_TIME)) if ended else END_OF_TIME,
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the results of a channel come from.
+
+    Attributes:
+      sure: sources of which all replicas that the results may come from get everything.
+      some: sources of which some replica gets something.
+      makers: these replicas.
+    """
+
+    sure: frozenset[StreamId] = frozenset()
+    some: frozenset[StreamId] = frozenset()
+    makers: frozenset[str] = frozenset()
+
+
+class Origins:
+    """Those of one world."""
+
+    def __init__(self, plan: Plan, paths: Paths) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._known: dict[tuple[PartitionId, str], Origin] = {}
+
+    def channel(self, host: str, channel: Channel) -> Origin:
+        producers = [p for p in self._paths.producers(channel) if self._paths.through(host, channel, p)]
+        if channel.stream in self._plan.sources:
+            sources = frozenset([channel.stream] if producers else [])
+            return Origin(sources, sources)
+        of = self._plan.maker_of(channel)
+        found = [self._replica(of, p) for p in producers]
+        if not found:
+            return Origin()
+        return Origin(
+            frozenset.intersection(*(one.sure for one in found)),
+            frozenset.union(*(one.some for one in found)),
+            frozenset.union(*(one.makers for one in found)),
+        )
+
+    def _replica(self, of: PartitionId, node: str) -> Origin:
+        if (known := self._known.get((of, node))) is not None:
+            return known
+        inputs = [(c, self.channel(node, c)) for c in self._plan.unit[of.unit].channels_in(of.partition)]
+        lacking = {
+            source.stream
+            for channel, one in inputs
+            for source in origins(self._plan, channel.stream)
+            if source.stream not in one.sure
+        }
+        made = Origin(
+            frozenset.union(*(one.sure for _, one in inputs)) - lacking,
+            frozenset.union(*(one.some for _, one in inputs)),
+            frozenset([f"{of}@{node}"]).union(*(one.makers for _, one in inputs)),
+        )
+        self._known[of, node] = made
+        return made
+
+
+def reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
+    """How far before a result the rows lie that have a part in it; None: nobody can say."""
+    made_by = {o.name: o.spec for o in plan.query.operators}
+    spec = made_by.get(stream)
+    if spec is None:
+        return 0
+    own: int | None = None
+    match spec:
+        case FilterSpec() | MapSpec() | UnionSpec():
+            own = 0
+        case AggregateSpec(window=window):
+            own = _size_us(window)
+        case TopKSpec(window=window):
+            own = 0 if window is None else _size_us(window)
+        case JoinSpec(left_time=None, right_time=None):
+            if spec.window is not None:
+                own = _size_us(spec.window)
+            else:
+                own = max(abs(spec.lower_us or 0), abs(spec.upper_us or 0))
+    before = [reaches_back_us(plan, s) for s in inputs_of(spec)]
+    if own is None or any(us is None for us in before):
+        return None
+    return own + max(us for us in before if us is not None)
+
+
+def _size_us(window: Window) -> int | None:
+    return None if window.kind is WindowKind.COUNT or window.on is not None else window.size_us
