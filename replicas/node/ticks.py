@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import trio
 import trio.lowlevel
 
 from replicas.link.signal import Signal
@@ -45,8 +44,7 @@ class Ticks:
         last, wait = clock.monotonic_us(), period
         while True:
             token = self._now.token()
-            with trio.move_on_after(wait / 1e6):
-                await self._now.wait(token)
+            await clock.wait(self._now, token, wait / 1e6)
             now = clock.monotonic_us()
             late = now - last - wait
             last = now

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 import trio.lowlevel
 
-from replicas.link.signal import Signal
+from spe.runtime.env import Awaited
 
 #: What the wall clock of every host shows at the beginning.
 EPOCH_US: Final = 1_700_000_000_000_000
@@ -40,7 +40,7 @@ class JumpClock(trio.abc.Clock):
         self._alarms: list[tuple[float, int, _Alarm]] = []
         self._alarm_count = 0
 
-    def wake_at(self, when: float, signal: Signal) -> None:
+    def wake_at(self, when: float, signal: Awaited) -> None:
         """Wakes whoever waits for a signal at ``when``, unless he is woken before.
 
         For the many that wait for what is under way: a deadline of trio's would be a cancelled scope for each of them.
@@ -92,7 +92,7 @@ class _Wake:
 
     __slots__ = ("_signal", "_token")
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: Awaited) -> None:
         self._signal, self._token = signal, signal.token()
 
     def is_over(self) -> bool:
@@ -148,6 +148,14 @@ class SimClock:
             await self._clock.sleep(seconds)
         else:  # a test of a few steps, on another clock
             await trio.sleep(seconds)
+
+    async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
+        if isinstance(self._clock, JumpClock):
+            self._clock.wake_at(self._clock.now + seconds, signal)
+            await signal.wait(token)
+        else:
+            with trio.move_on_after(seconds):
+                await signal.wait(token)
 
 
 def current_clock() -> JumpClock:

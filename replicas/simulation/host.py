@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 import trio.lowlevel
 
-from replicas.simulation.clock import now_us
+from replicas.simulation.clock import current_clock, now_us
 from replicas.simulation.loop import fits, make_loop
 from spe.stream.history import History, Note, SchedulerRounds
 
@@ -80,6 +80,7 @@ class Rounds(trio.abc.Instrument):
     def __init__(self, history: History, busy: Callable[[str], None]) -> None:
         self._history = history
         self._busy = busy
+        self._clock = trio.lowlevel.current_clock()
         self._second = 0
         self._count = 0
 
@@ -88,7 +89,7 @@ class Rounds(trio.abc.Instrument):
         if self._count > ROUNDS_PER_SECOND and self._count % ROUNDS_PER_SECOND == 1:
             tasks = ", ".join(sorted({task.name for task in _run_queue()}))
             self._busy(f"{self._count:,} rounds in second {self._second}, now of {tasks}")
-        second = int(trio.current_time())
+        second = int(self._clock.current_time())
         if second > self._second:
             self._history(SchedulerRounds((self._second + 1) * 1_000_000, self._count))
             self._second, self._count = second, 0
@@ -105,7 +106,7 @@ class SimCompute:
         return function()
 
     async def turn(self) -> None:
-        await trio.sleep(self._turn_s)
+        await current_clock().sleep(self._turn_s)
 
 
 class StoryTrace:

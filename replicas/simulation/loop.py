@@ -80,10 +80,9 @@ def _rounds(runner: Any, clock: JumpClock, order: Random) -> Generator[float, An
             while idle and not events and not queue:  # wait_all_tasks_blocked
                 runner.reschedule(idle.popitem(0)[1])
         if hooks:
-            if "before_io_wait" in hooks:
-                runner.instruments.call("before_io_wait", timeout)
-            if "after_io_wait" in hooks:
-                runner.instruments.call("after_io_wait", timeout)
+            for name in ("before_io_wait", "after_io_wait"):
+                for hook in hooks.get(name, ()):
+                    getattr(hook, name)(timeout)
         if deadlines._heap and deadlines._heap[0][0] <= clock.now:
             deadlines.expire(clock.now)
         batch = list(queue)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import trio
 
 from replicas.node.replica import Replica
-from replicas.simulation.clock import now_us
+from replicas.simulation.clock import current_clock, now_us
 from spe.stream.batch import Rows
 from spe.stream.frozen import FrozenArray
 from spe.stream.times import MILLISECOND
@@ -49,12 +48,12 @@ class StateCompute:
         self._counted_at: int | None = None
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        await trio.sleep(self._state_us() / 1e6)
+        await current_clock().sleep(self._state_us() / 1e6)
         return function()
 
     async def turn(self) -> None:
         self._occupy(self._state_us() / 1e6)
-        await trio.sleep(self._turn_us / 1e6)
+        await current_clock().sleep(self._turn_us / 1e6)
 
     def _state_us(self) -> int:
         now = now_us()

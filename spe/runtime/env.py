@@ -32,6 +32,20 @@ class Clock(Protocol):
         """As ``trio.sleep``."""
         ...
 
+    async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
+        """Waits for a signal with a token, ``seconds`` at most."""
+        ...
+
+
+class Awaited(Protocol):
+    """A signal (replicas.link.signal), as far as a clock needs to know it."""
+
+    def token(self) -> int: ...
+
+    async def wait(self, token: int) -> None: ...
+
+    def wake(self) -> None: ...
+
 
 class Network(Protocol):
     """Byte streams between addresses ``host:port``."""

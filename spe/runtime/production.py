@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from spe.runtime.env import Clock, Env, Trace
+from spe.runtime.env import Awaited, Clock, Env, Trace
 from spe.runtime.gc_tuning import THRESHOLDS
 from spe.runtime.network import TcpNetwork
 from spe.runtime.storage import DiskStorage
@@ -43,6 +43,10 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+    async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await signal.wait(token)
 
 
 class ThreadCompute:

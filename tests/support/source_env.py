@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import trio
 
 from replicas.simulation.disk import SimDisk
-from spe.runtime.env import Env
+from spe.runtime.env import Awaited, Env
 from spe.runtime.network import TcpNetwork
 
 T = TypeVar("T")
@@ -29,6 +29,10 @@ class TrioClock:
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+    async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await signal.wait(token)
 
 
 class AtOnceCompute:

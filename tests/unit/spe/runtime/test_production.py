@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from spe.runtime.env import Awaited
 from spe.runtime.production import FileTrace, production_env, tune_gc, tune_malloc
 
 
@@ -24,6 +25,10 @@ class FixedClock:
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+    async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await signal.wait(token)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
