@@ -57,6 +57,8 @@ from spe.wire.messages import (
 
 #: Spilled pieces that stay in memory for a replica while it has more to do: other work may come before what needs them.
 LOADED_PIECES: Final = 16
+#: How many times as long as one that recovers a replica rests that has its state, before it looks whether it lacks one.
+INSTALLED_PERIODS: Final = 4
 
 
 class NodeProcess:
@@ -397,7 +399,7 @@ class NodeProcess:
                     await self._install(hosted)
                 except OperatorFailed as error:
                     self._fail(hosted, str(error), error.where())
-            await self._env.clock.sleep(period)
+            await self._env.clock.sleep(period if not hosted.replica.installed else INSTALLED_PERIODS * period)
 
     async def _install(self, hosted: Hosted) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""

@@ -28,12 +28,13 @@ class JumpClock(trio.abc.Clock):
     Attributes:
       cpu_s: seconds of computing after which the run is broken off (checked where time jumps);
         real time says nothing, for others may use the machine.
-      now: seconds since the run began.
+      now, now_us: seconds and microseconds since the run began.
     """
 
     def __init__(self, cpu_s: float = math.inf) -> None:
         self.cpu_s = cpu_s
         self.now = 0.0
+        self.now_us = 0
         self._idle = 0
         self._began = time.process_time()
         #: A heap: when, a number that keeps their order, and what is done then, if it still is to be.
@@ -81,7 +82,9 @@ class JumpClock(trio.abc.Clock):
         self._idle = 0
         if time.process_time() - self._began > self.cpu_s:
             raise Stuck(f"at {self.now:.3f} s: the run took more than {self.cpu_s:g} s of computing")
-        self.now = max(self.now, deadline)
+        if deadline > self.now:
+            self.now = deadline
+            self.now_us = round(deadline * 1e6)
         while alarms and alarms[0][0] <= self.now:
             heapq.heappop(alarms)[2].go_off()
         return 0.0
@@ -138,7 +141,8 @@ class SimClock:
         self._clock = trio.lowlevel.current_clock()
 
     def monotonic_us(self) -> int:
-        return round(self._clock.current_time() * 1e6)
+        clock = self._clock
+        return clock.now_us if isinstance(clock, JumpClock) else round(clock.current_time() * 1e6)
 
     def wall_us(self) -> int:
         return self.monotonic_us() + EPOCH_US + self.skew_us

@@ -79,7 +79,7 @@ class SimStream(trio.abc.Stream):
         waited = False
         while True:
             token, now = self.changed.token(), self._clock.now
-            if not waited:
+            if pipe.chunks and not waited:
                 await trio.lowlevel.checkpoint_if_cancelled()
             troubled = self._troubled()
             if troubled:

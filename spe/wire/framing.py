@@ -65,7 +65,8 @@ def padding(length: int) -> bytes:
 
 def frame(type_: FrameType, body: bytes) -> bytes:
     """A whole frame in one piece."""
-    return _HEADER.pack(MAGIC, type_, 0, len(body)) + body + padding(len(body))
+    length = len(body)
+    return _HEADER.pack(MAGIC, type_, 0, length) + body + _ZEROS[-length & 7]
 
 
 class FrameReader:

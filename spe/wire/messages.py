@@ -110,7 +110,8 @@ class Message:
             body = msgpack.packb([self.TAG, *values], use_bin_type=True)
         except (ValueError, TypeError, OverflowError) as e:
             raise LocalProtocolError(f"cannot send {self!r:.500}: {e}") from None
-        check_length(FrameType.CONTROL, len(body), CONTROL_BYTES)
+        if len(body) > CONTROL_BYTES:
+            check_length(FrameType.CONTROL, len(body), CONTROL_BYTES)
         return frame(FrameType.CONTROL, body)
 
 

@@ -1,0 +1,76 @@
+"""Sending: at once what goes at once, the rest in order, and nobody's message inside another's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.link.connection import YIELD_BYTES, Connection
+from spe.errors import LinkBroken
+from spe.runtime.network import TcpNetwork, TcpStream
+from spe.wire.messages import StatusRequest
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Connection, TcpStream, trio.Nursery]]:
+    """A connection over TCP, the stream at its other end, and a nursery that ends with them."""
+    network = TcpNetwork()
+    accepted: list[TcpStream] = []
+    came = trio.Event()
+
+    async def handler(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, TcpStream)
+        stream.peer_name = "test"  # no stranger, so it may stay
+        accepted.append(stream)
+        came.set()
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(
+            lambda task_status: network.serve("127.0.0.1:0", handler, task_status=task_status)
+        )
+        connection = Connection(await network.connect(address))
+        await came.wait()
+        yield connection, accepted[0], nursery
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await connection.aclose()
+
+
+async def test_large_messages_of_two_tasks_arrive_whole_and_in_turn() -> None:
+    size = 8 << 20  # far more than the kernel takes at once
+    async with connected() as (connection, other, nursery):
+        received = bytearray()
+        for letter in (b"a", b"b"):
+            nursery.start_soon(connection.send_bytes, letter * size)
+        while len(received) < 2 * size:
+            received += await other.receive_some()
+        assert bytes(received) in (b"a" * size + b"b" * size, b"b" * size + b"a" * size)
+
+
+async def test_who_reads_nothing_is_given_up_at_the_deadline() -> None:
+    async with connected() as (connection, _, nursery):
+        nursery.start_soon(connection.send_bytes, bytes(64 << 20))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(LinkBroken, match="it reads nothing"):
+            await connection.send_within(StatusRequest(), 0.05, "it reads nothing")
+
+
+async def test_small_messages_let_others_run_now_and_then() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with connected() as (connection, _, nursery):
+        nursery.start_soon(count)
+        for _ in range(8):
+            await connection.send_bytes(bytes(YIELD_BYTES // 4))
+        assert turns == 2
