@@ -24,6 +24,7 @@ from benchmarks import (
     random_topologies,
     scaling,
     simulation,
+    steps,
     sunion,
     throughput,
 )
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "idle": idle,
     "simulation": simulation,
+    "steps": steps,
     "memory": memory,
     "proof": proof,
     "planning": planning,

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from operators import steps
-from operators.steps import Steps, finished, portions
+from operators.steps import Pace, Steps, finished, portions
+from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen, FrozenArray, IndexArray
 
 #: dtype, and what a new entry holds.
@@ -162,3 +163,35 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
         done = end
         yield
     return order
+
+
+def picked(arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | None]) -> Steps[npt.NDArray[Any]]:
+    """The entries ``which`` of each array (None: all), one array after the other, in portions."""
+    counts = [len(a) if w is None else len(w) for a, w in zip(arrays, which, strict=True)]
+    if sum(counts) <= steps.INDEXED:
+        return np.concatenate([a if w is None else a.take(w) for a, w in zip(arrays, which)])
+    out = np.empty(sum(counts), arrays[0].dtype)
+    at, pace = 0, Pace(steps.COPIED)
+    for array, index, count in zip(arrays, which, counts):
+        for start, stop in portions(count, steps.INDEXED):
+            out[at + start : at + stop] = array[start:stop] if index is None else array.take(index[start:stop])
+            if pace.is_through(stop - start):
+                yield
+        at += count
+    return out
+
+
+def picked_rows(parts: Sequence[Rows], which: Sequence[IndexArray | None]) -> Steps[Rows]:
+    """The same for rows, whose strings are in one dictionary."""
+    time = yield from picked([p.time for p in parts], which)
+    t_max = time
+    if any(p.t_max is not p.time for p in parts):
+        t_max = yield from picked([p.t_max for p in parts], which)
+    columns = []
+    for pieces in zip(*[p.columns for p in parts]):
+        values, valid = (yield from picked([c.values for c in pieces], which)), None
+        if any(c.valid is not None for c in pieces):
+            masks = [np.broadcast_to(np.True_, len(c)) if c.valid is None else c.valid for c in pieces]
+            valid = yield from picked(masks, which)
+        columns.append(Column(values, valid, pieces[-1].dictionary))
+    return Rows(time, t_max, tuple(columns))

@@ -14,7 +14,7 @@ from operators.union import Union
 from spe.errors import OperatorFailed, blaming
 from spe.plan.plan import Unit
 from spe.query.query import inputs_of
-from spe.stream.batch import Rows, concat_rows, merge_rows
+from spe.stream.batch import Rows, concat_rows, in_order, merge_rows
 from spe.stream.names import StreamId
 from spe.stream.times import format_timestamp
 
@@ -74,7 +74,7 @@ class Fragment:
         Raises:
           OperatorFailed: an operator raised; its state is unusable from here on.
         """
-        streams: dict[StreamId, _Stream] = dict(zip(self._inputs, piece.parts, strict=True))
+        streams: dict[StreamId, _Stream] = dict(zip(self._inputs, map(_divided, piece.parts), strict=True))
         given: Sequence[tuple[Sequence[Rows | None], int]]
         for name, ports, operator in self._steps:
             try:
@@ -151,6 +151,14 @@ def _parts(stream: _Stream) -> Sequence[Rows]:
     if isinstance(stream, Rows):
         return [stream]
     return stream or []
+
+
+def _divided(parts: list[Rows]) -> _Stream:
+    """Rows of an input that are too many for a step, as those of one time may be, in pieces; if they lie in order."""
+    if sum(map(len, parts)) <= 4 * steps.RELEASED or not in_order(parts):
+        return parts
+    cut = [(rows, *ends) for rows in parts for ends in steps.portions(len(rows), steps.RELEASED)]
+    return Pieces(_of_good_size([rows.slice(start, stop) for rows, start, stop in cut]))
 
 
 def _of_good_size(pieces: list[Rows]) -> list[Rows]:

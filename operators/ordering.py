@@ -52,8 +52,8 @@ def in_reach(key: npt.NDArray[Any], k: int) -> IndexArray:
 
 def best(
     groups: Int64Array, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
-) -> tuple[IndexArray, Int64Array]:
-    """The first k rows of each group, and the rank of each from 1.
+) -> tuple[IndexArray, Int64Array, IndexArray]:
+    """The first k rows of each group, the rank of each from 1, and the first row of its group that is taken.
 
     Args:
       groups: shape (n,), n > 0.
@@ -79,5 +79,6 @@ def best(
     order, rank, group_start = order[taken], rank[taken], group_start[taken]
     first_taken = np.full(len(groups), len(groups), np.int64)
     np.minimum.at(first_taken, group_start, order)
-    by_group = first_taken.take(group_start).argsort(kind="stable")
-    return order[by_group], rank[by_group]
+    first = first_taken.take(group_start)
+    by_group = first.argsort(kind="stable")
+    return order[by_group], rank[by_group], first[by_group]

@@ -19,12 +19,32 @@ COPIED = 1 << 18
 INDEXED = 1 << 16
 #: Rows that a step releases, groups that it combines.
 RELEASED = 1 << 14
+#: Candidate pairs of a join that a step looks at.
+PAIRED = 1 << 17
 
 
 def portions(count: int, size: int) -> Iterator[tuple[int, int]]:
     """0 … count in ranges [start, stop) of at most ``size``."""
     for start in range(0, count, size):
         yield start, min(start + size, count)
+
+
+class Pace:
+    """When a portion is through, of work that comes in small parts."""
+
+    __slots__ = ("_done", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._done = 0
+
+    def is_through(self, count: int) -> bool:
+        """``count`` more are done."""
+        self._done += count
+        if self._done < self._size:
+            return False
+        self._done = 0
+        return True
 
 
 def finished(steps: Steps[R]) -> R:

@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from operators import steps
 from operators.ids import StringIds
+from operators.steps import Pace, Steps, portions
 from spe.stream.batch import Column, Rows
-from spe.stream.strings import StringDictionary
+from spe.stream.strings import Int32Array, StringDictionary
 
 #: Texts that may be unused beyond half of all.
 _SPARE_TEXTS: Final = 4096
@@ -42,24 +44,50 @@ class KeptStrings:
         """Is it time for :meth:`compacted`?"""
         return len(self._ids.dictionary) > self._compact_at
 
-    def compacted(self, kept: Sequence[Rows]) -> list[Rows]:
+    def share(self, rows: Rows) -> None:
+        """Takes the dictionary of rows that were kept, as they were restored: they need not be coded anew."""
+        for column in rows.columns:
+            if column.dictionary is not None:
+                self._ids = StringIds.restored({"dictionary": column.dictionary})
+                self._compact_at = 2 * len(column.dictionary) + _SPARE_TEXTS
+                return
+
+    def compacted(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
         """``kept``, all rows that refer to our dictionary, in a new one that holds only what they use."""
-        old = self._ids.dictionary
+        old, fresh = self._ids.dictionary, StringIds()
         used = np.zeros(len(old), np.bool_)
+        pace = Pace(steps.INDEXED)
         for rows in kept:
-            for column in rows.columns:
-                if column.dictionary is old:
-                    used[column.values] = True
+            for start, stop in portions(len(rows), steps.INDEXED):
+                for column in rows.columns:
+                    if column.dictionary is old:
+                        used[column.values[start:stop]] = True
+                if pace.is_through(stop - start):
+                    yield
         codes = used.nonzero()[0]
-        self._ids = StringIds()
         table = np.zeros(len(old), np.int32)
-        table[codes] = self._ids.dictionary.encode([old.strings[c] for c in codes.tolist()])
-        self._compact_at = 2 * len(self._ids.dictionary) + _SPARE_TEXTS
-        return [_recoded(rows, old, table, self._ids.dictionary) for rows in kept]
+        for start, stop in portions(len(codes), steps.RELEASED):
+            if start:
+                yield
+            some = codes[start:stop]
+            table[some] = fresh.dictionary.encode([old.strings[c] for c in some.tolist()])
+        out = []
+        for rows in kept:
+            out.append((yield from _recoded(rows, old, table, fresh.dictionary, pace)))
+        self._ids = fresh
+        self._compact_at = 2 * len(fresh.dictionary) + _SPARE_TEXTS
+        return out
 
 
-def _recoded(rows: Rows, old: StringDictionary, table: np.ndarray, new: StringDictionary) -> Rows:
-    def recode(column: Column) -> Column:
-        return Column(table.take(column.values), column.valid, new) if column.dictionary is old else column
-
-    return rows.with_columns(tuple([recode(c) for c in rows.columns]))
+def _recoded(rows: Rows, old: StringDictionary, table: Int32Array, new: StringDictionary, pace: Pace) -> Steps[Rows]:
+    columns = []
+    for column in rows.columns:
+        if column.dictionary is old:
+            values = np.empty(len(rows), np.int32)
+            for start, stop in portions(len(rows), steps.INDEXED):
+                values[start:stop] = table.take(column.values[start:stop])
+                if pace.is_through(stop - start):
+                    yield
+            column = Column(values, column.valid, new)
+        columns.append(column)
+    return rows.with_columns(tuple(columns))

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from operators import steps
 from operators.aggregate.panes import Panes
+from operators.columns import picked, picked_rows, sorted_order
 from operators.ids import IndexArray, Int64Array
 from operators.keys import group_ids
-from operators.operator import Operator
+from operators.operator import StepwiseOperator
 from operators.ordering import best, in_reach, sort_keys
+from operators.steps import Steps, portions
 from operators.strings import KeptStrings
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.query import TopKSpec
 from spe.query.typing import WINDOW_START, topk_window_attributes
-from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.batch import Column, Rows, canonical, concat_rows
+from spe.stream.hashing import partition_of
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
 #: Rows that a pane may hold before those that cannot be among the first k any more are dropped.
 _PRUNE_AT: Final = 8192
+#: Panes that a step takes rows into, windows that it ends, however few rows they have.
+_MANY: Final = 64
 
 
 class _Ranking:
@@ -34,39 +40,139 @@ class _Ranking:
         self._order_by = [(compile_expression(text, schema), descending) for text, descending in spec.order_by]
         self._partition_by = [schema.index(name) for name in spec.partition_by]
 
-    def best(self, rows: Rows, *within: Column) -> tuple[IndexArray, Int64Array]:
-        """Rows to take and their ranks, per partition and value of ``within``."""
+    def best(self, rows: Rows, *within: Column) -> tuple[IndexArray, Int64Array, IndexArray]:
+        """Rows to take, their ranks, and the first row taken of their partition and value of ``within``."""
         keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(rows), descending)]
-        by = [*within, *(rows.columns[i] for i in self._partition_by)]
+        by = [*within, *self._partitions(rows)]
         if by:
             return best(group_ids(by, len(rows)), keys, self.k, self.with_ties)
         some = in_reach(keys[0], self.k)
-        index, rank = best(np.zeros(len(some), np.int64), [key.take(some) for key in keys], self.k, self.with_ties)
-        return some.take(index), rank
+        zeros = np.zeros(len(some), np.int64)
+        index, rank, first = best(zeros, [key.take(some) for key in keys], self.k, self.with_ties)
+        return some.take(index), rank, some.take(first)
+
+    def _partitions(self, rows: Rows) -> list[Column]:
+        return [rows.columns[i] for i in self._partition_by]
+
+    def best_in_portions(self, rows: Rows, *within: Column) -> Steps[tuple[IndexArray, Int64Array]]:
+        """Rows to take and their ranks.  Many are dealt by their partition, so that each share is ranked alone."""
+        if len(rows) <= steps.INDEXED:
+            index, rank, _ = self.best(rows, *within)
+            return index, rank
+        taken, ranks, firsts = [], [], []
+        for share in (yield from self._shares([*within, *self._partitions(rows)], len(rows))):
+            which = yield from self._pruned(rows, within, share)
+            index, rank, first = self.best(rows.take(which), *[c.take(which) for c in within])
+            taken.append(which[index])
+            ranks.append(rank)
+            firsts.append(which[first])
+            yield
+        everything = [None] * len(taken)
+        order = yield from sorted_order((yield from picked(firsts, everything)))
+        index = yield from picked([(yield from picked(taken, everything))], [order])
+        return index, (yield from picked([(yield from picked(ranks, everything))], [order]))
+
+    def _shares(self, by: Sequence[Column], count: int) -> Steps[list[IndexArray]]:
+        """Rows, ascending, by what equal keys have in common."""
+        if not by:
+            return [np.arange(count)]
+        shares = 2 * count // steps.INDEXED + 1
+        share_of = np.empty(count, np.int64)
+        for start, stop in portions(count, steps.INDEXED):
+            if start:
+                yield
+            share_of[start:stop] = partition_of([_plain(c.slice(start, stop)) for c in by], shares)
+        order = yield from sorted_order(share_of)
+        sizes = np.bincount(share_of, minlength=shares)
+        return [s for s in np.split(order, sizes.cumsum()[:-1]) if len(s)]
+
+    def _pruned(self, rows: Rows, within: Sequence[Column], which: IndexArray) -> Steps[IndexArray]:
+        """Those that can be among the first: who is not in a part of the rows is not in all of them."""
+        while len(which) > steps.INDEXED:
+            kept = []
+            for start, stop in portions(len(which), steps.INDEXED):
+                if start:
+                    yield
+                some = which[start:stop]
+                kept.append(some[np.sort(self.best(rows.take(some), *[c.take(some) for c in within])[0])])
+            fewer = np.concatenate(kept)
+            if 4 * len(fewer) > 3 * len(which):
+                return fewer
+            which = fewer
+        return which
 
 
-class InstantTopK(Operator):
+def _plain(column: Column) -> Column:
+    """Equal values for equal ones: of strings in one dictionary the codes, which need no text to be hashed."""
+    values = column.values if column.dictionary is None else column.values.astype(np.int64)
+    return Column(canonical(values), column.valid)
+
+
+class InstantTopK(StepwiseOperator):
     """Ranks tuples of the same tuple time, such as the results of one window.
 
-    They are all in one slice, so nothing has to be kept.
+    They are all in one slice, so nothing is kept behind its end.
     """
 
     def __init__(self, spec: TopKSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
         self._ranking = _Ranking(spec, input_schema)
         self._ranked = spec.rank_as is not None
+        #: Of an instant of which more rows follow, those that have come.
+        self._held = _Candidates()
+        self._strings = KeptStrings()
 
-    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         rows = ports[0]
+        if rows is not None and len(rows):
+            if rows.time[-1] == boundary or self._held.count:
+                rows = yield from self._hold(rows, boundary)
+        elif self._held.count:
+            rows = yield from self._all_held()
         if rows is None or not len(rows):
-            return None
-        index, rank = self._ranking.best(rows, Column(rows.time))
-        taken = rows.take(index)
-        return taken.with_columns((*taken.columns, Column(rank))) if self._ranked else taken
+            return
+        index, rank = yield from self._ranking.best_in_portions(rows, Column(rows.time))
+        for start, stop in portions(len(index), steps.RELEASED):
+            if start:
+                yield None
+            taken = rows.take(index[start:stop])
+            yield taken.with_columns((*taken.columns, Column(rank[start:stop]))) if self._ranked else taken
+
+    def _hold(self, rows: Rows, boundary: int) -> Steps[Rows | None]:
+        """Puts by what may not be all of its instant; returns the rows of the instants before."""
+        if not self._held.count:
+            self._strings = KeptStrings()
+        rows = self._strings.adopt(rows)
+        whole: list[Rows] = []
+        if self._held.count and boundary > self._held.chunks[0][0].time[0]:
+            whole.append((yield from self._all_held()))
+        at = int(rows.time.searchsorted(boundary))
+        if at < len(rows):
+            yield from self._held.add(rows.slice(at, len(rows)), np.arange(at, len(rows)), self._ranking)
+        if at:
+            whole.append(rows.slice(0, at))
+        return (yield from picked_rows(whole, [None] * len(whole))) if whole else None
+
+    def _all_held(self) -> Steps[Rows]:
+        chunks, self._held = self._held.chunks, _Candidates()
+        return (yield from picked_rows([rows for rows, _ in chunks], [None] * len(chunks)))
+
+    def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
+        self.clear(0)
+        yield from ()
+
+    def oldest_needed(self) -> int | None:
+        return int(self._held.chunks[0][0].time[0]) if self._held.count else None
+
+    def clear(self, boundary: int) -> None:
+        self._held, self._strings = _Candidates(), KeptStrings()
+
+    def rewind(self, boundary: int) -> bool:
+        return not self._held.count
 
 
 class _Candidates:
-    """A pane's tuples that may still be among the first k, in order of arrival.  Chunks are never changed."""
+    """Tuples that may still be among the first k, in order of arrival.  Chunks are never changed."""
 
     __slots__ = ("_prune_at", "chunks", "count")
 
@@ -75,22 +181,26 @@ class _Candidates:
         self.count = 0
         self._prune_at = _PRUNE_AT
 
-    def add(self, rows: Rows, sequence: Int64Array, ranking: _Ranking) -> None:
+    def add(self, rows: Rows, sequence: Int64Array, ranking: _Ranking) -> Steps[None]:
         self.chunks = [*self.chunks, (rows, sequence)]
         self.count += len(rows)
         if self.count > self._prune_at:
-            merged, numbers = _concatenated(self.chunks)
-            index = np.sort(ranking.best(merged)[0])
-            self.chunks = [(merged.take(index), numbers[index])]
+            merged, numbers = yield from _concatenated(self.chunks)
+            index, _ = yield from ranking.best_in_portions(merged)
+            index = index[(yield from sorted_order(index))]
+            rows = yield from picked_rows([merged], [index])
+            self.chunks = [(rows, (yield from picked([numbers], [index])))]
             self.count = len(index)
             self._prune_at = max(_PRUNE_AT, 2 * self.count)
 
 
-def _concatenated(chunks: Sequence[tuple[Rows, Int64Array]]) -> tuple[Rows, Int64Array]:
-    return concat_rows([rows for rows, _ in chunks]), np.concatenate([numbers for _, numbers in chunks])
+def _concatenated(chunks: Sequence[tuple[Rows, Int64Array]]) -> Steps[tuple[Rows, Int64Array]]:
+    everything = [None] * len(chunks)
+    rows = yield from picked_rows([rows for rows, _ in chunks], everything)
+    return rows, (yield from picked([numbers for _, numbers in chunks], everything))
 
 
-class WindowTopK(Operator):
+class WindowTopK(StepwiseOperator):
     """Ranks tuples of the same window; releases them at the window's end − 1.
 
     Groups come in the order in which the first of their released tuples arrived.
@@ -112,35 +222,52 @@ class WindowTopK(Operator):
         self._sequence = 0
         self._late = Late()
 
-    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         rows = ports[0]
         out: list[Rows] = []
         if rows is not None and len(rows):
             kept = self._strings.adopt(rows)
-            for upto, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
+            came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
+            for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
-                    out += [self._result(end, members) for end, members in self._panes.release(upto)]
-                self._take_in(self._panes.take(pane, first_time(rows, which)), kept, which)
+                    yield from self._release(upto, out)
+                yield from self._take_in(self._panes.take(pane, first_time(rows, which)), kept, which)
+                if number % _MANY == 0:
+                    yield None
             self._sequence += len(rows)
-        out += [self._result(end, members) for end, members in self._panes.release(boundary)]
+        yield from self._release(boundary, out)
+        if out:
+            yield concat_rows(out)
         if self._strings.crowded:
-            self._compact()
-        return concat_rows(out) if out else None
+            yield from self._compact()
 
-    def _take_in(self, pane: _Candidates, rows: Rows, which: Selection) -> None:
+    def _take_in(self, pane: _Candidates, rows: Rows, which: Selection) -> Steps[None]:
         if isinstance(which, slice):
             numbers = np.arange(self._sequence + which.start, self._sequence + which.stop)
             if len(numbers) != len(rows):
                 rows = rows.slice(which.start, which.stop)
         else:
             numbers, rows = self._sequence + which, rows.take(which)
-        pane.add(rows, numbers, self._ranking)
+        yield from pane.add(rows, numbers, self._ranking)
 
-    def _result(self, end: int, members: list[_Candidates]) -> Rows:
-        rows, numbers = _concatenated([chunk for pane in members for chunk in pane.chunks])
-        if self._on is not None and len(members) > 1:
-            rows = rows.take(numbers.argsort(kind="stable"))
-        index, rank = self._ranking.best(rows)
+    def _release(self, upto: int, out: list[Rows]) -> Iterator[Rows | None]:
+        """Puts the results of windows that end by ``upto`` to ``out``; yields what is there when it is much."""
+        for number, (end, members) in enumerate(self._panes.release(upto), 1):
+            rows, numbers = yield from _concatenated([chunk for pane in members for chunk in pane.chunks])
+            if self._on is not None and len(members) > 1:
+                order = yield from sorted_order(numbers)
+                rows = yield from picked_rows([rows], [order])
+            index, rank = yield from self._ranking.best_in_portions(rows)
+            for start, stop in portions(len(index), steps.RELEASED):
+                if start:
+                    yield concat_rows(out)
+                    yield None
+                    out.clear()
+                out.append(self._result(end, rows, index[start:stop], rank[start:stop]))
+            if number % _MANY == 0:
+                yield None
+
+    def _result(self, end: int, rows: Rows, index: IndexArray, rank: Int64Array) -> Rows:
         bounds = {WINDOW_START: end - self._math.size}
         added = [Column(np.full(len(index), bounds.get(name, min(end, END_OF_TIME)), np.int64)) for name in self._added]
         if self._ranked:
@@ -148,9 +275,9 @@ class WindowTopK(Operator):
         time = saturated([end]).repeat(len(index)) - 1
         return Rows(time, time, (*(c.take(index) for c in rows.columns), *added))
 
-    def _compact(self) -> None:
+    def _compact(self) -> Steps[None]:
         panes = list(self._panes.by_number.values())
-        recoded = iter(self._strings.compacted([rows for p in panes for rows, _ in p.chunks]))
+        recoded = iter((yield from self._strings.compacted([rows for p in panes for rows, _ in p.chunks])))
         for pane in panes:
             pane.chunks = [(next(recoded), numbers) for _, numbers in pane.chunks]
 
@@ -163,16 +290,20 @@ class WindowTopK(Operator):
             "panes": [(number, pane.chunks) for number, pane in self._panes.by_number.items()],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
         self._reset()
         self._sequence = state["sequence"]
         self._late = Late(*state["late"])
+        saved = [rows for _, chunks in state["panes"] for rows, _ in chunks]
+        if saved:
+            self._strings.share(saved[0])
         panes = {}
         for number, chunks in state["panes"]:
             pane = panes[number] = _Candidates()
             pane.chunks = [(self._strings.adopt(rows), numbers) for rows, numbers in chunks]
             pane.count = sum(len(rows) for rows, _ in pane.chunks)
         self._panes.load(panes, state["since"], state["released"])
+        yield from ()
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()

@@ -8,18 +8,21 @@ instant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from operators import steps
 from operators.ids import IndexArray, Int64Array
-from operators.join.match import LEFT, RIGHT, IntervalMatcher, Matcher, Pairs, WindowMatcher
+from operators.join.match import LEFT, RIGHT, Dues, IntervalMatcher, Matcher, Pairs, WindowMatcher
 from operators.join.runs import Run, Side
 from operators.join.steps import Probe, cut, portions
 from operators.keys import KeyIndex, without_nulls
-from operators.operator import Operator
-from operators.steps import finished
+from operators.operator import StepwiseOperator
+from operators.steps import Steps
 from operators.strings import KeptStrings
 from operators.windows import Late, WindowMath
 from spe.expressions import compile_predicate
@@ -31,7 +34,35 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 _SPARE_SLOTS: Final = 4096
 
 
-class Join(Operator):
+@dataclass(slots=True)
+class _Due:
+    """The entries ``start`` … ``stop`` − 1 of a run's dues, in order of (time, position)."""
+
+    side: int
+    run: Run
+    dues: Dues
+    start: int
+    stop: int
+
+    def place(self, entry: int) -> tuple[int, int]:
+        return int(self.dues.time[entry]), int(self.run.positions[self.dues.row[entry]])
+
+    def first_after(self, place: tuple[int, int]) -> int:
+        """The first entry that comes after a place."""
+        time, position = place
+        low, high = (int(i) for i in self.dues.time.searchsorted([time, time + 1]))
+        low, high = max(low, self.start), max(min(high, self.stop), self.start)
+        # Of one time they are in order of position.
+        while low < high:
+            middle = (low + high) // 2
+            if self.place(middle)[1] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+class Join(StepwiseOperator):
     """See ``spe.query.query.JoinSpec``."""
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema, schema: Schema) -> None:
@@ -62,34 +93,44 @@ class Join(Operator):
         self._position = 0
         #: End of the last step in which rows became too old to be met.
         self._forgot = BEFORE_TIME
+        #: Until a restore is through, what is needed of the state that it puts back.
+        self._restored_from: int | None = None
         self._late = Late()
         self._compact_at = _SPARE_SLOTS
 
-    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        out: list[Rows] = []
-        for left, right, until in cut(ports[LEFT], ports[RIGHT], boundary):
-            out += self._advance((left, right), until)
-        return concat_rows(out) if out else None
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        if self._left is not None:
+            yield from self._restored()
+        released: list[Rows] = []
+        for number, (left, right, until) in enumerate(cut(ports[LEFT], ports[RIGHT], boundary)):
+            for rows in itertools.chain([None] if number else [], self._advance((left, right), until)):
+                if rows is not None:
+                    released.append(rows)
+                    continue
+                if sum(map(len, released)) >= steps.RELEASED:
+                    yield concat_rows(released)
+                    released = []
+                yield None
+        if released:
+            yield concat_rows(released)
 
-    def _advance(self, ports: tuple[Rows | None, Rows | None], boundary: int) -> list[Rows]:
-        """One step; the result is sorted."""
-        new = self._take_in(ports)
-        out = self._pairs(new)
+    def _advance(self, ports: tuple[Rows | None, Rows | None], boundary: int) -> Iterator[Rows | None]:
+        """One step; what it yields is sorted."""
+        yield from self._keys.reserve(sum(len(rows) for rows in ports if rows is not None))
+        new = yield from self._take_in(ports)
         if self._outer[LEFT] or self._outer[RIGHT]:
-            alone = self._unmatched(boundary)
-            if alone is not None:
-                rows = concat_rows([*out, alone])
-                out = [rows.take(rows.time.argsort(kind="stable"))]
+            yield from self._with_unmatched(self._pairs(new), boundary)
+        else:
+            yield from self._pairs(new)
         self._boundary = boundary
         for side in self._sides:
             before = len(side)
-            side.tidy(boundary)
+            yield from side.tidy(boundary)
             if len(side) < before:
                 self._forgot = boundary
-        self._compact()
-        return out
+        yield from self._compact()
 
-    def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> tuple[Run | None, Run | None]:
+    def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> Steps[tuple[Run | None, Run | None]]:
         """Puts the rows of both ports into the state, as one new run each."""
         new: list[Run | None] = []
         count = sum(len(rows) for rows in ports if rows is not None)
@@ -101,11 +142,11 @@ class Join(Operator):
             positions = np.arange(self._position, self._position + len(rows))
             if other is not None:
                 positions += other.time.searchsorted(rows.time, side="left" if side == LEFT else "right")
-            new.append(self._new_run(side, rows, positions))
+            new.append((yield from self._new_run(side, rows, positions)))
         self._position += count
         return new[LEFT], new[RIGHT]
 
-    def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Run | None:
+    def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Steps[Run | None]:
         index, spans = self._matcher.admit(side, rows, self._late)
         if index is not None:
             rows, positions = rows.take(index), positions[index]
@@ -121,9 +162,9 @@ class Join(Operator):
         if valid is not None:
             keys = np.where(valid, keys, -1)
         since = self._sides[1 - side].oldest()
-        return self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since)
+        return (yield from self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since))
 
-    def _pairs(self, new: tuple[Run | None, Run | None]) -> list[Rows]:
+    def _pairs(self, new: tuple[Run | None, Run | None]) -> Iterator[Rows | None]:
         probes: list[Probe] = []
         for side, run in enumerate(new):
             if run is None:
@@ -133,8 +174,29 @@ class Join(Operator):
                 if (stop > start).any():
                     probes.append(Probe(side, run, other, other is new[1 - side], start, stop))
         if not probes:
-            return []
-        return [rows for a, b in portions(probes) for rows in self._portion(probes, a, b)]
+            return
+        for number, (a, b) in enumerate(portions(probes)):
+            if number:
+                yield None
+            if b - a > 1:
+                yield from self._portion(probes, a, b)
+            else:
+                yield from self._pairs_of_one(probes, a)
+
+    def _pairs_of_one(self, probes: list[Probe], position: int) -> Iterator[Rows | None]:
+        """The pairs of one later tuple, which may meet as many as there are: from the oldest run to the newest."""
+        for probe in probes:
+            at = int(probe.new.positions.searchsorted(position))
+            if at < len(probe.new) and probe.new.positions[at] == position:
+                start, stop = int(probe.start[at]), int(probe.stop[at])
+                for low, high in steps.portions(stop - start, steps.PAIRED):
+                    if low:
+                        yield None
+                    one = replace(probe, start=probe.start.copy(), stop=probe.stop.copy())
+                    one.start[at], one.stop[at] = start + low, start + high
+                    _, rows = self._piece(one, at, at + 1)
+                    if len(rows):
+                        yield rows
 
     def _portion(self, probes: list[Probe], first: int, last: int) -> list[Rows]:
         """The pairs whose later tuple has a position in [first, last), in order."""
@@ -158,7 +220,7 @@ class Join(Operator):
         counts = probe.stop[first:last] - start
         rows = np.arange(first, last).repeat(counts)
         offsets = (start - (counts.cumsum() - counts)).repeat(counts)
-        found = probe.run.order.take(np.arange(len(rows)) + offsets)
+        found = probe.run.index.order.take(np.arange(len(rows)) + offsets)
         if probe.fresh:
             earlier = (probe.run.positions[found] < probe.new.positions[rows]).nonzero()[0]
             rows, found = rows[earlier], found[earlier]
@@ -197,19 +259,59 @@ class Join(Operator):
         start = self._math.offset + window * self._math.slide
         return [Column(start), Column(np.minimum(start + self._math.size, END_OF_TIME))]
 
-    def _unmatched(self, boundary: int) -> Rows | None:
-        """Outer rows that are due before ``boundary``, by (time, position)."""
-        pieces, positions = [], []
+    def _with_unmatched(self, pairs: Iterator[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        """The pairs, and the outer rows that are due before ``boundary``, by time; pairs of one instant come first."""
+        held: list[Rows] = []
+        for rows in pairs:
+            if rows is None:
+                yield None
+            else:
+                held.append(rows)
+        for number, alone in enumerate(self._unmatched(boundary)):
+            if number:
+                yield None
+            if alone is None:
+                continue
+            # Pairs up to the last instant of these rows; of this instant more rows may follow, but no pairs.
+            last, before = int(alone.time[-1]), []
+            while held and held[0].time[0] <= last:
+                rows = held.pop(0)
+                at = int(rows.time.searchsorted(last, side="right"))
+                before.append(rows.slice(0, at))
+                if at < len(rows):
+                    held.insert(0, rows.slice(at, len(rows)))
+                    break
+            together = concat_rows([*before, alone])
+            yield together.take(together.time.argsort(kind="stable"))
+        for rows in held:
+            yield rows
+
+    def _unmatched(self, boundary: int) -> Iterator[Rows | None]:
+        """Outer rows that are due before ``boundary``, by (time, position), a bounded number at a time."""
+        lists: list[_Due] = []
         for side in (LEFT, RIGHT):
             for run in self._sides[side].runs if self._outer[side] else ():
-                index, time, window = run.unmatched(self._matcher, self._boundary, boundary)
+                dues = yield from run.dues(self._matcher)
+                start, stop = (int(i) for i in dues.time.searchsorted([self._boundary, boundary]))
+                if start < stop:
+                    lists.append(_Due(side, run, dues, start, stop))
+        while lists:
+            long = [one for one in lists if one.start + steps.RELEASED < one.stop]
+            last = min((one.place(one.start + steps.RELEASED - 1) for one in long), default=None)
+            pieces, positions = [], []
+            for one in lists:
+                upto = one.stop if last is None else one.first_after(last)
+                index, time, window = one.run.unmatched(one.dues, one.start, upto)
+                one.start = upto
                 if len(index):
-                    pieces.append(self._alone(side, run.rows, index, time, window))
-                    positions.append(run.positions[index])
-        if not pieces:
-            return None
-        rows = concat_rows(pieces)
-        return rows.take(np.lexsort((np.concatenate(positions), rows.time)))
+                    pieces.append(self._alone(one.side, one.run.rows, index, time, window))
+                    positions.append(one.run.positions[index])
+            lists = [one for one in lists if one.start < one.stop]
+            if pieces:
+                rows = concat_rows(pieces)
+                yield rows.take(np.lexsort((np.concatenate(positions), rows.time)))
+            elif lists:
+                yield None
 
     def _alone(self, side: int, rows: Rows, index: IndexArray, time: Int64Array, window: Int64Array | None) -> Rows:
         own = [c.take(index) for c in rows.columns]
@@ -226,29 +328,38 @@ class Join(Operator):
         columns = own + nulls if side == LEFT else nulls + own
         return Rows(time, t_max, (*columns, *self._window_columns(window)))
 
-    def _compact(self) -> None:
+    def _compact(self) -> Steps[None]:
         """Forgets keys and strings that no run refers to, once there are many."""
-        runs = [run for side in self._sides for run in side.runs]
         size = self._keys.size
         if size > self._compact_at:
-            live = np.unique(np.concatenate([np.empty(0, np.intp), *[r.keys for r in runs]]))
-            live = live[live >= 0]
+            runs = [run for side in self._sides for run in side.runs]
+            is_live = np.zeros(size + 1, np.bool_)  # the last one for rows without a key
+            for run in runs:
+                for start, stop in steps.portions(len(run), steps.INDEXED):
+                    if start:
+                        yield
+                    is_live[run.keys[start:stop]] = True
+            live = is_live[:size].nonzero()[0]
             if 2 * len(live) < size:
-                self._keys, slots = finished(self._keys.compacted(live))
-                renumbered = np.full(size + 1, -1, np.intp)  # the last one for rows without a key
-                renumbered[live] = slots
-                self._replace([r.renumbered(renumbered[r.keys], r.rows) for r in runs])
+                self._keys, slots = yield from self._keys.compacted(live)
+                renumbered = np.empty(size + 1, np.intp)
+                renumbered[live], renumbered[size] = slots, -1
+                made = []
+                for run in runs:
+                    made.append((yield from run.renumbered(renumbered)))
+                self._replace(made)
             self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
         if self._strings.crowded:
             runs = [run for side in self._sides for run in side.runs]
-            rows = self._strings.compacted([r.rows for r in runs])
-            self._replace([r.renumbered(r.keys, kept) for r, kept in zip(runs, rows)])
+            rows = yield from self._strings.compacted([r.rows for r in runs])
+            self._replace([r.recoded(kept) for r, kept in zip(runs, rows)])
 
     def _replace(self, runs: list[Run]) -> None:
         count = len(self._sides[LEFT].runs)
         self._sides[LEFT].runs, self._sides[RIGHT].runs = runs[:count], runs[count:]
 
     def snapshot(self) -> Mapping[str, Any]:
+        self._finish_restore()
         return {
             "boundary": self._boundary,
             "position": self._position,
@@ -258,24 +369,33 @@ class Join(Operator):
             "sides": [[run.freeze() for run in side.runs] for side in self._sides],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
         self._reset()
         self._boundary = state["boundary"]
         self._position = state["position"]
         self._forgot = state["forgot"]
         self._late = Late(*state["late"])
-        self._keys = finished(KeyIndex.restoring(self._key_types, state["keys"]))
+        saved = [run for runs in state["sides"] for run in runs]
+        if saved:
+            reaches = [int(run["since"].min()) for run in saved if run["since"] is not None]
+            self._restored_from = min([int(run["rows"].time[0]) for run in saved] + reaches)
+            self._strings.share(saved[0]["rows"])
+        self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
         for side, runs in zip(self._sides, state["sides"]):
-            side.runs = [Run.loaded(saved, self._strings.adopt(saved["rows"])) for saved in runs]
+            for run in runs:
+                side.runs.append((yield from Run.restoring(run, self._strings.adopt(run["rows"]))))
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
 
     def oldest_needed(self) -> int | None:
+        if self._left is not None:
+            return self._restored_from
         return min((run.oldest_needed() for side in self._sides for run in side.runs), default=None)
 
     def clear(self, boundary: int) -> None:
+        self._left = None
         self._reset()
         self._boundary = boundary
 

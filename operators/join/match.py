@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from operators import steps
+from operators.columns import picked, sorted_order
 from operators.ids import IndexArray, Int64Array
+from operators.steps import Steps, portions
 from operators.windows import Late, WindowMath, clipped
 from spe.query.query import JoinSpec
 from spe.stream.batch import BoolArray, Rows
@@ -110,8 +113,8 @@ class Matcher(ABC):
         """The flag of each matched row of a run (``spans`` are those of the rows)."""
 
     @abstractmethod
-    def dues(self, time: Int64Array, spans: Spans) -> Dues:
-        """When each row of a run is due if it found nothing.  ``time`` is the rows' tuple time."""
+    def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
+        """When each row of a run is due if it found nothing, in portions.  ``time`` is the rows' tuple time."""
 
 
 class IntervalMatcher(Matcher):
@@ -151,11 +154,15 @@ class IntervalMatcher(Matcher):
     def flags(self, rows: IndexArray, spans: Spans, window: Int64Array | None) -> IndexArray:
         return rows
 
-    def dues(self, time: Int64Array, spans: Spans) -> Dues:
-        # A row whose time to be matched ends before it comes could still meet what was there already.
-        due = np.minimum(np.maximum(spans.until, time), END_OF_TIME - 1)
-        order = due.argsort(kind="stable")
-        return Dues(order, order, due[order], None)
+    def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
+        due = np.empty(len(time), np.int64)
+        for start, stop in portions(len(time), steps.COPIED):
+            if start:
+                yield
+            # A row whose time to be matched ends before it comes could still meet what was there already.
+            due[start:stop] = np.minimum(np.maximum(spans.until[start:stop], time[start:stop]), END_OF_TIME - 1)
+        order = yield from sorted_order(due)
+        return Dues(order, order, (yield from picked([due], [order])), None)
 
 
 class WindowMatcher(Matcher):
@@ -209,13 +216,25 @@ class WindowMatcher(Matcher):
         flags: IndexArray = rows * self.flags_per_row + (spans.high - window)
         return flags
 
-    def dues(self, time: Int64Array, spans: Spans) -> Dues:
+    def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
         math, each = self.math, self.flags_per_row
-        row = np.arange(len(time)).repeat(each)
-        entry = np.arange(len(row))
-        window = spans.high[row] - entry % each
-        counts = window >= spans.low[row]
-        row, entry, window = row[counts], entry[counts], window[counts]
-        due = np.minimum(math.offset + window * math.slide + math.size, END_OF_TIME) - 1
-        order = due.argsort(kind="stable")
-        return Dues(entry[order], row[order], due[order], window[order])
+        found: list[tuple[IndexArray, IndexArray, Int64Array, Int64Array]] = []
+        for start, stop in portions(len(time), max(1, steps.INDEXED // each)):
+            if start:
+                yield
+            row = np.arange(start, stop).repeat(each)
+            entry = np.arange(start * each, stop * each)
+            window = spans.high[row] - entry % each
+            counts = window >= spans.low[row]
+            row, entry, window = row[counts], entry[counts], window[counts]
+            due = np.minimum(math.offset + window * math.slide + math.size, END_OF_TIME) - 1
+            found.append((entry, row, due, window))
+        every = []
+        for arrays in zip(*found):
+            every.append((yield from picked(arrays, [None] * len(arrays))))
+        order = yield from sorted_order(every[2])
+        in_order = []
+        for array in every:
+            in_order.append((yield from picked([array], [order])))
+        entries, rows, dues, windows = in_order
+        return Dues(entries, rows, dues, windows)

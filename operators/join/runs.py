@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from operators import steps
+from operators.columns import Columns, picked, picked_rows, sorted_order
 from operators.ids import IndexArray, Int64Array, stable_order
 from operators.join.match import Dues, Matcher, Spans
-from spe.stream.batch import BoolArray, Rows, concat_rows
+from operators.steps import Steps, portions
+from spe.stream.batch import Rows
+from spe.stream.frozen import Derived
 from spe.stream.times import END_OF_TIME
 
 #: A run is merged into the one before it unless that is more than this many times as large.  Fewer runs to probe
@@ -20,21 +24,63 @@ _TABLE_ROWS: Final = 512
 _TABLE_SPARSITY: Final = 8
 
 
+class Index(NamedTuple):
+    """Where the rows of each key are.
+
+    Attributes:
+      order: rows by (key, position), without null keys.
+      ordered: their keys.
+      offsets: key -> place in ``order``, with one entry more than a next key needs; None: to be searched.
+    """
+
+    order: IndexArray
+    ordered: IndexArray
+    offsets: IndexArray | None
+
+
+def index_of(keys: IndexArray) -> Steps[Index]:
+    """The index of a new run."""
+    if len(keys) <= steps.INDEXED:
+        order = stable_order(keys + 1, int(keys.max()) + 2)
+        ordered = keys[order]
+    else:
+        order = yield from sorted_order(keys)
+        ordered = yield from picked([keys], [order])
+    nulls = int(ordered.searchsorted(0))
+    order, ordered = order[nulls:], ordered[nulls:]
+    return Index(order, ordered, (yield from _offsets(ordered, len(keys))))
+
+
+def _offsets(ordered: IndexArray, rows: int) -> Steps[IndexArray | None]:
+    if len(ordered) < _TABLE_ROWS or int(ordered[-1]) >= _TABLE_SPARSITY * rows:
+        return None
+    count = int(ordered[-1]) + 1
+    if count <= steps.INDEXED:
+        # One entry more than a next key needs: what is beyond the table finds (n, n).
+        return np.concatenate([[0], np.bincount(ordered).cumsum(), [len(ordered)]])
+    offsets = np.empty(count + 2, np.intp)
+    for start, stop in portions(count + 2, steps.INDEXED):
+        if start:
+            yield
+        offsets[start:stop] = ordered.searchsorted(np.arange(start, stop))
+    return offsets
+
+
 class Run:
-    """Rows in order of position.  Only ``matched`` changes, and is copied before that when a snapshot has it.
+    """Rows in order of position.  Only ``matched`` changes; snapshots share it, and what is overwritten is saved.
 
     Attributes:
       rows: shape (n,).
       keys: slot of each row's key, -1 for a key with a null, which matches nothing.
       positions: place of each row in the merged order of both ports.
       spans: see :class:`Spans`.
-      matched: shape (n * flags per row,); None on a side that needs no flags.
+      matched: one column of n * flags per row entries; None on a side that needs no flags.
       since: shape (n,); with flags: tuple time of the oldest row of the other side that may have set one.
+      index: by key.
       last: after this tuple time no row can be matched and none is due.
     """
 
-    __slots__ = ("_dues", "_offsets", "_ordered", "_shared", "keys", "last", "matched", "order", "positions", "rows",
-                 "since", "spans")  # fmt: skip
+    __slots__ = ("_dues", "_oldest", "index", "keys", "last", "matched", "positions", "rows", "since", "spans")
 
     def __init__(
         self,
@@ -42,8 +88,9 @@ class Run:
         keys: IndexArray,
         positions: Int64Array,
         spans: Spans,
-        matched: BoolArray | None,
+        matched: Columns | None,
         since: Int64Array | None,
+        index: Index,
     ) -> None:
         self.rows = rows
         self.keys = keys
@@ -51,104 +98,183 @@ class Run:
         self.spans = spans
         self.matched = matched
         self.since = since
+        self.index = index
         self.last = max(int(spans.until.max()), int(rows.time[-1]))
-        self._shared = False
         self._dues: Dues | None = None
-        self._offsets: IndexArray | None = None
-        self._index()
-
-    def _index(self) -> None:
-        keys = self.keys
-        order = stable_order(keys + 1, int(keys.max()) + 2)
-        ordered = keys[order]
-        nulls = int(ordered.searchsorted(0))
-        #: Rows by (key, position), without null keys.
-        self.order: IndexArray = order[nulls:]
-        self._ordered = ordered[nulls:]
-        if len(self._ordered) >= _TABLE_ROWS and int(self._ordered[-1]) < _TABLE_SPARSITY * len(keys):
-            counts = np.bincount(self._ordered)
-            # One entry more than a next key needs: what is beyond the table finds (n, n).
-            self._offsets = np.concatenate([[0], counts.cumsum(), [len(self._ordered)]])
+        first = int(rows.time[0])
+        self._oldest = first if since is None else min(first, int(since.min()))
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def oldest_needed(self) -> int:
         """Tuple time of the oldest row that this run owes rows or flags to."""
-        first = int(self.rows.time[0])
-        return first if self.since is None else min(first, int(self.since.min()))
+        return self._oldest
 
     def probe(self, keys: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Per key the range [from, to) in ``order``; empty for -1."""
-        if self._offsets is not None:
-            return self._offsets.take(keys, mode="clip"), self._offsets.take(keys + 1, mode="clip")
-        return self._ordered.searchsorted(keys), self._ordered.searchsorted(keys, side="right")
+        """Per key the range [from, to) in the index's order; empty for -1."""
+        offsets, ordered = self.index.offsets, self.index.ordered
+        if offsets is not None:
+            return offsets.take(keys, mode="clip"), offsets.take(keys + 1, mode="clip")
+        return ordered.searchsorted(keys), ordered.searchsorted(keys, side="right")
 
     def mark(self, flags: IndexArray) -> None:
         """These have found a match."""
         assert self.matched is not None
-        if self._shared:
-            self.matched, self._shared = self.matched.copy(), False
-        self.matched[flags] = True
+        self.matched.before_write(flags)
+        self.matched.arrays[0][flags] = True
 
-    def unmatched(self, matcher: Matcher, since: int, until: int) -> tuple[IndexArray, Int64Array, Int64Array | None]:
-        """(row, time, window) of what is due in [since, until) and found nothing, by (time, position)."""
-        assert self.matched is not None
+    def dues(self, matcher: Matcher) -> Steps[Dues]:
+        """When each row is due if it found nothing; made when it is first asked for."""
         if self._dues is None:
-            self._dues = matcher.dues(self.rows.time, self.spans)
-        dues = self._dues
-        a, b = (int(i) for i in dues.time.searchsorted([since, until]))
-        alone = a + (~self.matched[dues.entry[a:b]]).nonzero()[0]
+            self._dues = yield from matcher.dues(self.rows.time, self.spans)
+        return self._dues
+
+    def unmatched(self, dues: Dues, start: int, stop: int) -> tuple[IndexArray, Int64Array, Int64Array | None]:
+        """(row, time, window) of those of the entries ``start`` … ``stop`` − 1 of the dues that found nothing."""
+        assert self.matched is not None
+        alone = start + (~self.matched.arrays[0][dues.entry[start:stop]]).nonzero()[0]
         return dues.row[alone], dues.time[alone], None if dues.window is None else dues.window[alone]
 
-    def renumbered(self, keys: IndexArray, rows: Rows) -> Run:
-        """The same run after its keys got new slots, or its strings new codes."""
-        run = Run(rows, keys, self.positions, self.spans, self.matched, self.since)
-        run._shared = self._shared
+    def renumbered(self, slots: IndexArray) -> Steps[Run]:
+        """The same run after its keys got new slots, in the same order: ``slots[old]``, also of -1."""
+        keys = yield from picked([slots], [self.keys])
+        ordered = yield from picked([slots], [self.index.ordered])
+        index = Index(self.index.order, ordered, (yield from _offsets(ordered, len(keys))))
+        return self._with(self.rows, keys, index)
+
+    def recoded(self, rows: Rows) -> Run:
+        """The same run after its strings got new codes."""
+        return self._with(rows, self.keys, self.index)
+
+    def _with(self, rows: Rows, keys: IndexArray, index: Index) -> Run:
+        run = Run(rows, keys, self.positions, self.spans, self.matched, self.since, index)
+        run._dues = self._dues
         return run
 
     def freeze(self) -> Mapping[str, Any]:
-        self._shared = self.matched is not None
-        spans = (self.spans.low, self.spans.high, self.spans.until)
         return {
             "rows": self.rows,
             "keys": self.keys,
             "positions": self.positions,
-            "spans": spans,
-            "matched": self.matched,
+            "spans": (self.spans.low, self.spans.high, self.spans.until),
+            "matched": None if self.matched is None else self.matched.freeze()[0],
             "since": self.since,
+            "index": Derived(self.index),
         }
 
     @classmethod
-    def loaded(cls, state: Mapping[str, Any], rows: Rows) -> Run:
-        spans = Spans(*state["spans"])
-        run = cls(rows, state["keys"], state["positions"], spans, state["matched"], state["since"])
-        run._shared = run.matched is not None
-        return run
+    def restoring(cls, state: Mapping[str, Any], rows: Rows) -> Steps[Run]:
+        """What a state was taken of; ``rows`` in the join's dictionary."""
+        matched = None
+        if state["matched"] is not None:
+            matched = flags(0)
+            yield from matched.load([state["matched"]])
+        shared = state.get("index")
+        index = shared.value if isinstance(shared, Derived) else (yield from index_of(state["keys"]))
+        return cls(rows, state["keys"], state["positions"], Spans(*state["spans"]), matched, state["since"], index)
 
 
-def merged(runs: Sequence[Run], now: int, flags_per_row: int) -> Run | None:
+def flags(count: int) -> Columns:
+    """Match flags, none of them set."""
+    made = Columns([(np.bool_, False)])
+    made.add(count)
+    return made
+
+
+def merged(one: Run, other: Run, now: int, flags_per_row: int) -> Steps[Run | None]:
     """One run of those rows, in order, that can still be matched or are due at ``now`` or later."""
-    rows = concat_rows([r.rows for r in runs])
-    low = np.concatenate([r.spans.low for r in runs])
+    kept = []
+    for run in (one, other):
+        kept.append((yield from _kept(run, now)))
+    counts = [len(r) if k is None else len(k) for r, k in zip((one, other), kept)]
+    if not any(counts):
+        return None
+    runs = (one, other)
+    rows = yield from picked_rows([r.rows for r in runs], kept)
+    low = yield from picked([r.spans.low for r in runs], kept)
     same = all(r.spans.high is r.spans.low for r in runs)
-    high = low if same else np.concatenate([r.spans.high for r in runs])
-    spans = Spans(low, high, np.concatenate([r.spans.until for r in runs]))
-    keys = np.concatenate([r.keys for r in runs])
-    positions = np.concatenate([r.positions for r in runs])
-    flags = [r.matched for r in runs if r.matched is not None]
-    matched = np.concatenate(flags) if flags else None
-    reaches = [r.since for r in runs if r.since is not None]
-    since = np.concatenate(reaches) if reaches else None
-    kept = (np.maximum(spans.until, rows.time) >= now).nonzero()[0]
-    if len(kept) < len(keys):
-        if not len(kept):
-            return None
-        rows, spans, keys, positions = rows.take(kept), spans.take(kept), keys[kept], positions[kept]
-        if matched is not None:
-            matched = matched.reshape(-1, flags_per_row)[kept].reshape(-1)
-        since = None if since is None else since[kept]
-    return Run(rows, keys, positions, spans, matched, since)
+    high = low if same else (yield from picked([r.spans.high for r in runs], kept))
+    spans = Spans(low, high, (yield from picked([r.spans.until for r in runs], kept)))
+    keys = yield from picked([r.keys for r in runs], kept)
+    positions = yield from picked([r.positions for r in runs], kept)
+    matched = since = None
+    if one.matched is not None and other.matched is not None:
+        matched = yield from _merged_flags(one.matched, other.matched, kept, flags_per_row)
+    if one.since is not None and other.since is not None:
+        since = yield from picked([one.since, other.since], kept)
+    if len(keys) <= steps.INDEXED:
+        index = yield from index_of(keys)
+    else:
+        first = yield from _filtered(one, kept[0], 0)
+        second = yield from _filtered(other, kept[1], counts[0])
+        index = yield from _merged_index(first, second, len(keys))
+    return Run(rows, keys, positions, spans, matched, since, index)
+
+
+def _kept(run: Run, now: int) -> Steps[IndexArray | None]:
+    """The rows that are still of use; None: all."""
+    found = []
+    for start, stop in portions(len(run), steps.COPIED):
+        if start:
+            yield
+        latest = np.maximum(run.spans.until[start:stop], run.rows.time[start:stop])
+        found.append(start + (latest >= now).nonzero()[0])
+    if sum(map(len, found)) == len(run):
+        return None
+    return np.concatenate(found)
+
+
+def _merged_flags(
+    one: Columns, other: Columns, kept: Sequence[IndexArray | None], flags_per_row: int
+) -> Steps[Columns]:
+    which: list[IndexArray | None] = []
+    for index in kept:
+        if index is None or flags_per_row == 1:
+            which.append(index)
+        else:
+            which.append((index[:, np.newaxis] * flags_per_row + np.arange(flags_per_row)).reshape(-1))
+    made = flags(0)
+    yield from made.load([(yield from picked([c.arrays[0][: c.count] for c in (one, other)], which))])
+    return made
+
+
+def _filtered(run: Run, kept: IndexArray | None, first: int) -> Steps[Index]:
+    """The part of a run's index that is kept, its rows numbered from ``first`` on."""
+    order, ordered, _ = run.index
+    number = np.full(len(run), -1, np.intp) if kept is not None else None
+    if number is not None and kept is not None:
+        for start, stop in portions(len(kept), steps.INDEXED):
+            if start:
+                yield
+            number[kept[start:stop]] = np.arange(first + start, first + stop)
+    orders, keys = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    for start, stop in portions(len(order), steps.INDEXED):
+        if start:
+            yield
+        some = order[start:stop]
+        if number is None:
+            orders.append(some + first)
+            keys.append(ordered[start:stop])
+        else:
+            new = number.take(some)
+            orders.append(new[new >= 0])
+            keys.append(ordered[start:stop][new >= 0])
+    nothing = [None] * len(orders)
+    return Index((yield from picked(orders, nothing)), (yield from picked(keys, nothing)), None)
+
+
+def _merged_index(one: Index, other: Index, rows: int) -> Steps[Index]:
+    """Of two indexes, all rows of the first before those of the second: both are sorted, so each finds its places."""
+    count = len(one.order) + len(other.order)
+    order, ordered = np.empty(count, np.intp), np.empty(count, np.intp)
+    for mine, its, side in ((one, other, "left"), (other, one, "right")):
+        for start, stop in portions(len(mine.order), steps.INDEXED):
+            keys = mine.ordered[start:stop]
+            at = its.ordered.searchsorted(keys, side=side) + np.arange(start, stop)  # type: ignore[call-overload]
+            order[at], ordered[at] = mine.order[start:stop], keys
+            yield
+    return Index(order, ordered, (yield from _offsets(ordered, rows)))
 
 
 class Side:
@@ -162,21 +288,21 @@ class Side:
         self.flags_per_row = flags_per_row
         self.runs: list[Run] = []
 
-    def new_run(self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, since: int) -> Run:
+    def new_run(self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, since: int) -> Steps[Run]:
         """``since``: tuple time of the oldest row of the other side that these may meet."""
         matched = reach = None
         if self.outer:
-            matched = np.zeros(len(keys) * self.flags_per_row, np.bool_)
+            matched = flags(len(keys) * self.flags_per_row)
             reach = np.full(len(keys), since, np.int64)
-        run = Run(rows, keys, positions, spans, matched, reach)
+        run = Run(rows, keys, positions, spans, matched, reach, (yield from index_of(keys)))
         self.runs.append(run)
         return run
 
-    def tidy(self, now: int) -> None:
+    def tidy(self, now: int) -> Steps[None]:
         """Drops what no tuple at ``now`` or later can meet, and merges small runs.  What was due before is out."""
         runs = [r for r in self.runs if r.last >= now]
         while len(runs) > 1 and _RATIO * len(runs[-1]) >= len(runs[-2]):
-            together = merged(runs[-2:], now, self.flags_per_row)
+            together = yield from merged(runs[-2], runs[-1], now, self.flags_per_row)
             runs[-2:] = [together] if together is not None else []
         self.runs = runs
 

@@ -9,14 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from operators import steps
 from operators.ids import IndexArray
 from operators.join.runs import Run
 from spe.stream.batch import Rows
 
 #: Rows of a slice worked on at once: a slice much longer than the window would else pair what lies far apart.
 _STEP_ROWS: Final = 8192
-#: Candidate pairs expanded at once (a single row may exceed it, by no more than the state of the other side).
-_STEP_CANDIDATES: Final = 1 << 18
 
 
 @dataclass(slots=True)
@@ -64,8 +63,8 @@ def portions(probes: list[Probe]) -> list[tuple[int, int]]:
     for probe in probes:
         load[probe.new.positions - first] += probe.stop - probe.start
     total = load.cumsum()
-    if total[-1] <= _STEP_CANDIDATES:
+    if total[-1] <= steps.PAIRED:
         return [(first, last)]
-    cuts = total.searchsorted(np.arange(_STEP_CANDIDATES, int(total[-1]), _STEP_CANDIDATES), side="right")
+    cuts = total.searchsorted(np.arange(steps.PAIRED, int(total[-1]), steps.PAIRED), side="right")
     edges = [first, *(np.unique(cuts[cuts > 0]) + first).tolist(), last]
     return [(a, b) for a, b in pairwise(edges) if a < b]

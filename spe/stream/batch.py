@@ -248,7 +248,7 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
     A stable sort of the concatenation is exactly that order, and timsort finds the sorted runs.  Where the parts
     already lie one after the other nothing is moved.
     """
-    if _in_order(parts):
+    if in_order(parts):
         return _sorted(concat_rows(parts))
     concatenate = np.concatenate
     time = concatenate([p.time for p in parts])
@@ -284,7 +284,7 @@ def _masks(columns: Sequence[Column]) -> BoolArray:
     return np.concatenate([np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns])
 
 
-def _in_order(parts: Sequence[Rows]) -> bool:
+def in_order(parts: Sequence[Rows]) -> bool:
     """Is each part sorted, and none begins before the end of the one before it?"""
     end = BEFORE_TIME
     for rows in parts:

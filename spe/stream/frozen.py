@@ -90,3 +90,12 @@ class FrozenArray:
         for _ in self.copy_to(out, max(1, len(self))):
             pass
         return out
+
+
+class Derived:
+    """A leaf of a snapshot that can be made again from the others: shared inside the process, stored as None."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value

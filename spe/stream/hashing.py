@@ -28,8 +28,8 @@ def mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def value_bits(column: Column) -> npt.NDArray[np.uint64]:
     """64 bits per row, the same for equal values; null is a value of its own.  May be the column's own memory."""
     if column.dictionary is not None:
-        table = column.dictionary.hashes()
-        base = table.take(column.values) if len(table) else np.zeros(len(column.values), np.uint64)
+        empty = not len(column.dictionary)
+        base = np.zeros(len(column.values), np.uint64) if empty else column.dictionary.hashes_of(column.values)
     elif column.values.dtype == np.bool_:
         base = column.values.astype(np.uint64)
     else:

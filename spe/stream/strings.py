@@ -1,7 +1,7 @@
 """Strings as int32 codes into an append-only dictionary.
 
 A code means something only beside its dictionary, inside this process.  It never decides an order, a tie or a
-partition: those go by the text (:meth:`StringDictionary.ranks`, :meth:`StringDictionary.hashes`).
+partition: those go by the text (:meth:`StringDictionary.ranks`, :meth:`StringDictionary.hashes_of`).
 
 A dictionary only grows, so whoever fills one asks a :class:`StringPool` for the current one: when that is full a
 new one begins, and the old one is freed with the last column that refers to it.
@@ -24,6 +24,8 @@ UInt64Array = npt.NDArray[np.uint64]
 #: Entries after which a pool begins a new dictionary.  Large enough that steady key sets never rotate, small
 #: enough (some 20 MB of text and tables) that a stream of unique strings stays bounded.
 DICTIONARY_LIMIT: Final = 1 << 17
+#: New texts that are hashed when some of them are asked for; of more only those.
+_HASHED_AT_ONCE: Final = 1 << 13
 
 
 class StringDictionary:
@@ -32,6 +34,7 @@ class StringDictionary:
     __slots__ = (
         "__weakref__",
         "_by_string",
+        "_hashed_upto",
         "_hashes",
         "_object_array",
         "_ranks",
@@ -42,7 +45,9 @@ class StringDictionary:
     def __init__(self, strings: Iterable[str] = ()) -> None:
         self.strings: list[str] = []
         self._by_string: dict[str, int] = {}
+        #: With room for more entries; 0 where a text was not hashed yet.  Of those before _hashed_upto all were.
         self._hashes: UInt64Array = np.empty(0, np.uint64)
+        self._hashed_upto = 0
         self._ranks: Int64Array = np.empty(0, np.int64)
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
@@ -77,16 +82,32 @@ class StringDictionary:
             self._object_array = grown
         return self._object_array
 
-    def hashes(self) -> UInt64Array:
-        """A 64-bit hash per entry, the same on every machine and release."""
-        done = len(self._hashes)
-        if done != len(self.strings):
-            new = [
-                int.from_bytes(hashlib.blake2b(s.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-                for s in self.strings[done:]
-            ]
-            self._hashes = np.concatenate([self._hashes, np.array(new, np.uint64)])
-        return self._hashes
+    def hashes_of(self, codes: npt.NDArray[Any]) -> UInt64Array:
+        """A 64-bit hash of each code's text, the same on every machine and release.
+
+        Where many texts are new, only those that are asked for are hashed: a step is bounded (B8).
+        """
+        new = range(self._hashed_upto, len(self.strings))
+        if len(new):
+            self._make_room()
+            if len(new) <= _HASHED_AT_ONCE:
+                self._hash(new)
+                self._hashed_upto = len(self.strings)
+            else:
+                self._hash(np.unique(codes[self._hashes.take(codes) == 0]).tolist())
+        return self._hashes.take(codes)
+
+    def _make_room(self) -> None:
+        if len(self._hashes) < len(self.strings):
+            larger = np.zeros(max(len(self.strings), 2 * len(self._hashes)), np.uint64)
+            larger[: len(self._hashes)] = self._hashes
+            self._hashes = larger
+
+    def _hash(self, codes: Iterable[int]) -> None:
+        digest, strings, hashes = hashlib.blake2b, self.strings, self._hashes
+        for code in codes:
+            text = strings[code].encode("utf-8", "surrogatepass")
+            hashes[code] = int.from_bytes(digest(text, digest_size=8).digest(), "little")
 
     def ranks(self) -> Int64Array:
         """Position of each entry in code point order (which is UTF-8 byte order, as in Spark)."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Rows
-from spe.stream.frozen import FrozenArray
+from spe.stream.frozen import Derived, FrozenArray
 from spe.stream.names import Kind
 from spe.stream.strings import StringDictionary
 
@@ -42,9 +42,9 @@ _READ: Final = _SCALARS | {int}
 
 
 def encode_state(tree: Any) -> bytes:
-    """The bytes of a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, FrozenArray, Column, Rows,
-    Batch, Boundary and StringDictionary; exactly these types, so that what comes back is what went in (an array in
-    place of a FrozenArray).
+    """The bytes of a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, FrozenArray, Derived,
+    Column, Rows, Batch, Boundary and StringDictionary; exactly these types, so that what comes back is what went in
+    (but an array for a FrozenArray, None for a Derived).
 
     Raises:
       LocalProtocolError: something else is in the tree, or it is too deep or large; says where.
@@ -164,6 +164,9 @@ class _Writer:
             out.append(item if type(item) in _SCALARS else self.node(item, f"{where}.{key}", depth))
         return out
 
+    def derived(self, value: Derived, where: str, depth: int) -> None:
+        return None
+
     def frozen(self, value: FrozenArray, where: str, depth: int) -> list[Any]:
         if value.dtype == np.object_:
             return self.sequence(value.array().tolist(), where, depth)
@@ -207,12 +210,13 @@ class _Writer:
         return [_DICTIONARY, found]
 
 
-_WRITERS: Final[dict[type, Callable[[_Writer, Any, str, int], list[Any]]]] = {
+_WRITERS: Final[dict[type, Callable[[_Writer, Any, str, int], list[Any] | None]]] = {
     list: _Writer.sequence,
     tuple: _Writer.sequence,
     dict: _Writer.dict,
     np.ndarray: _Writer.array,
     FrozenArray: _Writer.frozen,
+    Derived: _Writer.derived,
     Column: _Writer.column,
     Rows: _Writer.rows,
     Batch: _Writer.batch,

@@ -14,7 +14,7 @@ from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
-from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, make, plain
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, cuts_between, lists_of_all_sizes, make, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool")
 FUNCTIONS = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
@@ -67,29 +67,35 @@ KEYS = st.sampled_from([None, "", "a", "b", "c", "é", "z" * 9])
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Tuple]:
-    gaps = draw(st.lists(st.integers(0, 6), max_size=25))
+    gaps = draw(lists_of_all_sizes(st.integers(0, 6), 25))
     time, rows = draw(st.integers(-20, 20)), []
+    few = draw(st.booleans())  # groups, so that each has several rows in a window
+    keys, flags = (st.just("a"), st.none()) if few else (KEYS, st.sampled_from([None, True, False]))
     for gap in gaps:
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-15, 4).map(lambda d, t=time: t + d), st.just(time)))
-        values = (ts, draw(KEYS), draw(NUMBERS), draw(AMOUNTS), draw(st.sampled_from([None, True, False])))
+        values = (ts, draw(keys), draw(NUMBERS), draw(AMOUNTS), draw(flags))
         rows.append((time, values))
     return rows
 
 
-CUTS: st.SearchStrategy[list[Cut]] = st.lists(
-    st.tuples(st.integers(-25, 120), st.booleans()), max_size=8, unique_by=lambda c: c[0]
-)
+CUTS = cuts_between(-25, 120, 8)
 
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
     """Tumbling; sliding with overlap, also where the slide does not divide the size; sliding with gaps."""
     on = draw(st.sampled_from([None, "ts", "ts"]))
-    size, offset = draw(st.integers(1, 12)), draw(st.integers(-5, 20))
+    size, offset = draw(st.one_of(st.integers(1, 12), st.sampled_from([24, 60]))), draw(st.integers(-5, 20))
     if draw(st.integers(0, 2)) == 0:
         return Window(WindowKind.TUMBLING, size, size, offset, on)
-    return Window(WindowKind.SLIDING, size, draw(st.one_of(st.integers(1, size), st.integers(1, 15))), offset, on)
+    return Window(
+        WindowKind.SLIDING,
+        size,
+        draw(st.one_of(st.just(size // 2 + 1), st.integers(1, size), st.integers(1, 15))),
+        offset,
+        on,
+    )
 
 
 def largest_nan(value: Any) -> Any:
@@ -170,6 +176,7 @@ def test_time_windows_equal_the_reference_however_the_input_is_cut() -> None:
     check_time_windows()
     assert EXERCISED["pauses"] > 100
     assert EXERCISED["slices released in pieces"] > 1
+    assert EXERCISED["instants cut"] > 0
     assert EXERCISED["overwritten entries saved"] > 10
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators import steps
 from operators.join import join
 from operators.join import steps as join_steps
 from operators.operator import Operator
 from spe.query.query import JoinKind, JoinSpec, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from tests.support.operators import Cut, Tuple, check_contract, make
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, cuts_between, lists_of_all_sizes, make
 
 SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")
 NOTHING = (None,) * len(SIDE)
@@ -24,16 +25,14 @@ NOTHING = (None,) * len(SIDE)
 @st.composite
 def streams(draw: st.DrawFn) -> list[Tuple]:
     time, rows = draw(st.integers(-5, 5)), []
-    for i, gap in enumerate(draw(st.lists(st.integers(0, 4), max_size=14))):
+    for i, gap in enumerate(draw(lists_of_all_sizes(st.integers(0, 4), 14))):
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-9, 3).map(lambda d, t=time: t + d), st.just(time)))
         rows.append((time, (ts, draw(st.sampled_from([None, "a", "b"])), draw(st.sampled_from([None, 1, 1, 2])), i)))
     return rows
 
 
-CUTS: st.SearchStrategy[list[Cut]] = st.lists(
-    st.tuples(st.integers(-8, 70), st.booleans()), max_size=7, unique_by=lambda c: c[0]
-)
+CUTS = cuts_between(-8, 70, 7)
 KINDS = st.sampled_from(list(JoinKind))
 KEYS = st.sampled_from([(), (("key", "key"),), (("key", "key"), ("other", "other"))])
 #: Part of the join condition: a pair that fails it is no match, for outer joins too.
@@ -112,9 +111,20 @@ def window_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> l
     return [t for *_, t in sorted(out, key=lambda x: x[:2])]
 
 
+def test_interval_joins_equal_the_reference_however_the_input_is_cut() -> None:
+    demand_small_steps(check_interval_joins)
+
+
+def demand_small_steps(check: Callable[[], None]) -> None:
+    EXERCISED.clear()
+    check()
+    assert EXERCISED["pauses"] > 100
+    assert EXERCISED["slices released in pieces"] > 10
+
+
 @settings(max_examples=100, deadline=None)
 @given(streams(), streams(), KINDS, KEYS, WHERE, st.integers(-8, 8), st.integers(0, 9), st.booleans(), CUTS)
-def test_interval_joins_equal_the_reference_however_the_input_is_cut(
+def check_interval_joins(
     left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
     lower: int, width: int, by_attribute: bool, cuts: list[Cut],
 ) -> None:  # fmt: skip
@@ -126,12 +136,16 @@ def test_interval_joins_equal_the_reference_however_the_input_is_cut(
     assert out == interval_reference(spec, left, right)
 
 
+def test_window_joins_equal_the_reference_however_the_input_is_cut() -> None:
+    demand_small_steps(check_window_joins)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     streams(), streams(), KINDS, KEYS, WHERE, st.integers(1, 9), st.integers(1, 12), st.integers(-3, 9),
     st.booleans(), CUTS,
 )  # fmt: skip
-def test_window_joins_equal_the_reference_however_the_input_is_cut(
+def check_window_joins(
     left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
     size: int, slide: int, offset: int, by_attribute: bool, cuts: list[Cut],
 ) -> None:  # fmt: skip
@@ -164,6 +178,6 @@ def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
     on = (("key", "key"), ("other", "other"))
     spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, None, -reach, reach)
     cuts = [(c, c % 3 == 0) for c in range(every, 12 * every + 1, every)]
-    with patch.object(join_steps, "_STEP_ROWS", 20), patch.object(join_steps, "_STEP_CANDIDATES", 15):
+    with patch.object(join_steps, "_STEP_ROWS", 20), patch.object(steps, "PAIRED", 15):
         out = check_contract(small, [SIDE, SIDE], [left, right], cuts)
     assert out == interval_reference(spec, left, right)

@@ -13,12 +13,10 @@ from operators import topk
 from spe.query.query import TopKSpec, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from tests.support.operators import Cut, Tuple, check_contract, make, plain
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, cuts_between, lists_of_all_sizes, make, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64")
-CUTS: st.SearchStrategy[list[Cut]] = st.lists(
-    st.tuples(st.integers(-8, 70), st.booleans()), max_size=7, unique_by=lambda c: c[0]
-)
+CUTS = cuts_between(-8, 70, 7)
 ORDERS = st.lists(st.tuples(st.sampled_from(["number", "amount", "key"]), st.booleans()), min_size=1, max_size=3).map(
     tuple
 )
@@ -27,7 +25,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(["number", "amount", "key"]), st.boo
 @st.composite
 def streams(draw: st.DrawFn) -> list[Tuple]:
     time, rows = draw(st.integers(-5, 5)), []
-    for gap in draw(st.lists(st.sampled_from([0, 0, 0, 1, 5]), max_size=25)):
+    for gap in draw(lists_of_all_sizes(st.sampled_from([0, 0, 0, 1, 5]), 25)):
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-9, 3).map(lambda d, t=time: t + d), st.just(time)))
         key = draw(st.sampled_from([None, "", "a", "b", "é"]))
@@ -79,9 +77,17 @@ def best(spec: TopKSpec, rows: list[Any]) -> list[Any]:
     return [tuple(plain(v) for v in (*row, r)) for _, r, row in taken]
 
 
+def test_tuples_of_one_instant_are_ranked_together() -> None:
+    EXERCISED.clear()
+    check_instants()
+    assert EXERCISED["pauses"] > 100
+    assert EXERCISED["slices released in pieces"] > 10
+    assert EXERCISED["instants cut"] > 100
+
+
 @settings(max_examples=120, deadline=None)
 @given(streams(), ORDERS, st.sampled_from([(), ("key",)]), st.integers(1, 3), st.booleans(), CUTS)
-def test_tuples_of_one_instant_are_ranked_together(
+def check_instants(
     rows: list[Tuple], order_by: Any, partition_by: tuple[str, ...], k: int, with_ties: bool, cuts: list[Cut]
 ) -> None:
     spec = TopKSpec(StreamId("in"), k, order_by, partition_by, None, with_ties, "rank")
@@ -93,16 +99,23 @@ def test_tuples_of_one_instant_are_ranked_together(
     assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected
 
 
+def test_tuples_of_one_window_are_ranked_together() -> None:
+    """Also when a pane drops, on the way, what cannot be among the first k any more."""
+    EXERCISED.clear()
+    check_windows()
+    assert EXERCISED["pauses"] > 100
+    assert EXERCISED["slices released in pieces"] > 10
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     streams(), ORDERS, st.sampled_from([(), ("key",)]), st.integers(1, 3), st.booleans(), st.integers(1, 12),
     st.integers(1, 12), st.sampled_from([None, "ts"]), CUTS,
 )  # fmt: skip
-def test_tuples_of_one_window_are_ranked_together(
+def check_windows(
     rows: list[Tuple], order_by: Any, partition_by: tuple[str, ...], k: int, with_ties: bool, size: int, slide: int,
     on: str | None, cuts: list[Cut],
 ) -> None:  # fmt: skip
-    """Also when a pane drops, on the way, what cannot be among the first k any more."""
     window = Window(WindowKind.SLIDING, size, slide, 3, on)
     spec = TopKSpec(StreamId("in"), k, order_by, partition_by, window, with_ties, "rank")
     members: dict[int, list[Any]] = {}

@@ -6,10 +6,12 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
+
+from hypothesis import strategies as st
 
 from operators import steps
 from operators.build import build_operator
@@ -27,6 +29,8 @@ from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import decode_state, encode_state
 
+T = TypeVar("T")
+
 #: Time and attribute values of one tuple.
 Tuple = tuple[int, tuple[Any, ...]]
 #: A slice's end, and whether its strings come in a new dictionary.
@@ -37,8 +41,20 @@ Cut = tuple[int, bool]
 EXERCISED: Counter[str] = Counter()
 
 
+def lists_of_all_sizes(elements: st.SearchStrategy[T], most: int) -> st.SearchStrategy[list[T]]:
+    """Lists that are often long: Hypothesis alone draws two elements on average, where 25 are allowed."""
+    sizes = st.sampled_from([0, 1, most // 4, most - 1, most])
+    return sizes.flatmap(lambda n: st.lists(elements, min_size=n, max_size=n))
+
+
+def cuts_between(first: int, last: int, most: int) -> st.SearchStrategy[list[Cut]]:
+    """Where slices end, often in many places."""
+    sizes, cut = st.sampled_from([0, 1, most // 2, most]), st.tuples(st.integers(first, last), st.booleans())
+    return sizes.flatmap(lambda n: st.lists(cut, min_size=n, max_size=n, unique_by=lambda c: c[0]))
+
+
 @contextmanager
-def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2) -> Iterator[None]:
+def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int = 4) -> Iterator[None]:
     """Steps so small that a few rows are many (B8)."""
     save = Frozen.save
 
@@ -47,7 +63,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2) -> Iterator
         return found
 
     with (
-        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released),
+        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, PAIRED=paired),
         patch.object(Frozen, "save", counted),
     ):
         yield
@@ -114,6 +130,8 @@ class Run:
         self.schemas = schemas
         self.previous = previous
         self.pool = StringPool()
+        #: Rows of a slice are given in portions of so many, cut also between rows of one time; 0: at once.
+        self.portion = 0
         #: What undo/redo would keep of the input, when somebody wants to know.
         self.buffer: InputBuffer | None = None
 
@@ -129,14 +147,16 @@ class Run:
             times, values = [t[0] for t in rows], [t[1] for t in rows]
             slices.append(Rows.from_tuples(schema, times, values, self.pool) if rows else None)
         pieces = []
-        for rows_out in self.operator.work(slices, boundary):
-            if rows_out is None:
-                EXERCISED["pauses"] += 1
-            else:
-                pieces.append(rows_out)
-        EXERCISED["slices released in pieces"] += len(pieces) > 1
-        if self.buffer is not None:
-            self.buffer.took(slices, boundary)
+        for given, upto in self._portions(slices, boundary):
+            before = len(pieces)
+            for rows_out in self.operator.work(given, upto):
+                if rows_out is None:
+                    EXERCISED["pauses"] += 1
+                else:
+                    pieces.append(rows_out)
+            EXERCISED["slices released in pieces"] += len(pieces) > before + 1
+            if self.buffer is not None:
+                self.buffer.took(given, upto)
         if not pieces:
             self.previous = boundary
             return []
@@ -153,6 +173,17 @@ class Run:
         self.previous = boundary
         made = [tuple(plain(v) for v in row) for row in out.to_tuples()]
         return list(zip(out.time.tolist(), made, strict=True))
+
+    def _portions(self, slices: Sequence[Rows | None], boundary: int) -> Iterator[tuple[Sequence[Rows | None], int]]:
+        """As the fragment gives an operator what another one released in pieces."""
+        rows = slices[0] if len(slices) == 1 else None
+        if rows is not None and self.portion and self.operator.takes_portions:
+            while len(rows) > self.portion:
+                head, rows = rows.slice(0, self.portion), rows.slice(self.portion, len(rows))
+                EXERCISED["instants cut"] += bool(head.time[-1] == rows.time[0])
+                yield [head], int(head.time[-1])
+            slices = [rows]
+        yield slices, boundary
 
 
 def run(
@@ -181,11 +212,15 @@ def check_contract(
        from it has gone another way, gives the rest of the output and the same counters at the end; and once more
        when it has travelled.
     3. An operator that is made again from a marker does the same (undo/redo), also when it stood elsewhere before.
-    4. Where rows are even in number: 1 to 3 with steps so small that everything takes many of them.
+    4. Where rows are even in number: 1 to 3 with steps so small that everything takes many of them, and with slices
+       that come in portions.
     """
     whole = run(make_operator(), schemas, ports)
-    with step_sizes() if sum(map(len, ports)) % 2 == 0 else nullcontext():
-        _check_slices(make_operator, schemas, ports, cuts, whole)
+    if sum(map(len, ports)) % 2:
+        _check_slices(make_operator, schemas, ports, cuts, whole, 0)
+    else:
+        with step_sizes():
+            _check_slices(make_operator, schemas, ports, cuts, whole, 2)
     return whole
 
 
@@ -195,9 +230,11 @@ def _check_slices(
     ports: Sequence[Sequence[Tuple]],
     cuts: Sequence[Cut],
     whole: list[Tuple],
+    portion: int,
 ) -> None:
     slices = [*sorted(cuts), (END_OF_TIME, False)]
     feed = Run(make_operator(), schemas)
+    feed.portion = portion
     buffer = feed.buffer = InputBuffer(feed.operator)
     snapshots, markers, pieces = [], [], []
     for cut, new_dictionary in slices:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,33 @@ import numpy.typing as npt
 import pytest
 
 from operators import steps
-from operators.operator import Operator
-from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
+from operators.columns import sorted_order
+from operators.filter import Filter
+from operators.fragment import Fragment
+from operators.ids import IntegerIds
+from operators.keys import KeyIndex
+from operators.operator import Operator, StepwiseOperator
+from operators.steps import finished
+from operators.sunion.sunion import Slice
+from spe.plan.plan import InputStream, Unit
+from spe.query.query import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    JoinKind,
+    JoinSpec,
+    TopKSpec,
+    Window,
+    WindowKind,
+)
 from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen
-from spe.stream.names import StreamId
-from spe.stream.schema import Schema
+from spe.stream.names import Kind, StreamId, UnitId
+from spe.stream.schema import AttributeType, Schema
+from spe.wire.state import decode_state, encode_state
 from tests.support.operators import make
 
+IN, OTHER = StreamId("in"), StreamId("other")
 SCHEMA = Schema.of(key="int64!", value="float64!")
 #: Groups: many times what a step may do.
 GROUPS = 2_000
@@ -26,12 +46,12 @@ ROWS = 16
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24)):
+    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24), ("PAIRED", 48)):
         monkeypatch.setattr(steps, name, size)
 
 
 class Counter:
-    """How many entries are copied in a step: of whole arrays, by slices; and saved for snapshots."""
+    """How many entries are saved for snapshots before they are overwritten."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.saved = 0
@@ -56,10 +76,11 @@ def aggregate(window: Window) -> Operator:
         **{f: AggregateCall(f, "value") for f in ("sum", "min", "first", "count_distinct")},
         "own": AggregateCall("tests.unit.operators.test_custom:Span", "value"),
     }
-    return make(AggregateSpec(StreamId("in"), window, {"key": "key"}, calls), SCHEMA)
+    return make(AggregateSpec(IN, window, {"key": "key"}, calls), SCHEMA)
 
 
 TUMBLING = Window(WindowKind.TUMBLING, 1000, 1000)
+FULL = JoinSpec(IN, OTHER, JoinKind.FULL, (("key", "key"),), lower_us=-50, upper_us=50)
 COUNTED = Window(WindowKind.COUNT, count=1_000_000)
 SLIDING = Window(WindowKind.SLIDING, 1000, 500)
 
@@ -116,3 +137,140 @@ def test_a_window_with_many_groups_leaves_in_bounded_pieces() -> None:
     again = filled(TUMBLING).step([None], 1000)
     assert again is not None
     assert [r for rows in released for r in rows.to_tuples()] == again.to_tuples()
+
+
+def test_a_match_after_a_snapshot_saves_the_flags_that_it_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    join, counter = make(FULL, SCHEMA, SCHEMA), Counter(monkeypatch)
+    keys = np.arange(GROUPS) << 40
+    join.step([rows(keys, 1), None], 2)
+    snapshot = join.snapshot()
+    met = join.step([None, rows(keys[::100], 3)], 4)
+    assert met is not None
+    assert counter.saved == len(met) == GROUPS // 100
+    assert snapshot is not None
+    rest = join.step([None, None], 1000)
+    assert rest is not None
+    assert len(rest) == GROUPS - len(met)
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.FULL])
+def test_a_join_merges_restores_and_releases_in_steps(kind: JoinKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much on one side, little on the other: what one step makes, or picks out of what is there, is bounded."""
+    spec = dataclasses.replace(FULL, kind=kind)
+    join = make(spec, SCHEMA, SCHEMA)
+    random = np.random.default_rng(3)
+    for at in range(40):
+        join.step([rows(random.integers(0, GROUPS, 50) << 40, at), None], at + 1)
+    restored = make(spec, SCHEMA, SCHEMA)
+    restored.restore(decode_state(encode_state(join.snapshot())))
+    portions = 1
+    while restored.load():
+        portions += 1
+    assert portions > GROUPS // steps.INDEXED
+    work = list(restored.work([None, rows(np.arange(60) << 40, 41)], 42))
+    expected = join.step([None, rows(np.arange(60) << 40, 41)], 42)
+    assert expected is not None
+    assert [r for one in work if one is not None for r in one.to_tuples()] == expected.to_tuples()
+    rest = list(restored.work([None, None], 1000))
+    if kind is JoinKind.FULL:
+        assert max(len(one) for one in rest if one is not None) <= 2 * steps.RELEASED
+        assert pauses(iter(rest)) > GROUPS // 2 // steps.RELEASED
+
+
+@pytest.mark.parametrize("window", [None, TUMBLING])
+def test_top_k_of_many_groups_is_ranked_in_steps(window: Window | None) -> None:
+    spec = TopKSpec(IN, 1, (("value", True),), ("key",), window)
+    operator = make(spec, SCHEMA)
+    many = rows(np.random.default_rng(1).permutation(np.arange(GROUPS)) << 40, 1)
+    work = list(operator.work([many], 1000))
+    released = [one for one in work if one is not None]
+    assert sum(map(len, released)) == GROUPS
+    assert max(map(len, released)) <= steps.RELEASED
+    assert pauses(iter(work)) > GROUPS // steps.INDEXED
+
+
+def test_keys_of_two_attributes_get_wide_pairs_while_they_are_few() -> None:
+    """More values of the second attribute never mean a new table of all pairs."""
+    index = KeyIndex([AttributeType.INT64, AttributeType.INT64])
+    first = np.arange(GROUPS)
+    finished(index.reserve(GROUPS))
+    found = [index.slots([Column(first[:40]), Column(first[:40] % 3)], 40)]
+    for at in range(40, GROUPS, 20):
+        some = first[at : at + 20]
+        finished(index.reserve(20))
+        found.append(index.slots([Column(some), Column(some)], 20))
+        if at >= 60:
+            assert index._pairs[0]._bits == 32
+    assert sorted(np.concatenate(found).tolist()) == list(range(GROUPS))
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(5_000) % 7, np.zeros(300, np.int64), np.array([2**62, -5, 2**62, 0] * 50)]
+)
+def test_sorting_in_steps_is_a_stable_sort(values: npt.NDArray[np.int64]) -> None:
+    assert (finished(sorted_order(values)) == values.argsort(kind="stable")).all()
+
+
+def test_wide_integers_are_put_into_a_new_table_in_steps() -> None:
+    ids, values = IntegerIds(), np.random.default_rng(1).integers(-(2**63), 2**63 - 1, GROUPS)
+    most = 0
+    for at in range(0, GROUPS, ROWS):
+        most = max(most, sum(1 for _ in ids.reserve(ROWS)))
+        table = ids._hashed
+        assert ids.ids(values[at : at + ROWS]).tolist() == list(range(at, at + ROWS))
+        if at > steps.INDEXED:
+            assert ids._hashed is table  # there was room
+    assert most > GROUPS // 2 // steps.INDEXED
+    assert (ids.ids(values) == np.arange(GROUPS)).all()
+
+
+class Pass(StepwiseOperator):
+    """Passes rows on, in portions; tells what it was given."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.given: list[tuple[list[int], int]] = []
+
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        if (given := ports[0]) is not None:
+            self.given.append((given.time.tolist(), boundary))
+            for start, stop in steps.portions(len(given), steps.RELEASED):
+                if start:
+                    yield None
+                yield given.slice(start, stop)
+
+    def _restoring(self, state: Any) -> steps.Steps[None]:
+        yield from ()
+
+
+def passing(*operators: Operator) -> Fragment:
+    """A fragment of these, one behind the other."""
+    fragment = Fragment(Unit(UnitId("u"), "f", (InputStream(IN, SCHEMA, 1, None),), (), (), partitions=1))
+    names = [IN, *[StreamId(f"s{n}") for n in range(len(operators))]]
+    fragment._steps = [(name, (before,), one) for before, name, one in zip(names, names[1:], operators, strict=False)]
+    fragment._outputs = (names[-1],)
+    return fragment
+
+
+def test_many_rows_of_one_time_are_taken_in_piece_by_piece() -> None:
+    """No boundary divides them, so they are one slice; several steps all the same (B8)."""
+    one = Pass(SCHEMA)
+    parts = [rows(np.arange(at, at + 50), 1) for at in range(0, 400, 50)]
+    (made,) = finished(passing(one).work(Slice([parts], 9, Kind.STABLE)))
+    assert [n for piece in made for n in piece.columns[0].values.tolist()] == list(range(400))
+    assert max(len(times) for times, _ in one.given) <= 2 * steps.RELEASED
+    assert {end for _, end in one.given[:-1]} == {1}
+    assert one.given[-1][1] == 9
+
+
+def test_operators_behind_each_other_take_what_leaves_in_pieces_one_by_one() -> None:
+    """Cut between rows of one time: more of it follows while the boundary is this time."""
+    filter_ = Filter(FilterSpec(IN, "value >= 0"), SCHEMA)
+    first, last = Pass(SCHEMA), Pass(SCHEMA)
+    fragment = passing(first, filter_, last)
+    stamps = np.array([1] * 30 + [2] * 30 + [3] * 30)
+    piece = Slice([[Rows(stamps, stamps, (Column(np.arange(90)), Column(np.arange(90.0))))]], 9, Kind.STABLE)
+    (made,) = finished(fragment.work(piece))
+    assert [n for rows in made for n in rows.columns[0].values.tolist()] == list(range(90))
+    assert [len(times) for times, _ in last.given] == [24, 24, 24, 18]
+    assert [(times[-1], end) for times, end in last.given] == [(1, 1), (2, 2), (3, 3), (3, 9)]
