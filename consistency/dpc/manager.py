@@ -117,6 +117,8 @@ class UnitReplica:
         self._partner: str | None = None
         #: What is left of a slice, and where its results go: nothing else is done before it is through.
         self._working: tuple[Iterator[Released], Callable[[int, Sequence[Element]], None]] | None = None
+        #: Others had their turn within the last slice.
+        self._paused = False
         #: A grant that came meanwhile.
         self._granted: int | None = None
         #: The state at a mark, for a snapshot, or the work on it.
@@ -149,6 +151,8 @@ class UnitReplica:
             if self._working is None:
                 self._slice_done(now)
             return True, None
+        if self._paused:  # a snapshot has worked off the rest
+            self._slice_done(now)
         if self._live.rebuilding:  # it was installed a moment ago
             self._live.rebuild(self._slice_rows)
             return True, None
@@ -475,12 +479,13 @@ class UnitReplica:
         self._working = None  # also where an operator raises
         for released in portions:
             if released is None:
-                self._working = portions, release
+                self._working, self._paused = (portions, release), True
                 return
             release(*released)
 
     def _slice_done(self, now: int) -> None:
         """What had to wait until all of a slice was through."""
+        self._paused = False
         if self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
             self._move(Event.HEALED)
         if self._granted is not None:

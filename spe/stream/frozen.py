@@ -7,13 +7,16 @@ so neither the snapshot nor a write after it copies more than the entries that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 AnyArray = npt.NDArray[Any]
 IndexArray = npt.NDArray[np.intp]
+
+#: So many entries of fewer indices than that are put together.
+_SMALL_ENTRIES: Final = 64
 
 
 class Frozen:
@@ -44,7 +47,19 @@ class Frozen:
         if len(at):
             self.saved.append((at, [a.take(at) for a in self.arrays]))
             self._is_saved[at] = True
+            if len(self.saved) % _SMALL_ENTRIES == 0:
+                self._put_together()
         return len(at)
+
+    def _put_together(self) -> None:
+        """Joins the small entries at the end: an array of one number takes as much as one of ten."""
+        start = len(self.saved)
+        while start and len(self.saved[start - 1][0]) < _SMALL_ENTRIES:
+            start -= 1
+        small = self.saved[start:]
+        if len(small) >= _SMALL_ENTRIES:
+            values = [np.concatenate(column) for column in zip(*[values for _, values in small], strict=True)]
+            self.saved[start:] = [(np.concatenate([at for at, _ in small]), values)]
 
     def columns(self) -> list[FrozenArray]:
         return [FrozenArray(self, number) for number in range(len(self.arrays))]

@@ -119,7 +119,7 @@ def demand_small_steps(check: Callable[[], None]) -> None:
     EXERCISED.clear()
     check()
     assert EXERCISED["pauses"] > 100
-    assert EXERCISED["slices released in pieces"] > 10
+    assert EXERCISED["slices released in pieces"] > 1
 
 
 @settings(max_examples=100, deadline=None)

@@ -81,8 +81,8 @@ def test_tuples_of_one_instant_are_ranked_together() -> None:
     EXERCISED.clear()
     check_instants()
     assert EXERCISED["pauses"] > 100
-    assert EXERCISED["slices released in pieces"] > 10
-    assert EXERCISED["instants cut"] > 100
+    assert EXERCISED["slices released in pieces"] > 1
+    assert EXERCISED["instants cut"] > 10
 
 
 @settings(max_examples=120, deadline=None)
@@ -104,7 +104,7 @@ def test_tuples_of_one_window_are_ranked_together() -> None:
     EXERCISED.clear()
     check_windows()
     assert EXERCISED["pauses"] > 100
-    assert EXERCISED["slices released in pieces"] > 10
+    assert EXERCISED["slices released in pieces"] > 1
 
 
 @settings(max_examples=150, deadline=None)

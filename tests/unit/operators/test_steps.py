@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from operators import steps
-from operators.columns import sorted_order
+from operators.columns import Columns, sorted_order
 from operators.filter import Filter
 from operators.fragment import Fragment
 from operators.ids import IntegerIds
@@ -274,3 +274,18 @@ def test_operators_behind_each_other_take_what_leaves_in_pieces_one_by_one() -> 
     assert [n for rows in made for n in rows.columns[0].values.tolist()] == list(range(90))
     assert [len(times) for times, _ in last.given] == [24, 24, 24, 18]
     assert [(times[-1], end) for times, end in last.given] == [(1, 1), (2, 2), (3, 3), (3, 9)]
+
+
+def test_many_small_writes_after_a_snapshot_are_kept_together() -> None:
+    columns = Columns([(np.int64, 0), (np.float64, 0.5)])
+    columns.add(GROUPS)
+    leaves = columns.freeze()
+    for at in np.random.default_rng(1).permutation(GROUPS):
+        one = np.array([at])
+        columns.before_write(one)
+        columns.arrays[0][one] = 1
+        columns.arrays[1][one] = 2.0
+    frozen = leaves[0]._frozen
+    assert len(frozen.saved) < GROUPS // 10
+    assert leaves[0].array().tolist() == [0] * GROUPS
+    assert leaves[1].array().tolist() == [0.5] * GROUPS
