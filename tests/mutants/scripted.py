@@ -360,7 +360,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         {"turn_us": 300_000},
         [
             {"at": "6s", "kind": "cut", "target": "source:b", "for": "3s"},
-            {"at": "7s", "kind": "kill", "target": "n1b", "for": "3s"},
+            {"at": "7s", "kind": "kill", "target": "n1b", "for": "2700ms"},
         ],
     ),
     "everybody dies, and has a checkpoint": (
