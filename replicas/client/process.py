@@ -16,7 +16,7 @@ from replicas.client.client import Client
 from replicas.client.recorder import Recorder
 from replicas.client.statistics import ClientStats
 from replicas.connectors.sink import Sink
-from replicas.connectors.sink_registry import open_sink
+from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
 from spe.log.recording import client_folder
@@ -72,6 +72,7 @@ class ClientProcess(Bystander):
 
     Args:
       env: its storage takes the recording (folder ``clients/NAME``).
+      place: the storage of a sink's folder.
       sinks_root: folder that relative sink paths start from.
       epochs: relates tuple time to wall time, per output stream; for the delays.
       address: where we answer for ourselves (status, faults); None: nowhere.
@@ -86,6 +87,7 @@ class ClientProcess(Bystander):
         plan: Plan,
         name: str,
         *,
+        place: Place,
         token: str = "",
         sinks_root: Path | None = None,
         epochs: Mapping[str, ReplayEpoch] | None = None,
@@ -107,7 +109,7 @@ class ClientProcess(Bystander):
         self._recorder = Recorder(env.storage, client_folder(name), schemas) if record else None
         root = sinks_root if sinks_root is not None else Path()
         self._sinks: list[Sink] = [
-            open_sink({**s, "path": str(root / str(s["path"]))}, schemas) for s in self.client.plan.sinks
+            open_sink({**s, "path": str(root / str(s["path"]))}, schemas, place=place) for s in self.client.plan.sinks
         ]
         self._tap = tap
         self._inputs = {i.channel: i for i in self.client.inputs}
@@ -125,7 +127,7 @@ class ClientProcess(Bystander):
     def _goes_on(self) -> None:
         """A restarted client asks for what follows the shortest of its recording and its sinks."""
         for one in self.client.inputs:
-            known = [s.position(one.channel) for s in self._sinks]
+            known = [s.reached(one.channel) for s in self._sinks]
             if self._recorder is not None:
                 position, frontier = self._recorder.position(one.channel)
                 known.append(position)
@@ -156,15 +158,17 @@ class ClientProcess(Bystander):
         compute, recorder = self._env.compute, self._recorder
         if recorder is not None:
             await recorder.sync()
+        await self._commit(only_due=True)
         async for change in self.client.changes():
             self._note(change)
             if recorder is not None:
                 await recorder.sync_due(change.arrived_us)
             if self._sinks:
                 await compute.run(lambda c=change: self._write(c))  # type: ignore[misc]
+            await self._commit(only_due=True)
         if recorder is not None:
             await recorder.sync()
-        await compute.run(self._commit)
+        await self._commit()
 
     def _note(self, change: Change) -> None:
         one = self._inputs[change.channel]
@@ -182,9 +186,10 @@ class ClientProcess(Bystander):
         for sink in self._sinks:
             sink.write(change)
 
-    def _commit(self) -> None:
+    async def _commit(self, *, only_due: bool = False) -> None:
         for sink in self._sinks:
-            sink.commit()
+            if not only_due or sink.due():
+                await sink.commit(self._env.compute)
 
     def close(self) -> None:
         """Makes everything taken safe; once."""

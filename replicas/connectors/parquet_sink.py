@@ -17,6 +17,7 @@ import numpy as np
 
 from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
 from spe.errors import ConfigError, LogCorrupt
+from spe.runtime.env import Compute
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -104,18 +105,27 @@ class ParquetSink:
             for channel, schema in schemas.items()
         }
 
+    def reached(self, channel: Channel) -> int:
+        return self._channels[channel].complete
+
     def position(self, channel: Channel) -> int:
         return self._channels[channel].complete
 
     def write(self, change: Change) -> None:
         self._channels[change.channel].write(change)
 
-    def commit(self) -> None:
-        for parts in self._channels.values():
-            parts.complete_part()
+    def due(self) -> bool:
+        return False  # a part is completed where its last rows are written
+
+    async def commit(self, compute: Compute) -> None:
+        await compute.run(self._complete)
 
     def close(self) -> None:
-        self.commit()
+        self._complete()
+
+    def _complete(self) -> None:
+        for parts in self._channels.values():
+            parts.complete_part()
 
 
 class _ChannelParts:

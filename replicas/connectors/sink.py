@@ -4,21 +4,21 @@ Two modes.  *stable*: final tuples only, each exactly once by (channel, id).  *c
 ones marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
 always holds the newest answer, and in the end the stable one.
 
-Sinks are synchronous and may block on the disk: run them off the event loop.
+Writing is synchronous and may block on the disk: it belongs off the event loop.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from pathlib import PurePosixPath
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from spe.errors import LogCorrupt
+from spe.runtime.env import AppendFile, Compute, Storage
 from spe.stream.batch import Batch, RecDone, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -43,6 +43,10 @@ _BLOCK: Final = 1 << 16
 class Sink(Protocol):
     """A destination for the changes of some channels."""
 
+    def reached(self, channel: Channel) -> int:
+        """Every stable tuple of the channel up to this id is here: where a restarted client may go on."""
+        ...
+
     def position(self, channel: Channel) -> int:
         """Every stable tuple of the channel up to this id is safe here, also if the power fails now."""
         ...
@@ -51,12 +55,16 @@ class Sink(Protocol):
         """Takes a change; what is here already is passed over.  Raises OSError."""
         ...
 
-    def commit(self) -> None:
-        """Makes everything taken so far safe and visible.  Raises OSError."""
+    def due(self) -> bool:
+        """Is it time to commit?"""
+        ...
+
+    async def commit(self, compute: Compute) -> None:
+        """Makes everything taken so far safe and visible.  Nothing may be written meanwhile.  Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Commits and closes the files."""
+        """Makes everything taken so far visible, and closes the files."""
         ...
 
 
@@ -135,22 +143,32 @@ class JsonLinesSink:
     8601 in UTC; floats that JSON cannot say are the strings "NaN", "Infinity", "-Infinity".
 
     Args:
-      folder: made if it does not exist.
+      storage, folder: where.
       sync_us: arrival time between syncs.
 
     Raises:
       LogCorrupt: a file's last lines are not of this mode.
     """
 
-    def __init__(self, folder: Path, schemas: Mapping[Channel, Schema], mode: str, *, sync_us: int = SYNC_US) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        storage: Storage,
+        folder: PurePosixPath,
+        schemas: Mapping[Channel, Schema],
+        mode: str,
+        *,
+        sync_us: int = SYNC_US,
+    ) -> None:
         self._files: dict[Channel, _JsonLinesFile] = {}
         try:
             for channel, schema in schemas.items():
-                self._files[channel] = _JsonLinesFile(folder, channel, schema, mode, sync_us)
+                self._files[channel] = _JsonLinesFile(storage, folder, channel, schema, mode, sync_us)
         except BaseException:
             self.close()
             raise
+
+    def reached(self, channel: Channel) -> int:
+        return self._files[channel].reached
 
     def position(self, channel: Channel) -> int:
         return self._files[channel].synced
@@ -158,9 +176,12 @@ class JsonLinesSink:
     def write(self, change: Change) -> None:
         self._files[change.channel].write(change)
 
-    def commit(self) -> None:
+    def due(self) -> bool:
+        return any(file.due for file in self._files.values())
+
+    async def commit(self, compute: Compute) -> None:
         for file in self._files.values():
-            file.commit()
+            await file.commit()
 
     def close(self) -> None:
         for file in self._files.values():
@@ -168,18 +189,33 @@ class JsonLinesSink:
 
 
 class _JsonLinesFile:
-    def __init__(self, folder: Path, channel: Channel, schema: Schema, mode: str, sync_us: int) -> None:
+    """Attributes:
+    synced: last stable id that is there also if the power fails now; what an earlier session wrote is synced first.
+    due: it is time to sync.
+    """
+
+    def __init__(
+        self, storage: Storage, folder: PurePosixPath, channel: Channel, schema: Schema, mode: str, sync_us: int
+    ) -> None:
         self._schema = schema
         self._mode = mode
         self._sync_us = sync_us
         self._path = folder / f"{channel.stream}.{channel.partition}.jsonl"
         self._synced_us: int | None = None
-        self._cursor = Cursor(mode, *self._find_end())
-        self._file = self._path.open("ab")
+        self._file = storage.open(self._path)
+        try:
+            self._cursor = Cursor(mode, *self._find_end())
+        except BaseException:
+            self._file.close()
+            raise
         if (entry := self._cursor.begin()) is not None:
             self._append(entry)
         self.synced = 0
-        self.commit()
+        self.due = self._cursor.position > 0
+
+    @property
+    def reached(self) -> int:
+        return self._cursor.position
 
     def write(self, change: Change) -> None:
         if (entry := self._cursor.take(change)) is not None:
@@ -188,7 +224,7 @@ class _JsonLinesFile:
         if self._synced_us is None:
             self._synced_us = now
         elif now - self._synced_us >= self._sync_us:
-            self.commit()
+            self.due = True
             self._synced_us = now
 
     def _append(self, entry: Entry) -> None:
@@ -196,41 +232,44 @@ class _JsonLinesFile:
             lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
         else:
             lines = json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
-        self._file.write(("\n".join(lines) + "\n").encode())
-        self._file.flush()
+        self._file.append(("\n".join(lines) + "\n").encode())
 
-    def commit(self) -> None:
+    async def commit(self) -> None:
+        self.due = False
         if self.synced != self._cursor.position:
-            os.fsync(self._file.fileno())
+            await self._file.sync()
             self.synced = self._cursor.position
 
     def close(self) -> None:
-        self.commit()
         self._file.close()
 
     def _find_end(self) -> tuple[int, bool]:
-        """(last stable id, tentative tuples follow) of what earlier sessions wrote; cuts a torn last line."""
-        if not self._path.exists():
-            return 0, False
+        """(last stable id, tentative tuples follow) of what earlier sessions wrote.
+
+        Cuts what is no line at all from the end: a kill tears a line, and a power failure may leave anything in place
+        of what was not synced.
+        """
         held: bool | None = None
-        with self._path.open("r+b") as file:
-            for offset, line in _backwards(file):
-                if not line.endswith(b"\n"):
-                    file.truncate(offset)
-                    continue
-                try:
-                    id_, kind, tentative = self._parse(line)
-                except (ValueError, TypeError, KeyError) as error:
-                    raise LogCorrupt(f"{self._path} at offset {offset}: no line of a {self._mode} sink") from error
-                if held is None and kind != "done":
-                    held = tentative
-                if not tentative:
-                    return id_, bool(held)
+        for offset, line in _backwards(self._file):
+            try:
+                entry = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:  # also of bytes that are no text
+                entry = None
+            if entry is None and held is None:
+                self._file.truncate(offset)
+                continue
+            try:
+                id_, kind, tentative = self._parse(entry)
+            except (ValueError, TypeError, KeyError) as error:
+                raise LogCorrupt(f"{self._path} at offset {offset}: no line of a {self._mode} sink") from error
+            if held is None and kind != "done":
+                held = tentative
+            if not tentative:
+                return id_, bool(held)
         return 0, bool(held)
 
-    def _parse(self, line: bytes) -> tuple[int, str, bool]:
+    def _parse(self, entry: Any) -> tuple[int, str, bool]:
         """(id, kind, tentative) of a line."""
-        entry = json.loads(line)
         if self._mode == STABLE:
             if "_kind" in entry:
                 raise ValueError("a change, not a final tuple")
@@ -239,15 +278,14 @@ class _JsonLinesFile:
         return int(entry["_id"]), kind, kind == "insert" and bool(entry["_tentative"])
 
 
-def _backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _backwards(file: AppendFile) -> Iterator[tuple[int, bytes]]:
     """(offset, line) from the last line of a file to the first."""
-    at = file.seek(0, os.SEEK_END)
+    at = file.size()
     rest = b""
     while at:
         size = min(_BLOCK, at)
         at -= size
-        file.seek(at)
-        lines = (file.read(size) + rest).splitlines(keepends=True)
+        lines = (file.read(at, size) + rest).splitlines(keepends=True)
         rest = lines.pop(0) if at else b""
         offset = at + len(rest) + sum(map(len, lines))
         for line in reversed(lines):

@@ -18,6 +18,7 @@ from spe.errors import ConfigError
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Env
 from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.runtime.storage import in_folder
 from spe.stream.names import NodeId, StreamId
 
 
@@ -132,6 +133,7 @@ def run_client_process(
             here.env,
             target.plan,
             client,
+            place=in_folder,
             token=target.token,
             sinks_root=None if here.run is None else here.run.output,
             epochs=epochs(target.plan, begun_us),

@@ -17,7 +17,7 @@ from spe.errors import ConfigError, SpeError
 from spe.log.source_log import read_source_log, source_folder
 from spe.plan.describe import show_lateness
 from spe.plan.plan import Plan, Source
-from spe.runtime.storage import DiskStorage
+from spe.runtime.storage import DiskStorage, in_folder
 from spe.stream.batch import Element
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -117,7 +117,7 @@ def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SpeError(f"{folder} is there already and not empty")
     schemas = {Channel(s, p): plan.query.schema_of(s) for s in plan.query.outputs for p in range(plan.partitions_of(s))}
-    sink = open_sink({"kind": format_, "path": str(folder), "mode": STABLE}, schemas)
+    sink = open_sink({"kind": format_, "path": str(folder), "mode": STABLE}, schemas, in_folder)
     try:
         for channel, element in results:
             sink.write(Change(channel, element, 0))

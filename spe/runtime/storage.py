@@ -159,6 +159,11 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, _FILE_MODE)
 
 
+def in_folder(folder: Path) -> tuple[DiskStorage, PurePosixPath]:
+    """A storage whose root is this folder, and the place of that folder in it."""
+    return DiskStorage(folder), PurePosixPath()
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

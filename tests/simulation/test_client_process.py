@@ -21,6 +21,7 @@ from spe.log.recording import client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
+from spe.runtime.storage import in_folder
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
@@ -45,6 +46,7 @@ def runs_client(cluster: SimCluster, folder: Path, kept: list[ClientProcess]) ->
             cluster.env("client:c"),
             cluster.plan,
             "c",
+            place=in_folder,
             sinks_root=folder,
             epochs={"s1": ReplayEpoch()},
             address="client-c:1",

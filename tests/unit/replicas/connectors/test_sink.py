@@ -9,11 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import trio
 
 from replicas.connectors.parquet_sink import ParquetSink
 from replicas.connectors.sink import CORRECTIONS, STABLE, JsonLinesSink, Sink
 from replicas.connectors.sink_registry import open_sink
 from spe.errors import ConfigError, LogCorrupt
+from spe.runtime.production import ThreadCompute
+from spe.runtime.storage import in_folder
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
@@ -30,6 +33,10 @@ Open = Callable[[str], Sink]
 def feed(sink: Sink, text: str, channel: Channel = ONE, schema: Schema = PAYLOAD, position: int = 0) -> None:
     for element in parse(text, schema, position=position):
         sink.write(Change(channel, element, 0))
+
+
+def commit(sink: Sink) -> None:
+    trio.run(sink.commit, ThreadCompute())
 
 
 def lines(folder: Path, channel: Channel = ONE) -> list[dict[str, Any]]:
@@ -50,7 +57,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def reopen(kind: str, tmp_path: Path) -> Open:
     """Opens a sink of either kind on the same folder."""
-    return lambda mode: open_sink({"kind": kind, "path": str(tmp_path), "mode": mode}, SCHEMAS)
+    return lambda mode: open_sink({"kind": kind, "path": str(tmp_path), "mode": mode}, SCHEMAS, in_folder)
 
 
 @pytest.fixture
@@ -100,8 +107,9 @@ def test_what_comes_again_after_a_restart_is_written_once(reopen: Open, read: Re
     feed(sink, "S1/5a S2/6b B10(2)")
     sink.close()
     sink = reopen(STABLE)
-    assert sink.position(ONE) == 2
-    assert sink.position(TWO) == 0
+    assert (sink.reached(ONE), sink.reached(TWO)) == (2, 0)
+    commit(sink)
+    assert (sink.position(ONE), sink.position(TWO)) == (2, 0)
     feed(sink, "S1/5a S2/6b | S3/12c")
     feed(sink, "S2/6b S3/12c S4/13d", position=1)
     sink.close()
@@ -113,7 +121,7 @@ def test_tentative_tuples_of_an_earlier_session_are_undone_in_the_next(reopen: O
     feed(sink, "S1/5a B10(1) T/12b b20")
     sink.close()
     sink = reopen(CORRECTIONS)
-    assert sink.position(ONE) == 1
+    assert sink.reached(ONE) == 1
     feed(sink, "S1/5a S2/12c")
     sink.close()
     assert brief(read()) == "S1a T2b U(1) S2c"
@@ -143,7 +151,7 @@ def test_channels_have_ids_of_their_own(reopen: Open, kind: str, tmp_path: Path)
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b")
     feed(sink, "S1/5x", TWO)
-    sink.commit()
+    commit(sink)
     assert (sink.position(ONE), sink.position(TWO)) == (2, 1)
     sink.close()
     if kind == "jsonl":
@@ -156,14 +164,14 @@ def test_nothing_counts_as_safe_before_it_is_committed(reopen: Open) -> None:
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b")
     assert sink.position(ONE) == 0
-    sink.commit()
+    commit(sink)
     assert sink.position(ONE) == 2
     sink.close()
 
 
 def test_arrival_times_commit_by_themselves(tmp_path: Path) -> None:
     for sink in (
-        JsonLinesSink(tmp_path / "j", {ONE: PAYLOAD}, STABLE, sync_us=100),
+        JsonLinesSink(*in_folder(tmp_path / "j"), {ONE: PAYLOAD}, STABLE, sync_us=100),
         ParquetSink(tmp_path / "p", {ONE: PAYLOAD}, STABLE, part_us=100),
     ):
         first, second, boundary = parse("S1/5a | S2/6b B10(2)")
@@ -171,6 +179,8 @@ def test_arrival_times_commit_by_themselves(tmp_path: Path) -> None:
         sink.write(Change(ONE, second, 1_099))
         assert sink.position(ONE) == 0
         sink.write(Change(ONE, boundary, 1_100))
+        if sink.due():
+            commit(sink)
         assert sink.position(ONE) == 2
         sink.close()
 
@@ -180,7 +190,7 @@ VALUES = "S1/5:1,0.5,ä,true,2026-01-02T03:04:05.000006 S2/6:null,null,null,null
 
 
 def test_every_type_and_null_is_written_as_json(tmp_path: Path) -> None:
-    sink = JsonLinesSink(tmp_path, {ONE: ALL}, STABLE)
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: ALL}, STABLE)
     feed(sink, VALUES + " S4/8:2,inf,a,true,0 S5/9:2,-inf,a,true,0", schema=ALL)
     sink.close()
     first, second, third, fourth, fifth = lines(tmp_path)
@@ -234,7 +244,7 @@ def test_a_crash_leaves_the_complete_parts_and_the_rest_is_written_again(tmp_pat
     """1. part 0 is complete.  2. part 1 is open with a group on disk, and the process dies.  3. a restart."""
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
     feed(sink, "S1/1a S2/2b")
-    sink.commit()
+    commit(sink)
     feed(sink, "S3/3c", position=2)
     assert len(list((tmp_path / "out").glob(".*.open"))) == 1
     assert brief(table(tmp_path)) == "S1a S2b"
@@ -249,25 +259,51 @@ def test_a_crash_leaves_the_complete_parts_and_the_rest_is_written_again(tmp_pat
 
 @pytest.mark.parametrize("cut", [1, 10, 30])
 def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path, cut: int) -> None:
-    sink = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/1a S2/2b")
     sink.close()
     path = tmp_path / "out.0.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
-    again = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, STABLE)
-    assert again.position(ONE) == 1
+    again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    assert again.reached(ONE) == 1
     feed(again, "S1/1a S2/2b S3/3c")
     again.close()
     assert brief(lines(tmp_path)) == "S1a S2b S3c"
 
 
+@pytest.mark.parametrize("garbage", [b"\x00" * 50, b"\xff\n{\n\x00", b'{"_id": 2, "x\n'])
+def test_garbage_that_a_power_failure_left_is_cut(tmp_path: Path, garbage: bytes) -> None:
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    feed(sink, "S1/1a")
+    sink.close()
+    with (tmp_path / "out.0.jsonl").open("ab") as file:
+        file.write(garbage)
+    again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    assert again.reached(ONE) == 1
+    feed(again, "S1/1a S2/2b")
+    again.close()
+    assert brief(lines(tmp_path)) == "S1a S2b"
+
+
+def test_what_an_earlier_session_wrote_is_safe_only_when_it_is_synced(tmp_path: Path) -> None:
+    """It was killed: its last lines may be in memory only."""
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    feed(sink, "S1/1a S2/2b")
+    sink.close()
+    again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    assert (again.reached(ONE), again.position(ONE), again.due()) == (2, 0, True)
+    commit(again)
+    assert (again.position(ONE), again.due()) == (2, False)
+    again.close()
+
+
 def test_the_end_of_a_long_tentative_run_is_found_over_many_blocks(tmp_path: Path) -> None:
-    sink = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, CORRECTIONS)
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, CORRECTIONS)
     feed(sink, "S1/1a " + " ".join(f"T/{i}b" for i in range(2, 3_000)))
     sink.close()
     assert (tmp_path / "out.0.jsonl").stat().st_size > 3 * (1 << 16)
-    again = JsonLinesSink(tmp_path, {ONE: PAYLOAD}, CORRECTIONS)
-    assert again.position(ONE) == 1
+    again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, CORRECTIONS)
+    assert again.reached(ONE) == 1
     again.close()
     assert lines(tmp_path)[-1] == {"_kind": "undo", "_id": 1}
 
@@ -293,7 +329,7 @@ def test_strings_of_many_dictionaries_come_out_as_text(tmp_path: Path) -> None:
 def test_every_mistake_in_a_sink_is_named(tmp_path: Path) -> None:
     clash = {ONE: Schema.of(_id="int64", n="int64")}
     with pytest.raises(ConfigError) as caught:
-        open_sink({"kind": "csv", "path": str(tmp_path), "mode": "final"}, clash)
+        open_sink({"kind": "csv", "path": str(tmp_path), "mode": "final"}, clash, in_folder)
     assert caught.value.problems == [
         "sink mode 'final'; expected one of: stable, corrections",
         "stream 'out': attribute '_id' has a name that sinks use themselves",
