@@ -21,17 +21,23 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 _Place = tuple[str, Channel]
 
 
-def check_completeness(history: History, plan: Plan, reference: Reference, counters: Counters) -> Iterator[Finding]:
-    """See the module; to be asked where P3's premise holds.  Yields findings of P3."""
+def check_completeness(
+    history: History, plan: Plan, reference: Reference, counters: Counters, dead: Set[str] = frozenset()
+) -> Iterator[Finding]:
+    """See the module; to be asked where P3's premise holds, of clients that are not dead.  Yields findings of P3."""
     end = _End()
     for event in history:
         end.take(event)
     at_us = history.end_us
     for (client, channel), event in end.live.items():
+        if client in dead:
+            continue
         assert isinstance(event.element, Batch)
         what = f"{channel}: {show_row(event.element.rows, 0)} is still tentative, since {event.at_us / 1e6:.3f} s"
         yield Finding("P3", "nothing tentative is left", at_us, client, what)
     for name, client_plan in plan.clients.items():
+        if f"client:{name}" in dead:
+            continue
         for channel in (Channel(s, p) for s in client_plan.reads for p in range(plan.partitions_of(s))):
             counters.add("streams compared to the end")
             counters.add("tuples of the reference", len(reference[channel][0]))

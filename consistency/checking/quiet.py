@@ -46,9 +46,10 @@ def check_quiet(history: History, plan: Plan, counters: Counters, dead: Set[str]
     """At the end, after healing.
 
     Args:
-      dead: nodes that do not come back: they need not run nor read anything, and logs that they read are not truncated.
+      dead: processes that do not come back: they need not run nor read anything, and logs that they read are not
+        truncated.
     """
-    if dead:
+    if dead & set(plan.nodes):
         counters.add("runs with a node left dead")
     yield from _buffers(history, plan, counters, dead)
     yield from _subscriptions(history, plan, counters, dead)
@@ -57,7 +58,7 @@ def check_quiet(history: History, plan: Plan, counters: Counters, dead: Set[str]
 
 def _buffers(history: History, plan: Plan, counters: Counters, dead: Set[str]) -> Iterator[Finding]:
     last = {e.replica: e for e in history if isinstance(e, Buffers)}
-    waited_for = plan.read_on(dead)
+    waited_for = plan.read_by(dead)
     keeping = {
         str(of) for of in plan.placement for s in plan.unit[of.unit].outputs if Channel(s, of.partition) in waited_for
     }

@@ -39,8 +39,9 @@ class Premise:
       healed: everything healed, and the run went on until its clients had all there was to come.
       survivors: of each partition one replica with the stable state lived all along.
       quiet: after healing there was time for everybody to become quiet.
-      dead: nodes that were killed for good.  All promises hold without them, but two: their replicas are not STABLE in
-        the end, and what they read stays in the logs of those that they read.
+      dead: nodes that were killed for good, and clients that cannot go on since their disks lost what they had synced.
+        All promises hold without them, but these: their replicas are not STABLE in the end, these clients do not have
+        everything, and what they read stays in the logs of those that they read.
     """
 
     healed: bool = True
@@ -100,7 +101,7 @@ def judge(
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:
-        found += check_completeness(history, plan, reference, counters)
+        found += check_completeness(history, plan, reference, counters, premise.dead)
         if premise.quiet:
             found += check_states(history, plan, premise.dead)
     if premise.healed and premise.quiet:

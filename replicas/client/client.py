@@ -13,7 +13,7 @@ process died comes again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -84,6 +84,15 @@ class Client:
         self._upstream = Upstream(env, plan, self.me, pool=StringPool())
         self._upstream.add(self)
 
+    def goes_on(self, channel: Channel, position: int, frontier: int) -> None:
+        """What an earlier session kept of a channel: stable tuples up to an id, and a boundary.  Before :meth:`run`."""
+        port = next(i.port for i in self.inputs if i.channel == channel)
+        port.position, port.frontier = position, frontier
+        if position:
+            self._processed[channel] = position  # acknowledged also if nothing more comes
+        if frontier >= END_OF_TIME:
+            self._ended.add(channel)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the connections until cancelled."""
         peers: dict[str, str] = {}
@@ -91,7 +100,7 @@ class Client:
             peers |= self._plan.producer_addresses(channel)
         await self._upstream.run(peers, task_status=task_status)
 
-    async def changes(self) -> AsyncIterator[Change]:
+    async def changes(self) -> AsyncGenerator[Change, None]:
         """Every change of every stream read, as it comes; ends when all streams have ended.
 
         A change is acknowledged when the next one is asked for.

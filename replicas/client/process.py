@@ -5,15 +5,17 @@ What is acknowledged is what recording and sinks have on disk: after a kill or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from replicas.client.client import Client
-from replicas.client.recorder import Recorder
+from replicas.client.recorder import SYNC_US, Recorder
 from replicas.client.statistics import ClientStats
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
@@ -27,6 +29,7 @@ from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
 SWITCHES_KEPT = 100
@@ -112,6 +115,8 @@ class ClientProcess(Bystander):
             open_sink({**s, "path": str(root / str(s["path"]))}, schemas, place=place) for s in self.client.plan.sinks
         ]
         self._tap = tap
+        #: Held while something is written or synced.
+        self._writing = trio.Lock()
         self._inputs = {i.channel: i for i in self.client.inputs}
         if self._sinks or self._recorder is not None:
             self.client.safe = self._safe
@@ -125,14 +130,18 @@ class ClientProcess(Bystander):
         return min(kept)
 
     def _goes_on(self) -> None:
-        """A restarted client asks for what follows the shortest of its recording and its sinks."""
-        for one in self.client.inputs:
-            known = [s.reached(one.channel) for s in self._sinks]
+        """A restarted client asks for what follows the shortest of its recording and its sinks.
+
+        Only the recording has boundaries: where a sink holds less, the last one is beyond what we ask for.
+        """
+        for channel in self.client.channels:
+            known, boundary = [s.reached(channel) for s in self._sinks], BEFORE_TIME
             if self._recorder is not None:
-                position, frontier = self._recorder.position(one.channel)
+                position, frontier = self._recorder.position(channel)
+                if position <= min(known, default=position):
+                    boundary = frontier
                 known.append(position)
-                one.port.frontier = frontier
-            one.port.position = min(known, default=0)
+            self.client.goes_on(channel, min(known, default=0), boundary)
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Takes changes until cancelled; ``task_status`` gets the address where we answer ("" where nowhere).
@@ -149,26 +158,44 @@ class ClientProcess(Bystander):
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take)
+                if self._recorder is not None:
+                    nursery.start_soon(self._make_safe, SYNC_US, self._recorder.sync)
+                for sink in self._sinks:
+                    nursery.start_soon(self._make_safe, sink.period_us, partial(sink.commit, self._env.compute))
                 task_status.started(address)
         finally:
             self.close()
 
     async def _take(self) -> None:
         """Takes changes one by one; sinks wait for their disk off the event loop."""
-        compute, recorder = self._env.compute, self._recorder
-        if recorder is not None:
-            await recorder.sync()
-        await self._commit(only_due=True)
-        async for change in self.client.changes():
-            self._note(change)
-            if recorder is not None:
-                await recorder.sync_due(change.arrived_us)
-            if self._sinks:
-                await compute.run(lambda c=change: self._write(c))  # type: ignore[misc]
-            await self._commit(only_due=True)
-        if recorder is not None:
-            await recorder.sync()
         await self._commit()
+        async with aclosing(self.client.changes()) as changes:
+            async for change in changes:
+                await self._keep(change)
+        await self._commit()
+
+    async def _keep(self, change: Change) -> None:
+        async with self._writing:
+            self._note(change)
+            if self._recorder is not None:
+                await self._recorder.sync_due()
+            if self._sinks:
+                await self._env.compute.run(lambda: self._write(change))
+
+    async def _make_safe(self, period_us: int, sync: Callable[[], Awaitable[None]]) -> None:
+        """Syncs again and again, also while nothing comes: nodes with full buffers may wait for that."""
+        while True:
+            await self._env.clock.sleep(period_us / 1e6)
+            async with self._writing:
+                await sync()
+
+    async def _commit(self) -> None:
+        """Makes everything safe that was taken, or left by an earlier session."""
+        async with self._writing:
+            if self._recorder is not None:
+                await self._recorder.sync()
+            for sink in self._sinks:
+                await sink.commit(self._env.compute)
 
     def _note(self, change: Change) -> None:
         one = self._inputs[change.channel]
@@ -176,7 +203,7 @@ class ClientProcess(Bystander):
         self._watch.arrived(change.channel, one.main.producer if one.main is not None else None, change.arrived_us)
         self._stats[change.channel].switched(change.channel, self._watch.counts.get(change.channel, 0))
         if self._recorder is not None:
-            new = _after(change, self._recorder.position(change.channel)[0])
+            new = _after(change, *self._recorder.position(change.channel))
             if new is not None:
                 self._recorder.write(new)
         if self._tap is not None:
@@ -185,11 +212,6 @@ class ClientProcess(Bystander):
     def _write(self, change: Change) -> None:
         for sink in self._sinks:
             sink.write(change)
-
-    async def _commit(self, *, only_due: bool = False) -> None:
-        for sink in self._sinks:
-            if not only_due or sink.due():
-                await sink.commit(self._env.compute)
 
     def close(self) -> None:
         """Makes everything taken safe; once."""
@@ -225,13 +247,13 @@ class ClientProcess(Bystander):
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
-def _after(change: Change, position: int) -> Change | None:
-    """The part of a change that a recording up to ``position`` does not have."""
+def _after(change: Change, position: int, frontier: int) -> Change | None:
+    """The part of a change that a recording up to ``position`` and the boundary ``frontier`` does not have."""
     element = change.element
     if isinstance(element, Batch) and element.kind is Kind.STABLE and element.from_id < position:
         if element.upto_id <= position:
             return None
         return Change(change.channel, element.after(position), change.arrived_us)
-    if isinstance(element, Boundary) and element.kind is Kind.STABLE and element.upto_id < position:
-        return None
+    if isinstance(element, Boundary) and element.kind is Kind.STABLE:
+        return None if element.upto_id < position or element.time <= frontier else change
     return change

@@ -27,7 +27,7 @@ from spe.stream.times import BEFORE_TIME
 
 #: A segment is left when it has grown past this; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20
-#: Arrival time between two syncs: acknowledgements wait for them.
+#: Time between two syncs: acknowledgements wait for them.
 SYNC_US: Final = 1_000_000
 
 
@@ -37,8 +37,8 @@ class ChannelRecorder:
     Opening reads the end of the last session to know how far it came.  If it held tentative tuples, an undo is
     recorded before anything else: who held them is gone.
 
-    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is :meth:`due`: then a
-    power failure takes records from the end only.
+    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is due: then a power
+    failure takes records from the end only.
 
     Args:
       folder: of the channel, below the storage's root.
@@ -69,9 +69,10 @@ class ChannelRecorder:
         self._file: AppendFile | None = None
         #: Files of segments that were left, and are not synced yet.
         self._left: list[AppendFile] = []
+        #: Something was written since the last sync.
+        self._unsynced = False
         #: The undo of what the last session held, to be recorded first.
         self._withdrawn: Change | None = None
-        self._synced_us: int | None = None
         self.channel = channel
         self.position = self.synced = 0
         self.frontier = BEFORE_TIME
@@ -121,8 +122,6 @@ class ChannelRecorder:
         if (undo := self._withdrawn) is not None:
             self._withdrawn = None
             self.write(undo)
-        if self._synced_us is None:
-            self._synced_us = change.arrived_us
         body = encode_recorded(change.arrived_us, change.element, self._schema)
         sequence = self._sequence + 1
         try:
@@ -136,15 +135,15 @@ class ChannelRecorder:
         except OSError as error:
             raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
         self._sequence = sequence
+        self._unsynced = True
         self._follow(change.element)
         if file.size() >= self._segment_bytes:
             self._leave()
 
-    def due(self, now_us: int) -> bool:
-        """Is it time to sync?  ``now_us``: arrival time."""
-        if self._left:
-            return True
-        return self._file is not None and self._synced_us is not None and now_us - self._synced_us >= SYNC_US
+    @property
+    def due(self) -> bool:
+        """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
+        return bool(self._left)
 
     async def sync(self) -> None:
         """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
@@ -152,9 +151,10 @@ class ChannelRecorder:
             await file.sync()
             file.close()
         self._left.clear()
-        if self._file is not None:
+        if self._file is not None and self._unsynced:
             await self._file.sync()
-        self.synced, self._synced_us = self.position, None
+        self._unsynced = False
+        self.synced = self.position
 
     def _leave(self) -> None:
         if self._file is not None:
@@ -214,10 +214,10 @@ class Recorder:
         """Every stable tuple up to this id is there also if the power fails now: what may be acknowledged."""
         return self._channels[channel].synced
 
-    async def sync_due(self, now_us: int) -> None:
-        """Syncs the channels of which it is time to.  Nothing may be written meanwhile.  Raises OSError."""
+    async def sync_due(self) -> None:
+        """Syncs what has to be before anything follows it.  Nothing may be written meanwhile.  Raises OSError."""
         for one in self._channels.values():
-            if one.due(now_us):
+            if one.due:
                 await one.sync()
 
     async def sync(self) -> None:

@@ -34,7 +34,7 @@ except ImportError as error:  # pragma: no cover - the extra is installed wherev
 GROUP_ROWS: Final = 64_000
 #: A part is complete at this size, …
 PART_ROWS: Final = 2_000_000
-#: … or when it has been open for this long (arrival time): acknowledgements wait for it.
+#: … or when it has been open for this long, at most: acknowledgements wait for it.
 PART_US: Final = 10_000_000
 
 _NAME: Final = re.compile(r"(\d{4,})-(\d{8,})-(\d+)(-tentative)?\.parquet")
@@ -84,11 +84,12 @@ class ParquetSink:
     Args:
       folder: made if it does not exist; each stream gets a folder below it.
       group_rows, part_rows: largest row group and part.
-      part_us: longest arrival time that a part stays open.
 
     Raises:
       LogCorrupt: an older part has other columns: another schema or mode was written here.
     """
+
+    period_us = PART_US
 
     def __init__(
         self,
@@ -98,10 +99,9 @@ class ParquetSink:
         *,
         group_rows: int = GROUP_ROWS,
         part_rows: int = PART_ROWS,
-        part_us: int = PART_US,
     ) -> None:
         self._channels = {
-            channel: _ChannelParts(folder / channel.stream, channel, schema, mode, group_rows, part_rows, part_us)
+            channel: _ChannelParts(folder / channel.stream, channel, schema, mode, group_rows, part_rows)
             for channel, schema in schemas.items()
         }
 
@@ -113,9 +113,6 @@ class ParquetSink:
 
     def write(self, change: Change) -> None:
         self._channels[change.channel].write(change)
-
-    def due(self) -> bool:
-        return False  # a part is completed where its last rows are written
 
     async def commit(self, compute: Compute) -> None:
         await compute.run(self._complete)
@@ -136,7 +133,7 @@ class _ChannelParts:
     """
 
     def __init__(
-        self, folder: Path, channel: Channel, schema: Schema, mode: str, group_rows: int, part_rows: int, part_us: int
+        self, folder: Path, channel: Channel, schema: Schema, mode: str, group_rows: int, part_rows: int
     ) -> None:
         self._folder = folder
         self._channel = channel
@@ -144,13 +141,11 @@ class _ChannelParts:
         self._mode = mode
         self._group_rows = group_rows
         self._part_rows = part_rows
-        self._part_us = part_us
         self._arrow_schema = arrow_schema(schema, mode)
         self._entries: list[Entry] = []
         self._buffered = 0
         self._written = 0
         self._writer: Any = None
-        self._began_us: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._number, self.complete, held = self._find_end()
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
@@ -172,11 +167,7 @@ class _ChannelParts:
 
     def write(self, change: Change) -> None:
         self._take(self._cursor.take(change))
-        if self._written + self._buffered == 0:
-            return
-        if self._began_us is None:
-            self._began_us = change.arrived_us
-        if self._written + self._buffered >= self._part_rows or change.arrived_us - self._began_us >= self._part_us:
+        if self._written + self._buffered >= self._part_rows:
             self.complete_part()
 
     def _take(self, entry: Entry | None) -> None:
@@ -238,7 +229,6 @@ class _ChannelParts:
         self._number += 1
         self._open_path = self._folder / f".{self._channel.partition:04d}-{self._number:08d}.open"
         self._written = 0
-        self._began_us = None
         self.complete = self._cursor.position
 
 

@@ -33,7 +33,7 @@ MODES: Final = (STABLE, CORRECTIONS)
 #: Names that sinks add to the attributes.
 RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
 
-#: Arrival time between two syncs of a JSON lines file: what a power failure may take back.
+#: Time between two syncs of a JSON lines file: what a power failure may take back.
 SYNC_US: Final = 1_000_000
 
 #: Bytes read at a time when a file is searched backwards for its last entries.
@@ -41,7 +41,13 @@ _BLOCK: Final = 1 << 16
 
 
 class Sink(Protocol):
-    """A destination for the changes of some channels."""
+    """A destination for the changes of some channels.
+
+    Attributes:
+      period_us: whoever writes commits at least this often, also while nothing comes: acknowledgements wait for it.
+    """
+
+    period_us: int
 
     def reached(self, channel: Channel) -> int:
         """Every stable tuple of the channel up to this id is here: where a restarted client may go on."""
@@ -53,10 +59,6 @@ class Sink(Protocol):
 
     def write(self, change: Change) -> None:
         """Takes a change; what is here already is passed over.  Raises OSError."""
-        ...
-
-    def due(self) -> bool:
-        """Is it time to commit?"""
         ...
 
     async def commit(self, compute: Compute) -> None:
@@ -144,25 +146,18 @@ class JsonLinesSink:
 
     Args:
       storage, folder: where.
-      sync_us: arrival time between syncs.
 
     Raises:
       LogCorrupt: a file's last lines are not of this mode.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        folder: PurePosixPath,
-        schemas: Mapping[Channel, Schema],
-        mode: str,
-        *,
-        sync_us: int = SYNC_US,
-    ) -> None:
+    period_us = SYNC_US
+
+    def __init__(self, storage: Storage, folder: PurePosixPath, schemas: Mapping[Channel, Schema], mode: str) -> None:
         self._files: dict[Channel, _JsonLinesFile] = {}
         try:
             for channel, schema in schemas.items():
-                self._files[channel] = _JsonLinesFile(storage, folder, channel, schema, mode, sync_us)
+                self._files[channel] = _JsonLinesFile(storage, folder, channel, schema, mode)
         except BaseException:
             self.close()
             raise
@@ -176,9 +171,6 @@ class JsonLinesSink:
     def write(self, change: Change) -> None:
         self._files[change.channel].write(change)
 
-    def due(self) -> bool:
-        return any(file.due for file in self._files.values())
-
     async def commit(self, compute: Compute) -> None:
         for file in self._files.values():
             await file.commit()
@@ -190,18 +182,13 @@ class JsonLinesSink:
 
 class _JsonLinesFile:
     """Attributes:
-    synced: last stable id that is there also if the power fails now; what an earlier session wrote is synced first.
-    due: it is time to sync.
+    synced: last stable id that is there also if the power fails now; what an earlier session wrote has to be synced.
     """
 
-    def __init__(
-        self, storage: Storage, folder: PurePosixPath, channel: Channel, schema: Schema, mode: str, sync_us: int
-    ) -> None:
+    def __init__(self, storage: Storage, folder: PurePosixPath, channel: Channel, schema: Schema, mode: str) -> None:
         self._schema = schema
         self._mode = mode
-        self._sync_us = sync_us
         self._path = folder / f"{channel.stream}.{channel.partition}.jsonl"
-        self._synced_us: int | None = None
         self._file = storage.open(self._path)
         try:
             self._cursor = Cursor(mode, *self._find_end())
@@ -211,7 +198,6 @@ class _JsonLinesFile:
         if (entry := self._cursor.begin()) is not None:
             self._append(entry)
         self.synced = 0
-        self.due = self._cursor.position > 0
 
     @property
     def reached(self) -> int:
@@ -220,12 +206,6 @@ class _JsonLinesFile:
     def write(self, change: Change) -> None:
         if (entry := self._cursor.take(change)) is not None:
             self._append(entry)
-        now = change.arrived_us
-        if self._synced_us is None:
-            self._synced_us = now
-        elif now - self._synced_us >= self._sync_us:
-            self.due = True
-            self._synced_us = now
 
     def _append(self, entry: Entry) -> None:
         if entry.batch is None:
@@ -235,7 +215,6 @@ class _JsonLinesFile:
         self._file.append(("\n".join(lines) + "\n").encode())
 
     async def commit(self) -> None:
-        self.due = False
         if self.synced != self._cursor.position:
             await self._file.sync()
             self.synced = self._cursor.position

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ import trio.lowlevel
 
 from consistency.checking.accuracy import Kept
 from replicas.client.client import Client
+from replicas.client.process import ClientProcess
 from replicas.comparison import ChannelRows
 from replicas.faults.model import processes_of
 from replicas.node.observation import buffers
@@ -40,6 +41,7 @@ from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.simulation.work import StateCompute
 from replicas.source.process import run_source_process
+from spe.errors import SpeError, leaves
 from spe.log.source_log import read_source_log
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Compute, Env
@@ -90,6 +92,9 @@ class SimCluster:
         self.longest_step_s = 0.0
         #: Processes that have ended by themselves; somebody has to start them again.
         self.ended_alone: set[str] = set()
+        #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
+        self.forgetful: set[str] = set()
+        self.given_up: set[str] = set()
         self._stuck = ""
         self._hosts = processes_of(plan)
         self._clocks = {host: SimClock() for host in self._hosts}
@@ -419,6 +424,9 @@ class SimCluster:
             self.kill(COORDINATOR)
 
     async def _client(self, name: str) -> None:
+        if self.plan.clients[name].sinks:
+            await self._client_process(name)
+            return
         client = Client(self.env(f"client:{name}"), self.plan, name)
         self.clients[name] = client
         async with trio.open_nursery() as nursery:
@@ -428,3 +436,28 @@ class SimCluster:
                 if lag := self.lag_s.get(name):
                     await trio.sleep(lag)
             # All streams have ended; what it holds goes on being acknowledged.
+
+    async def _client_process(self, name: str) -> None:
+        """One with sinks records as well, and goes on from its disk."""
+        host = f"client:{name}"
+        try:
+            process = ClientProcess(
+                self.env(host),
+                self.plan,
+                name,
+                place=lambda folder: (self.disks[host], sink_folder(folder)),
+                tap=self.changes[name].append,
+            )
+            self.clients[name] = process.client
+            await process.run()
+        except* SpeError as group:
+            if host not in self.forgetful:
+                raise
+            self._note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
+            self.given_up.add(host)
+            self.kill(host)
+
+
+def sink_folder(path: Path) -> PurePosixPath:
+    """Where the sink of a client lies on its simulated disk."""
+    return PurePosixPath("sinks", *path.parts)

@@ -53,7 +53,7 @@ class FaultDriver:
         #: Processes whose incarnation is of a clock that was wrong; those of them that could not keep it on disk.
         self._skewed: set[str] = set()
         self._ahead: set[str] = set()
-        #: Nodes whose disk has ever lied.
+        #: Nodes and clients whose disk has ever lied.
         self._lied: set[str] = set()
         self.skipped: list[str] = []
         self.survivors = True
@@ -79,7 +79,7 @@ class FaultDriver:
         self._apply()  # also what ended in this very moment, and was broken off before it was made true
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
-        for host in sorted((self.down | self._cluster.ended_alone) - self.left):
+        for host in sorted((self.down | self._cluster.ended_alone) - self.left - self._cluster.given_up):
             self._cluster.restart(host)
         self.down &= self.left
 
@@ -120,12 +120,16 @@ class FaultDriver:
     def _kill(self, host: str, how: Do) -> None:
         self.down.add(host)
         self._damaged.discard(host)  # it starts from what a partner has
+        if host.startswith("client:") and (how is Do.WIPE or (how is Do.POWER and host in self._lied)):
+            self._cluster.forgetful.add(host)
         if how is Do.WIPE:
             self._cluster.wipe(host)
         else:
             self._cluster.kill(host, power=how is Do.POWER)
 
     def _start(self, host: str) -> None:
+        if host in self._cluster.given_up:
+            return
         if host in self.down | self._cluster.ended_alone:
             self.down.discard(host)
             self.left.discard(host)
@@ -207,12 +211,13 @@ class FaultDriver:
 
     def _spare(self, host: str) -> str:
         """Why a process must not go now; "" where it may."""
-        if host in self.down | self._cluster.ended_alone:
+        if host in self.down | self._cluster.ended_alone | self._cluster.given_up:
             return "it does not run"
         if host in self._ahead:
             return "its incarnation is of a clock that is wrong, and there was no room to keep it"
         if host.startswith("client:"):
-            return "an application that dies is another one"
+            kept = self._cluster.plan.clients[host.removeprefix("client:")].sinks
+            return "" if kept else "an application that dies is another one"
         if host.startswith("source:") or host == COORDINATOR:
             return ""
         alone = self._alone(host)

@@ -22,6 +22,7 @@ class Feature(enum.StrEnum):
     COSTLY_STATE = "costly state"  # a step takes virtual time for each row or group that the node holds
     DISKS = "disks"  # checkpoints lie on disks that are slow, lie about syncs, or are lost
     EXTREMES = "extremes"  # generated rows have nulls, NaN, infinities and values at the ends of their types
+    CLIENTS = "clients"  # clients record and have sinks; they are killed, and their disks fail
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -32,6 +33,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.COSTLY_STATE: 0.10,
     Feature.DISKS: 0.20,
     Feature.EXTREMES: 0.20,
+    Feature.CLIENTS: 0.20,
 }
 
 Features = frozenset[Feature]

@@ -91,6 +91,8 @@ class _Drawing:
         of_standbys = [k for k in STANDBY_KINDS.values() if random.random() < 0.5] if self._backed else []
         if Feature.DISKS in self._features:
             kinds += [kind for kind in DISK_KINDS.values() if random.random() < 0.7] * 2
+        if Feature.CLIENTS in self._features:
+            kinds += [kind for kind in CLIENT_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
@@ -301,6 +303,33 @@ class _Drawing:
     def _heal(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "heal"}
 
+    # --- clients that record and have sinks ---
+
+    def _client_dies(self, at: int) -> Iterator[Entry]:
+        kind = self._random.choice(["kill", "power", "restart"])
+        lasts = {} if kind == "restart" else {"for": self._for()}
+        yield {"at": at, "kind": kind, "target": self._random.choice(self._clients), **lasts}
+
+    def _client_dies_in_a_failure(self, at: int) -> Iterator[Entry]:
+        """It holds tentative tuples, and is gone when they are corrected, or a moment before."""
+        source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
+        yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        at += length + self._random.choice([-300, -50, 50, 300]) * MILLISECOND
+        yield from self._client_dies(max(at, 0))
+
+    def _client_loses_its_disk(self, at: int) -> Iterator[Entry]:
+        client = self._random.choice(self._clients)
+        if self._random.random() < 0.3:
+            yield {"at": at, "kind": "wipe", "target": client, "for": self._for()}
+            return
+        length = self._length()
+        yield {"at": at, "kind": "lie", "target": client, "for": show_duration(length)}
+        yield {"at": at + length, "kind": "power", "target": client, "for": self._for()}
+
+    def _client_disk(self, at: int) -> Iterator[Entry]:
+        by, target = self._random.choice(["5ms", "50ms", "300ms"]), self._random.choice(self._clients)
+        yield {"at": at, "kind": "slow-disk", "target": target, "by": by, "for": self._for()}
+
     # --- patterns ---
 
     def _swizzle(self, at: int) -> Iterator[Entry]:
@@ -473,6 +502,13 @@ DISK_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "slow disk": _Drawing._slow_disk,
     "lie": _Drawing._lie,
     "wipe": _Drawing._wipe,
+}
+#: Those of runs whose clients record and have sinks.
+CLIENT_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+    "client dies": _Drawing._client_dies,
+    "client dies in a failure": _Drawing._client_dies_in_a_failure,
+    "client loses its disk": _Drawing._client_loses_its_disk,
+    "client with a slow disk": _Drawing._client_disk,
 }
 #: Those that need standbys.
 STANDBY_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {

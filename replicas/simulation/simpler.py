@@ -24,6 +24,10 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
     yield from _with_plainer_nodes(config)
     for name in list(config["clients"])[1:]:
         yield {**config, "clients": {k: v for k, v in config["clients"].items() if k != name}}
+    for name, client in config["clients"].items():
+        if "sinks" in client:
+            plain = {k: v for k, v in client.items() if k != "sinks"}
+            yield {**config, "clients": {**config["clients"], name: plain}}
     yield from _without_an_operator(config)
     for name, fragment in config["fragments"].items():
         yield from (_with_fragment(config, name, simpler) for simpler in _simpler_fragments(fragment))

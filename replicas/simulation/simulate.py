@@ -16,6 +16,7 @@ from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.kept import check_kept
 from replicas.simulation.scenario import Scenario
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
@@ -93,7 +94,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
             await driver.heal()
             deadline = trio.current_time() + scenario.grace_us / 1e6
-            while not (over := is_quiet(cluster, driver.left)) and trio.current_time() < deadline:
+            while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
                 if watch is not None:
                     watch(cluster)
@@ -105,9 +106,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     outcome.skipped = driver.skipped
     if reference is None:
         return outcome
-    premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left))
+    premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left | cluster.given_up))
     verdict = judge(cluster.history, plan, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
+    outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if cluster.longest_step_s:
         outcome.counters.add("runs in which state costs time")
     return outcome
@@ -117,13 +119,14 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
     """Has every client everything, and does nobody hold anything of the failures any more?
 
     Args:
-      dead: nodes that do not come back.  What they read is kept for them for ever.
+      dead: nodes and clients that do not come back.  What they read is kept for them for ever.
     """
-    if not all(c.finished and all(i.main is not None for i in c.inputs) for c in cluster.clients.values()):
+    clients = [client for name, client in cluster.clients.items() if f"client:{name}" not in dead]
+    if not all(c.finished and all(i.main is not None for i in c.inputs) for c in clients):
         return False
     if not _all_run(cluster, dead) or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out
-    waited_for = cluster.plan.read_on(dead)
+    waited_for = cluster.plan.read_by(dead)
     for replica in cluster.replicas().values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
             return False

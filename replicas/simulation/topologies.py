@@ -72,6 +72,9 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
     }
     if random.random() < 0.3:
         data["clients"]["second"] = {"reads": query.outputs[:1]}
+    if Feature.CLIENTS in features:
+        for client in data["clients"].values():
+            client["sinks"] = [{"jsonl": "final"}, {"jsonl": "changes", "mode": "corrections"}]
     passive = sum(len(f["standby"]) for f in fragments.values() if "standby" in f)
     if passive and random.random() < _ACTIVES:
         data["coordinator"] = {"budget": random.randint(1, passive), "margin": 0.01}

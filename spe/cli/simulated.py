@@ -89,8 +89,10 @@ def _made_up(source: Source, length_us: int) -> dict[str, Any]:
 
 
 def _in_memory(config: dict[str, Any], plan: Plan) -> None:
-    """Clients of a simulation write nothing."""
+    """Clients of a simulation write nothing but JSON lines, to a simulated disk: Parquet's library knows files only."""
     for name in plan.clients:
         client = (config.get("clients") or {}).get(name)
         if isinstance(client, Mapping):
-            config["clients"][name] = {k: v for k, v in client.items() if k != "sinks"}
+            sinks = [sink for sink in client.get("sinks", ()) if "jsonl" in sink]
+            plain = {k: v for k, v in client.items() if k != "sinks"}
+            config["clients"][name] = plain | ({"sinks": sinks} if sinks else {})

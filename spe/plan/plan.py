@@ -403,14 +403,22 @@ class Plan:
         names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
         return tuple(names)
 
-    def read_on(self, nodes: Set[str]) -> frozenset[Channel]:
-        """Channels of which a configured consumer is on one of these nodes."""
-        return frozenset(
+    def read_by(self, processes: Set[str]) -> frozenset[Channel]:
+        """Channels of which a configured consumer is one of these clients, or on one of these nodes."""
+        on_nodes = {
             channel
             for of in self.placement
-            if nodes & set(self.hosts(of))
+            if processes & set(self.hosts(of))
             for channel in self.unit[of.unit].channels_in(of.partition)
-        )
+        }
+        by_clients = {
+            Channel(stream, partition)
+            for name, client in self.clients.items()
+            if f"client:{name}" in processes
+            for stream in client.reads
+            for partition in range(self.partitions_of(stream))
+        }
+        return frozenset(on_nodes | by_clients)
 
     def key_columns(self, unit: str, stream: str) -> tuple[int, ...] | None:
         """Columns of ``stream`` whose hash divides it over the partitions of ``unit``; None: it is not divided.

@@ -11,22 +11,25 @@ from typing import Any
 import pytest
 import trio
 
+from consistency.checking.counters import Counters
+from consistency.checking.feeds import check_feeds
 from replicas.client.process import ClientProcess
-from replicas.client.recorder import recorded_stable
+from replicas.client.recorder import read_recording, recorded_stable
 from replicas.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from spe.log.recording import client_folder
+from replicas.simulation.cluster import SimCluster, sink_folder
+from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
-from spe.runtime.storage import in_folder
+from spe.stream.batch import Boundary
 from spe.stream.ids import Channel
-from spe.stream.names import StreamId
+from spe.stream.names import Kind, StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
 
 OUT = Channel(StreamId("s1"), 0)
+FINAL = sink_folder(Path("final")) / "s1.0.jsonl"
 
 
 def plan_with_sinks() -> Plan:
@@ -38,7 +41,7 @@ def plan_with_sinks() -> Plan:
     return replace(plan, clients={"c": replace(plan.clients["c"], sinks=sinks)})
 
 
-def runs_client(cluster: SimCluster, folder: Path, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
+def runs_client(cluster: SimCluster, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
     """A client process in place of the cluster's plain client; every start of it is kept."""
 
     async def main() -> None:
@@ -46,8 +49,7 @@ def runs_client(cluster: SimCluster, folder: Path, kept: list[ClientProcess]) ->
             cluster.env("client:c"),
             cluster.plan,
             "c",
-            place=in_folder,
-            sinks_root=folder,
+            place=lambda folder: (cluster.disks["client:c"], sink_folder(folder)),
             epochs={"s1": ReplayEpoch()},
             address="client-c:1",
         )
@@ -60,8 +62,12 @@ def runs_client(cluster: SimCluster, folder: Path, kept: list[ClientProcess]) ->
 async def start_with(cluster: SimCluster, client: Callable[[], Awaitable[None]]) -> None:
     await cluster.start()
     await trio.sleep(0.01)
-    cluster.kill("client:c")
+    cluster.wipe("client:c")
     cluster.launch("client:c", client)
+
+
+def lines_of(cluster: SimCluster, sink: str) -> list[str]:
+    return cluster.disks["client:c"].read(sink_folder(Path(sink)) / "s1.0.jsonl").decode().splitlines()
 
 
 def reference_of(cluster: SimCluster) -> Any:
@@ -84,13 +90,13 @@ def replayed(lines: list[dict[str, Any]]) -> list[int]:
     return ids
 
 
-async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: JumpClock, tmp_path: Path) -> None:
+async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: JumpClock) -> None:
     """1. it dies and comes back while all is well; 2. a source is cut off, tentative tuples arrive, it dies again and
     comes back; 3. the cut heals: recording and sinks hold the stable stream, each tuple once, and nothing tentative"""
     plan, kept = plan_with_sinks(), list[ClientProcess]()
     async with SimCluster(plan) as cluster:
         with cluster.explain():
-            await start_with(cluster, runs_client(cluster, tmp_path, kept))
+            await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(2)
             cluster.kill("client:c")
             await trio.sleep(0.5)
@@ -111,23 +117,21 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
             reference = reference_of(cluster)
             assert compare(recorded, reference) == []
             count = len(reference[OUT][0])
-            final = [json.loads(line)["_id"] for line in (tmp_path / "final/s1.0.jsonl").read_text().splitlines()]
+            final = [json.loads(line)["_id"] for line in lines_of(cluster, "final")]
             assert final == list(range(1, count + 1))
-            newest = [json.loads(line) for line in (tmp_path / "newest/s1.0.jsonl").read_text().splitlines()]
+            newest = [json.loads(line) for line in lines_of(cluster, "newest")]
             assert any(line.get("_tentative") for line in newest)
             assert replayed(newest) == final
             assert len(kept) == 3
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_client_without_power_goes_on_from_its_recording(
-    jump_clock: JumpClock, tmp_path: Path, seed: int
-) -> None:
+async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: JumpClock, seed: int) -> None:
     """It has acknowledged only what was synced: everything after it is still there."""
     plan, kept = make_plan(rate=50.0), list[ClientProcess]()
     async with SimCluster(plan, seed=seed) as cluster:
         with cluster.explain():
-            await start_with(cluster, runs_client(cluster, tmp_path, kept))
+            await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(5 + seed / 7)
             assert any(r.logs[0].truncation_line > 0 for r in cluster.replicas().values())
             cluster.kill("client:c", power=True)
@@ -140,12 +144,37 @@ async def test_a_client_without_power_goes_on_from_its_recording(
             assert len(kept) == 2
 
 
-async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock, tmp_path: Path) -> None:
+async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock: JumpClock) -> None:
+    """After a power failure each has its own last sync.  The client begins at the shorter one, without a boundary."""
+    plan, kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, kept))
+            await trio.sleep(3.5)
+            cluster.kill("client:c")
+            disk = cluster.disks["client:c"]
+            lines = disk.read(FINAL).splitlines(keepends=True)
+            cluster.disks["client:c"] = disk.with_file(FINAL, b"".join(lines[:-20]))
+            cluster.restart("client:c")
+            await trio.sleep(SECONDS)
+            final = [json.loads(line)["_id"] for line in lines_of(cluster, "final")]
+            reference = reference_of(cluster)
+            assert final == list(range(1, len(reference[OUT][0]) + 1))
+            storage, folder = cluster.env("client:c").storage, client_folder("c")
+            schema = plan.query.schema_of(OUT.stream)
+            assert compare(recorded_stable(storage, folder, {OUT: schema}), reference) == []
+            elements = [c.element for c in read_recording(storage, channel_folder(folder, OUT), schema)]
+            times = [e.time for e in elements if isinstance(e, Boundary) and e.kind is Kind.STABLE]
+            assert times == sorted(set(times))
+            assert list(check_feeds(cluster.history, plan, Counters())) == []
+
+
+async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock) -> None:
     """Its replica dies: one switch, timed; delays stay below X; the stream comes to its end."""
     plan, kept = plan_with_sinks(), list[ClientProcess]()
     async with SimCluster(plan) as cluster:
         with cluster.explain():
-            await start_with(cluster, runs_client(cluster, tmp_path, kept))
+            await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)
             first = kept[0].status()["channels"][0]["producer"]
             cluster.kill(first)

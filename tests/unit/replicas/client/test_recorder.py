@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from replicas.client.recorder import SYNC_US, Recorder, read_recording, recorded_stable
+from replicas.client.recorder import Recorder, read_recording, recorded_stable
 from replicas.comparison import compare
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
@@ -117,15 +117,6 @@ async def test_only_what_is_synced_survives_a_power_failure_and_counts() -> None
     assert text(storage) == "S1/5a S2/6b"
 
 
-async def test_a_recording_is_synced_each_second_of_arrival_time() -> None:
-    storage = SimDisk()
-    recorder = record(storage, "S1/5a", start=0)
-    await recorder.sync_due(SYNC_US - 1)
-    assert recorder.synced(ONE) == 0
-    await recorder.sync_due(SYNC_US)
-    assert recorder.synced(ONE) == 1
-
-
 async def test_what_a_killed_session_wrote_is_synced_before_the_next_one_counts() -> None:
     """Else the next session would begin behind records that a power failure takes."""
     storage = SimDisk()
@@ -133,7 +124,7 @@ async def test_what_a_killed_session_wrote_is_synced_before_the_next_one_counts(
     storage = storage.restarted()
     again = Recorder(storage, FOLDER, {ONE: PAYLOAD})
     assert (again.position(ONE)[0], again.synced(ONE)) == (1, 0)
-    await again.sync_due(0)
+    await again.sync_due()
     assert again.synced(ONE) == 1
     again.write(Change(ONE, parse("S2/12c", position=1)[0], 9_000))
     await again.sync()
@@ -145,7 +136,7 @@ async def test_a_segment_is_synced_before_the_next_one_begins() -> None:
     storage = SimDisk()
     recorder = record(storage, "S1/5a", segment_bytes=1)
     for i in range(2, 9):
-        await recorder.sync_due(1_000)
+        await recorder.sync_due()
         recorder.write(Change(ONE, parse(f"S{i}/{i}x", position=i - 1)[0], 1_000 + i))
     storage = storage.power_loss(synced_only)
     assert text(storage) == " ".join(f"S{i}/{i}{'a' if i == 1 else 'x'}" for i in range(1, 8)).replace("S1/1a", "S1/5a")

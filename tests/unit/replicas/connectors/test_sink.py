@@ -169,22 +169,6 @@ def test_nothing_counts_as_safe_before_it_is_committed(reopen: Open) -> None:
     sink.close()
 
 
-def test_arrival_times_commit_by_themselves(tmp_path: Path) -> None:
-    for sink in (
-        JsonLinesSink(*in_folder(tmp_path / "j"), {ONE: PAYLOAD}, STABLE, sync_us=100),
-        ParquetSink(tmp_path / "p", {ONE: PAYLOAD}, STABLE, part_us=100),
-    ):
-        first, second, boundary = parse("S1/5a | S2/6b B10(2)")
-        sink.write(Change(ONE, first, 1_000))
-        sink.write(Change(ONE, second, 1_099))
-        assert sink.position(ONE) == 0
-        sink.write(Change(ONE, boundary, 1_100))
-        if sink.due():
-            commit(sink)
-        assert sink.position(ONE) == 2
-        sink.close()
-
-
 ALL = Schema.of(n="int64", x="float64", s="string", ok="bool", at="timestamp")
 VALUES = "S1/5:1,0.5,ä,true,2026-01-02T03:04:05.000006 S2/6:null,null,null,null,null S3/7:-1,nan,,false,0"
 
@@ -291,9 +275,9 @@ def test_what_an_earlier_session_wrote_is_safe_only_when_it_is_synced(tmp_path: 
     feed(sink, "S1/1a S2/2b")
     sink.close()
     again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
-    assert (again.reached(ONE), again.position(ONE), again.due()) == (2, 0, True)
+    assert (again.reached(ONE), again.position(ONE)) == (2, 0)
     commit(again)
-    assert (again.position(ONE), again.due()) == (2, False)
+    assert again.position(ONE) == 2
     again.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from replicas.faults.model import FaultKind, processes_of
-from replicas.simulation.patterns import COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
+from replicas.simulation.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from replicas.simulation.topologies import MOST_REPLICAS
@@ -96,12 +96,12 @@ def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return draw
 
-    for kinds in (KINDS, STANDBY_KINDS, DISK_KINDS):
+    for kinds in (KINDS, STANDBY_KINDS, DISK_KINDS, CLIENT_KINDS):
         for name, pattern in list(kinds.items()):
             monkeypatch.setitem(kinds, name, counted(name, pattern))
     for seed in SEEDS:
         random_scenario(seed)
-    assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS, *DISK_KINDS}
+    assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS, *DISK_KINDS, *CLIENT_KINDS}
 
 
 def test_where_standbys_are_the_coordinator_fails_as_well(scenarios: list[Scenario], plans: list[Plan]) -> None:

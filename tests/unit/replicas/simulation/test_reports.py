@@ -127,7 +127,7 @@ outputs: [u, o]
 fragments: {f: {operators: [u], replicas: 2}, g: {operators: [o], replicas: 2}}
 defaults: {x: 3s}
 nodes: {n1: {x: 1s}, n2: {}}
-clients: {all: {reads: [u, o], sinks: [{jsonl: out}]}}
+clients: {all: {reads: [u, o], sinks: [{jsonl: out}, {parquet: files}]}}
 faults: [{at: 1s, kind: kill, target: n1}]
 """
 
@@ -145,7 +145,7 @@ def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
     assert (readers["a"]["rate"], readers["a"]["duration"]) == (25, 40_000_000)  # at twice the speed
     assert readers["c"]["duration"] == 20_000_000
     assert readers["d"]["duration"] == 5_000_000
-    assert plan.clients["all"].sinks == ()
+    assert [sink["kind"] for sink in plan.clients["all"].sinks] == ["jsonl"]
 
 
 def test_data_that_is_there_is_read_where_it_is(tmp_path: Path) -> None:

@@ -515,13 +515,14 @@ def test_a_recording_takes_what_it_does_not_have() -> None:
     """A restarted client may be sent again what its recording holds and a sink does not."""
     (batch, boundary) = parse("S4/10a S5/11b S6/12c B20(6)", position=3)
     whole = Change(CHANNEL, batch, 0)
-    assert _after(whole, 3) == whole
-    assert _after(whole, 6) is None
-    part = _after(whole, 5)
+    assert _after(whole, 3, 0) == whole
+    assert _after(whole, 6, 0) is None
+    part = _after(whole, 5, 0)
     assert part is not None
     assert list(part.element.row_ids()) == [6]  # type: ignore[union-attr]
-    assert _after(Change(CHANNEL, boundary, 0), 6) is not None
-    assert _after(Change(CHANNEL, boundary, 0), 7) is None
+    assert _after(Change(CHANNEL, boundary, 0), 6, 19) is not None
+    assert _after(Change(CHANNEL, boundary, 0), 6, 20) is None
+    assert _after(Change(CHANNEL, boundary, 0), 7, 19) is None
 
 
 # -- when a run is over ----------------------------------------------------------------------------------------------

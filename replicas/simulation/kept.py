@@ -1,0 +1,87 @@
+"""P3 on disk: in the end recordings and sinks hold what a run without failures gives, in each mode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.verdict import Premise
+from replicas.client.recorder import recorded_stable
+from replicas.comparison import ChannelRows, compare
+from replicas.connectors.sink import STABLE, json_lines
+from replicas.simulation.cluster import SimCluster, sink_folder
+from replicas.simulation.disk import SimDisk
+from spe.errors import LogCorrupt
+from spe.log.recording import client_folder
+from spe.stream.batch import Batch
+from spe.stream.ids import Channel
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+
+
+def check_kept(
+    cluster: SimCluster, reference: Mapping[Channel, ChannelRows], premise: Premise, counters: Counters
+) -> Iterator[Finding]:
+    """See the module; of clients that have sinks, and are not dead."""
+    if not (premise.healed and premise.survivors and premise.quiet):
+        return
+    plan, at_us = cluster.plan, cluster.history.end_us
+    for name, client in plan.clients.items():
+        host = f"client:{name}"
+        if not client.sinks or host in premise.dead:
+            continue
+        disk = cluster.disks[host]
+        channels = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
+        schemas = {c: plan.query.schema_of(c.stream) for c in channels}
+        counters.add("recordings compared")
+        for what in _recording(disk, name, schemas, reference):
+            yield Finding("P3", "a recording is complete", at_us, host, what)
+        for sink in client.sinks:
+            counters.add(f"sinks compared, mode {sink['mode']}")
+            for channel in channels:
+                path = sink_folder(Path(str(sink["path"]))) / f"{channel.stream}.{channel.partition}.jsonl"
+                text = disk.read(path).decode() if disk.exists(path) else ""
+                if what := _lines(text, str(sink["mode"]), reference[channel], schemas[channel]):
+                    yield Finding("P3", f"a sink is complete, mode {sink['mode']}", at_us, host, f"{path}: {what}")
+
+
+def _recording(
+    disk: SimDisk, name: str, schemas: Mapping[Channel, Schema], reference: Mapping[Channel, ChannelRows]
+) -> list[str]:
+    try:
+        recorded = recorded_stable(disk, client_folder(name), schemas)
+    except LogCorrupt as error:
+        return [str(error)]
+    return [str(difference) for difference in compare(recorded, {c: reference[c] for c in schemas})]
+
+
+def _lines(text: str, mode: str, expected: ChannelRows, schema: Schema) -> str:
+    """What is wrong with the lines of a sink; "" where a reader of them holds exactly the reference."""
+    ids, rows = expected
+    count = len(ids)
+    wanted = [json.loads(line) for line in json_lines(Batch(Kind.STABLE, 0, count, ids, rows), schema, False)]
+    try:
+        found: list[dict[str, Any]] = [json.loads(line) for line in text.split("\n")[:-1]]
+    except ValueError as error:
+        return f"no lines of JSON: {error}"
+    held = found if mode == STABLE else _held(found)
+    for at, (one, other) in enumerate(zip(held, wanted, strict=False)):
+        if one != other:
+            return f"line {at + 1} of what is held is {one}, expected {other}"
+    return "" if len(held) == count else f"{len(held)} rows are held, expected {count}"
+
+
+def _held(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a reader holds who applies corrections as docs/clients.md says; a tentative row stays recognisable."""
+    held: list[dict[str, Any]] = []
+    for line in lines:
+        if line["_kind"] == "undo":
+            held = [row for row in held if row["_id"] <= line["_id"]]
+        elif line["_kind"] == "insert":
+            row = {k: v for k, v in line.items() if k not in ("_kind", "_tentative")}
+            held.append(row | {"_tentative": True} if line["_tentative"] else row)
+    return held

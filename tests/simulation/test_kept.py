@@ -1,0 +1,126 @@
+"""What recordings and sinks hold in the end is compared with the reference, in each mode, whatever befell them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consistency.checking.counters import Counters
+from consistency.checking.verdict import Premise
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster, sink_folder
+from replicas.simulation.kept import check_kept
+from replicas.simulation.simulate import Outcome, is_quiet, simulate
+from spe.log.recording import client_folder
+from spe.stream.history import ProcessUp
+from tests.simulation.test_simulate import CONFIG, scenario, story
+from tests.support.situations import until
+
+SINKS = [{"jsonl": "final"}, {"jsonl": "changes", "mode": "corrections"}]
+
+
+def with_sinks(**more: Any) -> dict[str, Any]:
+    config = deepcopy(CONFIG)
+    config["clients"]["c"]["sinks"] = SINKS
+    return config | more
+
+
+def run(faults: list[dict[str, Any]], seed: int = 1, **more: Any) -> Outcome:
+    outcome = simulate(replace(scenario(seed, faults), config=with_sinks(**more)))
+    assert outcome.skipped == []
+    return outcome
+
+
+CUT = {"at": "2s", "kind": "cut", "target": "source:a", "for": "3s"}
+DEATHS: dict[str, list[dict[str, Any]]] = {
+    "killed": [{"at": "4s", "kind": "kill", "target": "client:c", "for": "1s"}],
+    "killed while tentative": [CUT, {"at": "4s", "kind": "kill", "target": "client:c", "for": "500ms"}],
+    "without power": [CUT, {"at": "4s", "kind": "power", "target": "client:c", "for": "2s"}],
+    "twice without power": [
+        {"at": "3s", "kind": "power", "target": "client:c", "for": "500ms"},
+        {"at": "4500ms", "kind": "power", "target": "client:c", "for": "500ms"},
+    ],
+    "killed for good": [{"at": "6s", "kind": "kill", "target": "client:c"}],
+    "after the end": [{"at": "7950ms", "kind": "power", "target": "client:c", "for": "20ms"}],
+    "with a slow disk": [
+        {"at": "1s", "kind": "slow-disk", "target": "client:c", "by": "300ms", "for": "6s"},
+        {"at": "5s", "kind": "power", "target": "client:c", "for": "500ms"},
+    ],
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_what_a_client_holds_survives_its_death(death: str) -> None:
+    for seed in range(2):
+        outcome = run(DEATHS[death], seed)
+        assert outcome.finished, "\n".join(outcome.story[-40:])
+        assert outcome.holds, story(outcome)
+        amounts = outcome.counters.amounts
+        assert amounts["recordings compared"] == 1
+        assert amounts["sinks compared, mode stable"] == amounts["sinks compared, mode corrections"] == 1
+        assert sum(isinstance(e, ProcessUp) and e.host == "client:c" for e in outcome.history) > 1
+
+
+def test_a_client_that_has_everything_says_so_when_it_is_started_again() -> None:
+    """It acknowledges what it holds, and is finished, though nothing more comes."""
+    sources = deepcopy(CONFIG["sources"])
+    for source in sources.values():
+        source["from"]["generator"]["duration"] = "4s"
+    outcome = run([{"at": "7s", "kind": "power", "target": "client:c", "for": "500ms"}], sources=sources)
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+
+
+def test_with_buffers_of_a_few_rows_nobody_waits_for_the_next_sync_for_ever() -> None:
+    """Nodes wait for room, and the client has nothing to take: it syncs by time."""
+    outcome = run([], limits={"output": 1500})
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+
+
+@pytest.mark.parametrize("kind", ["wipe", "lie"])
+def test_a_client_whose_disk_lost_what_it_had_synced_is_told(kind: str) -> None:
+    """Nodes have forgotten what it acknowledged: it ends with that message, or gets everything where they have not."""
+    faults: list[dict[str, Any]] = [{"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}]
+    if kind == "lie":
+        faults = [
+            {"at": "1s", "kind": "lie", "target": "client:c", "for": "5s"},
+            {"at": "5s", "kind": "power", "target": "client:c", "for": "500ms"},
+        ]
+    told = 0
+    for seed in range(3):
+        outcome = run(faults, seed)
+        assert outcome.finished, "\n".join(outcome.story[-40:])
+        assert outcome.holds, story(outcome)
+        told += any("cannot go on" in line and "acknowledged" in line for line in outcome.story)
+    assert told > 0
+
+
+def test_a_client_without_sinks_is_not_killed() -> None:
+    outcome = simulate(scenario(1, [{"at": "4s", "kind": "kill", "target": "client:c", "for": "1s"}]))
+    assert "an application that dies is another one" in outcome.skipped[0]
+
+
+@pytest.mark.parametrize("what", ["recording", "final", "changes"])
+async def test_a_row_that_is_missing_or_wrong_is_found(jump_clock: JumpClock, what: str) -> None:
+    plan = replace(scenario(1, []), config=with_sinks()).plan()
+    async with SimCluster(plan) as cluster:
+        await cluster.start()
+        await until(lambda: is_quiet(cluster))
+        reference = cluster.reference()
+        assert list(check_kept(cluster, reference, Premise(), Counters())) == []
+        disk = cluster.disks["client:c"]
+        if what == "recording":
+            path = next(p for p in disk.files if client_folder("c") in p.parents and p.suffix == ".seg")
+            del disk.files[path].written[len(disk.files[path].written) // 2 :]
+        else:
+            path = sink_folder(Path(what)) / "sums.0.jsonl"
+            lines = disk.files[path].written.splitlines(keepends=True)
+            disk.files[path].written[:] = b"".join(lines[:-1]) if what == "final" else b"".join([*lines, lines[-1]])
+        (finding,) = check_kept(cluster, reference, Premise(), Counters())
+        assert finding.property == "P3"
+        assert list(check_kept(cluster, reference, Premise(dead=frozenset({"client:c"})), Counters())) == []
