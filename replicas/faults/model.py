@@ -58,6 +58,7 @@ class FaultKind(enum.StrEnum):
     SLOW_DISK = "slow-disk"  # a disk takes its time over every sync
     LIE = "lie"  # a disk says that it has synced, and has not: what is written so is lost without power
     WIPE = "wipe"  # killed; its disk is empty when it is started again
+    REPLAN = "replan"  # started again with another plan: another query, bucket, limits or timing
     SKEW = "skew"  # a wall clock is off
     HEAL = "heal"  # ends whatever lasts and is no kill
 
@@ -76,6 +77,7 @@ class Fault:
       jitter_us: what is sent arrives up to this much later still (delay).
       amount: bytes per second (slow), share of sends (loss), times slower (busy).
       for_us: it ends after this; None: when healed, or never.
+      change: what is other in the plan that a process is started again with (replan).
     """
 
     kind: FaultKind
@@ -87,6 +89,7 @@ class Fault:
     at_us: int = 0
     jitter_us: int = 0
     amount: float = 0.0
+    change: str = ""
 
     @property
     def severity(self) -> float:
@@ -104,6 +107,8 @@ class Fault:
             text += f" by {show_duration(self.by_us)}"
         if self.amount:
             text += f" {_AMOUNTS[self.kind]} {self.amount:g}"
+        if self.change:
+            text += f" with another {self.change}"
         return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
 
     def to_data(self) -> dict[str, Any]:
@@ -121,6 +126,8 @@ class Fault:
             data["jitter"] = show_duration(self.jitter_us)
         if self.amount:
             data[_AMOUNTS[self.kind]] = self.amount
+        if self.change:
+            data["change"] = self.change
         if self.for_us is not None:
             data["for"] = show_duration(self.for_us)
         return data
@@ -141,6 +148,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "slow-disk": ("target", "by", "for"),
     "lie": ("target", "for"),
     "wipe": ("target", "for"),
+    "replan": ("target", "change", "for"),
     "skew": ("target", "by", "for"),
     "cut": (*_LINK, "for"),
     "delay": (*_LINK, "by", "jitter", "for"),
@@ -174,7 +182,7 @@ REAL: Final[Mapping[str, frozenset[str]]] = {
 
 Kind = Literal[
     "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "half-open",
-    "stall", "full", "flip", "slow-disk", "lie", "wipe", "skew", "heal",
+    "stall", "full", "flip", "slow-disk", "lie", "wipe", "replan", "skew", "heal",
 ]  # fmt: skip
 
 
@@ -192,6 +200,7 @@ class FaultModel(Model):
     bytes_per_second: Annotated[float, Field(gt=0)] | None = None
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
     times: Annotated[float, Field(gt=1)] | None = None
+    change: Literal["query", "bucket", "limits", "timing"] | None = None
     for_: PositiveDuration | None = Field(default=None, alias="for")
 
     @model_validator(mode="after")
@@ -210,6 +219,8 @@ class FaultModel(Model):
             raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
         if self.kind in ("delay", "lag", "skew", "slow-disk") and self.by is None:
             raise ValueError(f"{self.kind} needs by, such as by: 200ms")
+        if self.kind == "replan" and self.change is None:
+            raise ValueError("replan needs change: query, bucket, limits or timing")
         if self.one_way and self.from_ is None:
             raise ValueError("one_way needs from and to")
         return self
@@ -228,6 +239,7 @@ class FaultModel(Model):
             self.at or 0,
             self.jitter or 0,
             self.bytes_per_second or self.share or self.times or 0.0,
+            self.change or "",
         )
 
 
@@ -324,6 +336,8 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
                 for name in field_names:
                     if not name.startswith(prefix) and len(problems.found) == before:
                         problems.add((*path, field), why.format(name))
+            if model.kind == "replan" and COORDINATOR in field_names:
+                problems.add((*path, field), "only nodes, sources and clients are started with another plan")
             for name in field_names if model.kind in _LOSING else ():
                 if name.startswith("source:") or name == COORDINATOR:
                     problems.add((*path, field), f"the disk of {name} is outside the fault model")

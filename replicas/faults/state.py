@@ -20,6 +20,7 @@ class Do(enum.StrEnum):
     KILL = "kill"
     POWER = "power"
     WIPE = "wipe"  # kill it, and empty its disk
+    REPLAN = "replan"  # start it again with the plan that it should have now
     START = "start"
     RESTART = "restart"  # kill it first if it runs
     FREEZE = "freeze"
@@ -43,6 +44,7 @@ class _Item(NamedTuple):
     by_us: int = 0
     jitter_us: int = 0
     amount: float = 0.0
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,8 @@ class FaultState:
             return number, [Action(_ENDS[fault.kind], p) for p in fault.first]
         if fault.kind is FaultKind.FREEZE:
             return number, [Action(Do.FREEZE, p) for p in fault.first]
+        if fault.kind is FaultKind.REPLAN:
+            return number, [Action(Do.REPLAN, p) for p in fault.first]
         return number, self._tell(items)
 
     def end(self, number: int) -> list[Action]:
@@ -218,7 +222,7 @@ class FaultState:
 
     def _items(self, fault: Fault) -> set[_Item]:
         if fault.kind not in (*_LASTING_ON_LINKS, FaultKind.RESET, FaultKind.HALF_OPEN):
-            return {_Item(fault.kind, p, "", fault.by_us, 0, fault.amount) for p in fault.first}
+            return {_Item(fault.kind, p, "", fault.by_us, 0, fault.amount, fault.change) for p in fault.first}
         items = set()
         for a in others(fault.first, "", self._processes):
             for b in others(fault.second, a, self._processes):
@@ -242,10 +246,11 @@ class FaultState:
         gone = set(items) - self._all()
         frozen = self.frozen()
         resumed = [i.first for i in self._sorted(gone) if i.kind is FaultKind.FREEZE and i.first not in frozen]
-        return [Action(Do.RESUME, p) for p in resumed] + self._tell(gone)
+        replanned = [Action(Do.REPLAN, i.first) for i in self._sorted(gone) if i.kind is FaultKind.REPLAN]
+        return [Action(Do.RESUME, p) for p in resumed] + replanned + self._tell(gone)
 
     def _tell(self, items: Iterable[_Item]) -> list[Action]:
-        links = [i for i in items if i.kind not in (*DOWN, FaultKind.FREEZE)]
+        links = [i for i in items if i.kind not in (*DOWN, FaultKind.FREEZE, FaultKind.REPLAN)]
         concerned = {i.first for i in links} | {i.second for i in links if i.kind is FaultKind.CUT}
         return [Action(Do.TELL, p) for p in self._processes if p in concerned]
 

@@ -84,6 +84,8 @@ class SimCluster:
         self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
         self.clients: dict[str, Client] = {}
         self.nodes: dict[str, NodeProcess] = {}
+        #: Plans of processes that were started with another one than ours.
+        self.plans: dict[str, Plan] = {}
         #: The last one that began.
         self.coordinator: Coordinator | None = None
         self.disks: dict[str, SimDisk] = {}
@@ -404,13 +406,13 @@ class SimCluster:
             await self._starts[host]()
 
     async def _node(self, name: NodeId) -> None:
-        self.nodes[name] = process = NodeProcess(self.env(name), self.plan, name)
+        self.nodes[name] = process = NodeProcess(self.env(name), self.plans.get(name, self.plan), name)
         await process.run()
 
     async def _source(self, stream: str) -> None:
-        await run_source_process(
-            self.env(f"source:{stream}"), self.plan, StreamId(stream), folder=PurePosixPath(stream)
-        )
+        host = f"source:{stream}"
+        plan = self.plans.get(host, self.plan)
+        await run_source_process(self.env(host), plan, StreamId(stream), folder=PurePosixPath(stream))
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)
@@ -443,7 +445,7 @@ class SimCluster:
         try:
             process = ClientProcess(
                 self.env(host),
-                self.plan,
+                self.plans.get(host, self.plan),
                 name,
                 place=lambda folder: (self.disks[host], sink_folder(folder)),
                 tap=self.changes[name].append,

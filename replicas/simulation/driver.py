@@ -18,6 +18,7 @@ from replicas.faults.state import DOWN, Action, Do, FaultState
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
+from replicas.simulation.replan import OTHER_IDS, replanned
 from spe.plan.plan import COORDINATOR
 from spe.stream.history import FaultBegan
 from spe.stream.names import NodeState
@@ -53,6 +54,8 @@ class FaultDriver:
         #: Processes whose incarnation is of a clock that was wrong; those of them that could not keep it on disk.
         self._skewed: set[str] = set()
         self._ahead: set[str] = set()
+        #: Processes that run with a plan of other ids: whatever they are, they serve nobody.
+        self._strangers: set[str] = set()
         #: Nodes and clients whose disk has ever lied.
         self._lied: set[str] = set()
         self.skipped: list[str] = []
@@ -80,6 +83,7 @@ class FaultDriver:
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
         for host in sorted((self.down | self._cluster.ended_alone) - self.left - self._cluster.given_up):
+            self._choose_plan(host)
             self._cluster.restart(host)
         self.down &= self.left
 
@@ -107,6 +111,13 @@ class FaultDriver:
                     self._kill(host, Do.KILL)
                 await trio.lowlevel.checkpoint()
                 self._start(host)
+            case Do.REPLAN:
+                if host not in self.down | cluster.ended_alone | cluster.given_up:
+                    if host not in self._strangers and (why := self._spare(host)):
+                        return why
+                    self._kill(host, Do.KILL)
+                    await trio.lowlevel.checkpoint()
+                    self._start(host)
             case Do.FREEZE:
                 if host not in self.down | cluster.ended_alone:
                     cluster.freeze(host)
@@ -137,9 +148,20 @@ class FaultDriver:
                 self._skewed.add(host)
                 if host in self._state.suffering(FaultKind.FULL):
                     self._ahead.add(host)
+            self._choose_plan(host)
             self._cluster.restart(host)
             self._state.started(host)
             self._apply()
+
+    def _choose_plan(self, host: str) -> None:
+        """The plan that a process is started with now."""
+        item = self._state.suffering(FaultKind.REPLAN).get(host)
+        self._cluster.plans.pop(host, None)
+        self._strangers.discard(host)
+        if item is not None:
+            self._cluster.plans[host] = replanned(self._cluster.plan, item.change)
+            if item.change in OTHER_IDS:
+                self._strangers.add(host)
 
     def _apply(self) -> None:
         """Makes true what the state says of links, disks, clocks and speeds."""
@@ -272,7 +294,8 @@ class FaultDriver:
                 links = self._state.pairs(fault) if fault.kind is not FaultKind.HEAL else []
                 self._told[key] = self._cluster.began(str(fault.kind), (), links, fault.severity)
             elif fault.kind is not FaultKind.FREEZE:  # the cluster tells of those itself
-                self._told[key] = self._cluster.began(str(fault.kind), fault.first, (), fault.severity)
+                kind = f"{fault.kind} {fault.change}" if fault.change else str(fault.kind)
+                self._told[key] = self._cluster.began(kind, fault.first, (), fault.severity)
         if event == "failed":
             self.skipped.append(f"{now_us() / 1e6:.3f} {fault}: {'; '.join(happening.errors)}")
         if event == "ended" or fault.for_us is None:
@@ -296,4 +319,5 @@ _LASTING = (
     FaultKind.SKEW,
     FaultKind.SLOW_DISK,
     FaultKind.LIE,
+    FaultKind.REPLAN,
 )

@@ -23,6 +23,7 @@ class Feature(enum.StrEnum):
     DISKS = "disks"  # checkpoints lie on disks that are slow, lie about syncs, or are lost
     EXTREMES = "extremes"  # generated rows have nulls, NaN, infinities and values at the ends of their types
     CLIENTS = "clients"  # clients record and have sinks; they are killed, and their disks fail
+    OTHER_PLANS = "other plans"  # processes are restarted with another query, bucket, limits or timing
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -34,6 +35,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.DISKS: 0.20,
     Feature.EXTREMES: 0.20,
     Feature.CLIENTS: 0.20,
+    Feature.OTHER_PLANS: 0.15,
 }
 
 Features = frozenset[Feature]

@@ -93,6 +93,8 @@ class _Drawing:
             kinds += [kind for kind in DISK_KINDS.values() if random.random() < 0.7] * 2
         if Feature.CLIENTS in self._features:
             kinds += [kind for kind in CLIENT_KINDS.values() if random.random() < 0.7] * 2
+        if Feature.OTHER_PLANS in self._features:
+            kinds += [_Drawing._replan] * 3
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
@@ -295,6 +297,12 @@ class _Drawing:
 
     def _wipe(self, at: int) -> Iterator[Entry]:
         yield {"at": at, "kind": "wipe", "target": self._random.choice(self._nodes), "for": self._for()}
+
+    def _replan(self, at: int) -> Iterator[Entry]:
+        """Somebody starts a process with another configuration, and corrects that."""
+        target = self._random.choice([*self._nodes, *self._nodes, *self._sources, *self._clients])
+        change = self._random.choice(["query", "query", "bucket", "limits", "timing"])
+        yield {"at": at, "kind": "replan", "target": target, "change": change, "for": self._for()}
 
     def _skew(self, at: int) -> Iterator[Entry]:
         target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])

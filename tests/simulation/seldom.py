@@ -109,6 +109,7 @@ _EXTREMES: Final[dict[str, Any]] = {
 }
 _OF_EXTREMES: Final[dict[str, Any]] = {
     **_ON_DISK,
+    "clients": {"client": {"reads": ["sums"], "sinks": [{"jsonl": "a"}, {"jsonl": "b", "mode": "corrections"}]}},
     "sources": dict.fromkeys("ab", _EXTREMES),
     "query": {
         "all": {"union": {"from": ["a", "b"]}},
@@ -122,6 +123,14 @@ _OF_EXTREMES: Final[dict[str, Any]] = {
         },
     },
 }
+#: Of nodes and a client: another plan, or only other limits and timing.
+_REPLANNED: Final[list[dict[str, Any]]] = [
+    {"at": "12s", "kind": "replan", "target": "n1a", "change": "query", "for": "1s"},
+    {"at": "14s", "kind": "replan", "target": "client:client", "change": "bucket", "for": "1s"},
+    {"at": "16s", "kind": "replan", "target": "n2a", "change": "limits", "for": "1s"},
+    {"at": "18s", "kind": "replan", "target": "n2b", "change": "timing", "for": "1s"},
+    {"at": "20s", "kind": "power", "target": "client:client", "for": "500ms"},
+]
 _DISKS: Final[list[dict[str, Any]]] = [
     {"at": "2s", "kind": "slow-disk", "target": ["n1a", "source:a"], "by": "50ms", "for": "4s"},
     {"at": "3s", "kind": "lie", "target": "n1b", "for": "4s"},
@@ -146,7 +155,7 @@ def seldom() -> dict[str, Scenario]:
             "faults": _LASTING,
         }
     )
-    made["extreme values, and disks that are slow, lie, and are lost"] = Scenario.from_data(
-        {**shared, "config": _OF_EXTREMES, "seed": len(made), "faults": _DISKS}
+    made["extreme values, disks that are slow, lie, and are lost, and other plans"] = Scenario.from_data(
+        {**shared, "config": _OF_EXTREMES, "seed": len(made), "faults": [*_DISKS, *_REPLANNED]}
     )
     return made | {name: read_case(FOLDER / f"{name}.json") for name in _KEPT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path, PurePosixPath
 from random import Random
 
@@ -99,9 +100,11 @@ def test_every_mistake_is_reported_with_its_line() -> None:
         "- {at: 1s, kind: cut, target: n1a, one_way: true}\n"
         "- {at: 1s, kind: kill, target: all}\n"
         "- {at: 1s, kind: kill, target: n1a, colour: red}\n"
+        "- {at: 1s, kind: replan, target: n1a}\n"
+        "- {at: 1s, kind: kill, target: n1a, change: query}\n"
     )
     lines = [int(text.split(":")[1]) for text in found]
-    assert lines == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert lines == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
     assert "expected 'kill', 'power', 'restart'" in found[0]
     assert "at is missing" in found[1]
     assert "expected a duration with its unit" in found[2]
@@ -114,6 +117,15 @@ def test_every_mistake_is_reported_with_its_line() -> None:
     assert "one_way needs from and to" in found[9]
     assert "no process 'all'" in found[10]
     assert "unknown key" in found[11]
+    assert "replan needs change" in found[12]
+    assert "'change' does not go with kill" in found[13]
+
+
+def test_a_restart_with_another_plan_is_read_and_written() -> None:
+    (fault,) = read("- {at: 1s, kind: replan, target: a, change: bucket, for: 2s}")
+    assert (fault.first, fault.change) == (("source:a",), "bucket")
+    assert str(fault) == "replan source:a with another bucket for 2s"
+    assert read(json.dumps([fault.to_data()])) == [fault]
 
 
 def test_an_unknown_process_is_refused_with_what_was_probably_meant() -> None:

@@ -136,3 +136,24 @@ def test_extremes_reach_every_type_and_way_of_reading_it(drawn: Callable[[Featur
             ((operator, body),) = entry.items()
             met.update([operator] if "text" in str(body) or "stamp" in str(body) else [])
     assert {"filter", "aggregate"} <= set(met)
+
+
+def test_clients_have_a_sink_of_each_mode_and_die(drawn: Callable[[Feature], Drawn]) -> None:
+    met: Counter[FaultKind] = Counter()
+    for scenario, plan in drawn(Feature.CLIENTS):
+        assert all({s["mode"] for s in c.sinks} == {"stable", "corrections"} for c in plan.clients.values())
+        met.update(f.kind for f in scenario.faults if f.first[:1] and f.first[0].startswith("client:"))
+    wanted = (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART, FaultKind.LIE, FaultKind.WIPE, FaultKind.SLOW_DISK)
+    assert all(met[kind] >= 3 for kind in wanted), met
+
+
+def test_other_plans_differ_in_each_way_and_befall_each_role(drawn: Callable[[Feature], Drawn]) -> None:
+    changes: Counter[str] = Counter()
+    roles: Counter[str] = Counter()
+    for scenario, _ in drawn(Feature.OTHER_PLANS):
+        for fault in scenario.faults:
+            if fault.kind is FaultKind.REPLAN:
+                changes[fault.change] += 1
+                roles[fault.first[0].partition(":")[0] if ":" in fault.first[0] else "node"] += 1
+    assert set(changes) == {"query", "bucket", "limits", "timing"}
+    assert set(roles) == {"node", "source", "client"}

@@ -1,0 +1,71 @@
+"""A plan with something else in it, as somebody starts a process with another configuration than the others have.
+
+Another query or bucket gives other ids: whoever has it must be refused by name, and do no harm (docs/rules.md U11).
+Limits and timing are each process's own business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spe.plan.plan import Plan, Timing
+from spe.query.query import FilterSpec, MapSpec, Operator, TopKSpec
+from spe.stream.schema import AttributeType
+
+#: What gives other ids.
+OTHER_IDS = ("query", "bucket")
+
+
+def replanned(plan: Plan, change: str) -> Plan:
+    """The plan with another ``query``, ``bucket``, ``limits`` or ``timing``."""
+    match change:
+        case "limits":
+            limits = plan.limits
+            return replace(
+                plan,
+                limits=replace(
+                    limits,
+                    output_bytes=2 * limits.output_bytes,
+                    input_bytes=2 * limits.input_bytes,
+                    suffix_bytes=2 * limits.suffix_bytes,
+                    slice_rows=max(1, limits.slice_rows // 2),
+                ),
+            )
+        case "timing":
+            timing = plan.timing
+            half = Timing(timing.tick_us // 2, timing.heartbeat_us // 2, timing.request_us // 2, timing.connect_us)
+            return replace(plan, timing=half)
+        case "query" if other := next((o for o in map(_other, plan.query.operators) if o is not None), None):
+            return _with(plan, other)
+        case _:
+            return replace(plan, bucket_us=2 * plan.bucket_us)
+
+
+def _other(operator: Operator) -> Operator | None:
+    """The operator with other results of the same schema; None: this one has none that would be easy to make."""
+    spec = operator.spec
+    match spec:
+        case FilterSpec():
+            return replace(operator, spec=replace(spec, where=f"not ({spec.where})"))
+        case TopKSpec():
+            return replace(operator, spec=replace(spec, k=spec.k + 1))
+        case MapSpec():
+            for attribute in operator.schema:
+                numeric = attribute.type in (AttributeType.INT64, AttributeType.FLOAT64)
+                if numeric and (text := spec.columns.get(attribute.name)) is not None:
+                    columns = {**spec.columns, attribute.name: f"-({text})"}
+                    return replace(operator, spec=replace(spec, columns=columns))
+    return None
+
+
+def _with(plan: Plan, other: Operator) -> Plan:
+    """The plan with one operator in place of that of the same name."""
+
+    def changed(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        return tuple(other if one.name == other.name else one for one in operators)
+
+    return replace(
+        plan,
+        query=replace(plan.query, operators=changed(plan.query.operators)),
+        units=tuple(replace(unit, operators=changed(unit.operators)) for unit in plan.units),
+    )

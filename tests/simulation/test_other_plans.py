@@ -1,0 +1,101 @@
+"""A process that is started with another plan is refused by name and does no harm; then it comes back."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from replicas.simulation.replan import OTHER_IDS, replanned
+from replicas.simulation.simulate import Outcome, simulate
+from spe.config import load_plan_data
+from spe.stream.history import Note, ProcessUp
+from tests.simulation.test_simulate import CONFIG, scenario, story
+
+CHANGES = ("query", "bucket", "limits", "timing")
+
+
+def config(*, standby: bool = False) -> dict[str, Any]:
+    """With a filter, and a client that can be started again."""
+    found = deepcopy(CONFIG)
+    found["query"] = {
+        "both": {"union": ["a", "b"]},
+        "large": {"filter": {"from": "both", "where": "qty > 3"}},
+        "sums": {
+            "aggregate": {
+                "from": "large",
+                "window": {"tumbling": "500ms"},
+                "group_by": "key",
+                "compute": {"v": "sum(qty)"},
+            }
+        },
+    }
+    found["fragments"]["all"]["operators"] = ["both", "large", "sums"]
+    found["clients"]["c"]["sinks"] = [{"jsonl": "final"}]
+    if standby:
+        found["fragments"]["all"] |= {"replicas": ["n1"], "standby": ["n2"], "checkpoint": "300ms"}
+    return found
+
+
+def run(target: str, change: str, *, seed: int = 1, standby: bool = False) -> Outcome:
+    fault = {"at": "3s", "kind": "replan", "target": target, "change": change, "for": "1500ms"}
+    one = replace(scenario(seed, [fault]), config=config(standby=standby))
+    outcome = simulate(one)
+    assert outcome.skipped == []
+    return outcome
+
+
+def refusals(outcome: Outcome) -> list[Note]:
+    return [e for e in outcome.history if isinstance(e, Note) and e.name == "refused"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_plan_has_another_fingerprint_where_ids_differ(change: str) -> None:
+    plan = load_plan_data(config())
+    other = replanned(plan, change)
+    assert (other.fingerprint != plan.fingerprint) is (change in OTHER_IDS)
+    assert (other.limits, other.timing, other.bucket_us, other.query) != (
+        plan.limits,
+        plan.timing,
+        plan.bucket_us,
+        plan.query,
+    )
+
+
+@pytest.mark.parametrize("target", ["n1", "source:a", "client:c"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_process_with_another_plan_does_no_harm_and_comes_back(target: str, change: str) -> None:
+    outcome = run(target, change)
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+    assert sum(isinstance(e, ProcessUp) and e.host == target for e in outcome.history) == 3
+    refused = refusals(outcome)
+    assert bool(refused) is (change in OTHER_IDS)
+    assert all("plan" in note.text for note in refused)
+    assert outcome.counters.amounts[f"fault replan {change}"] == 1
+
+
+@pytest.mark.parametrize("change", ["query", "limits"])
+def test_a_standby_stands_in_for_a_node_with_another_plan(change: str) -> None:
+    outcome = run("n1", change, standby=True)
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+
+
+def test_the_right_plan_comes_back_at_the_heal() -> None:
+    fault = {"at": "3s", "kind": "replan", "target": "n1", "change": "query"}
+    outcome = simulate(replace(scenario(1, [fault]), config=config()))
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+
+
+def test_the_only_copy_of_a_state_is_not_given_another_plan() -> None:
+    faults = [
+        {"at": "2s", "kind": "kill", "target": "n2", "for": "4s"},
+        {"at": "3s", "kind": "replan", "target": "n1", "change": "query", "for": "1s"},
+    ]
+    outcome = simulate(replace(scenario(1, faults), config=config()))
+    assert outcome.holds, story(outcome)
+    assert "nobody else has the state" in outcome.skipped[0]
