@@ -19,6 +19,7 @@ from spe.expressions import compile_expression
 from spe.stream.batch import Rows, concat_columns
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
+from tests.support.distribution import Situations
 
 SCHEMA = Schema.of(i="int64", j="int64", x="float64", y="float64", p="bool", q="bool", s="string", t="string")
 Row = dict[str, Any]
@@ -296,6 +297,10 @@ def rows_of(data: list[tuple[Any, ...]]) -> Rows:
     return Rows.from_tuples(SCHEMA, [0] * len(data), data)
 
 
+COLUMNS = Situations({"a null comes out": 0.06, "something else comes out": 0.3, "a NaN or an infinity goes in": 0.1})
+
+
+@COLUMNS.required
 @settings(max_examples=400, deadline=None)
 @given(case=EXPRESSIONS, data=ROWS)
 def test_columns_are_what_the_rows_would_be_one_at_a_time(case: Case, data: list[tuple[Any, ...]]) -> None:
@@ -303,6 +308,15 @@ def test_columns_are_what_the_rows_would_be_one_at_a_time(case: Case, data: list
     column = expression.evaluate(rows_of(data))
     expected = [case.meaning(dict(zip(SCHEMA.names, row))) for row in data]
     found = column.to_list()
+    COLUMNS.example(
+        {
+            "a null comes out": None in found,
+            "something else comes out": any(f is not None for f in found),
+            "a NaN or an infinity goes in": any(
+                isinstance(cell, float) and not math.isfinite(cell) for row in data for cell in row
+            ),
+        }
+    )
     assert len(found) == len(expected)
     assert all(same(f, e) for f, e in zip(found, expected)), (case.text, data, found, expected)
     assert column.values.dtype == expression.type.dtype
@@ -310,12 +324,17 @@ def test_columns_are_what_the_rows_would_be_one_at_a_time(case: Case, data: list
     assert column.valid is None or not column.valid.all()
 
 
+HALVES = Situations({"rows before and after the cut": 0.07})
+
+
+@HALVES.required
 @settings(max_examples=100, deadline=None)
 @given(case=EXPRESSIONS, data=ROWS, cut=st.integers(0, 8))
 def test_the_same_in_one_batch_and_in_two(case: Case, data: list[tuple[Any, ...]], cut: int) -> None:
     expression = compile_expression(case.text, SCHEMA)
     rows = rows_of(data)
     cut = min(cut, len(data))
+    HALVES.example({"rows before and after the cut": 0 < cut < len(data)})
     parts = [expression.evaluate(rows.slice(0, cut)), expression.evaluate(rows.slice(cut, len(data)))]
     joined, whole = concat_columns(parts), expression.evaluate(rows)
     assert [repr(v) for v in joined.to_list()] == [repr(v) for v in whole.to_list()]
@@ -323,6 +342,10 @@ def test_the_same_in_one_batch_and_in_two(case: Case, data: list[tuple[Any, ...]
         assert joined.values.tobytes() == whole.values.tobytes()
 
 
+ROTATED = Situations({"a new dictionary after texts": 0.2, "a text that the old dictionary has not": 0.2})
+
+
+@ROTATED.required
 @settings(max_examples=50, deadline=None)
 @given(batches=st.lists(st.tuples(st.booleans(), st.lists(st.tuples(TEXTS, TEXTS), max_size=5)), max_size=6))
 def test_string_functions_follow_dictionaries_that_grow_and_rotate(batches: list[tuple[bool, list[Any]]]) -> None:
@@ -334,7 +357,12 @@ def test_string_functions_follow_dictionaries_that_grow_and_rotate(batches: list
     schema = Schema.of(s="string", t="string")
     equal, upper = (compile_expression(text, schema) for text in ("s = t", "upper(s) || t"))
     left, right = StringDictionary(), StringDictionary()
+    seen: set[str] = set()
+    met = {"a new dictionary after texts": False, "a text that the old dictionary has not": False}
     for fresh, pairs in batches:
+        met["a new dictionary after texts"] |= fresh and bool(seen)
+        met["a text that the old dictionary has not"] |= bool(seen) and not {a for a, _ in pairs} <= seen
+        seen |= {a for a, _ in pairs}
         if fresh:
             right = StringDictionary()
         one = Rows.from_tuples(schema, [0] * len(pairs), pairs)
@@ -342,8 +370,13 @@ def test_string_functions_follow_dictionaries_that_grow_and_rotate(batches: list
         rows = one.with_columns(columns)
         assert equal.evaluate(rows).to_list() == [a == b for a, b in pairs]
         assert upper.evaluate(rows).to_list() == [a.upper() + b for a, b in pairs]
+    ROTATED.example(met)
 
 
+ROUNDED = Situations({"rounding changes it": 0.36, "rounding changes nothing": 0.1})
+
+
+@ROUNDED.required
 @settings(max_examples=200, deadline=None)
 @given(
     values=st.lists(
@@ -366,4 +399,6 @@ def test_round_goes_by_the_shortest_decimal(values: list[float], digits: int) ->
             float(decimal.Decimal(repr(v)).quantize(step, decimal.ROUND_HALF_UP)) + 0.0  # no negative zero
             for v in values
         ]
+    changed = [v != e for v, e in zip(values, expected, strict=True)]
+    ROUNDED.example({"rounding changes it": any(changed), "rounding changes nothing": not all(changed)})
     assert [repr(v) for v in found.to_list()] == [repr(v) for v in expected]

@@ -14,7 +14,8 @@ from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
-from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, cuts_between, lists_of_all_sizes, make, plain
+from tests.support.distribution import FEW_OR_MANY, Situations, cuts_among
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool")
 FUNCTIONS = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
@@ -62,15 +63,18 @@ class Digits(Texts):
 #: Multiples of 1/4: sums of few are exact, so a reference may add them in another order.
 AMOUNTS = st.sampled_from([None, 0.0, -0.25, 0.5, 2.0, math.nan, 1.75, math.inf])
 NUMBERS = st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([2**62, -(2**62), 10**12]))
-KEYS = st.sampled_from([None, "", "a", "b", "c", "é", "z" * 9])
+
+
+KEYS = [None, "", "a", "b", "c", "é", "z" * 9]
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Tuple]:
-    gaps = draw(lists_of_all_sizes(st.integers(0, 6), 25))
+    """Few groups as often as many: only what comes again in its group shows what a group keeps."""
+    gaps = draw(lists_of_all_sizes(st.sampled_from([0, 0, 1, 2, 6]), 24))
     time, rows = draw(st.integers(-20, 20)), []
-    few = draw(st.booleans())  # groups, so that each has several rows in a window
-    keys, flags = (st.just("a"), st.none()) if few else (KEYS, st.sampled_from([None, True, False]))
+    keys = st.sampled_from(draw(st.sampled_from([KEYS, ["a"], [None, "b"], KEYS])))
+    flags = st.sampled_from(draw(st.sampled_from([[None, True, False], [True], [None, True, False]])))
     for gap in gaps:
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-15, 4).map(lambda d, t=time: t + d), st.just(time)))
@@ -79,7 +83,10 @@ def streams(draw: st.DrawFn) -> list[Tuple]:
     return rows
 
 
-CUTS = cuts_between(-25, 120, 8)
+@st.composite
+def cut_streams(draw: st.DrawFn) -> tuple[list[Tuple], list[Cut]]:
+    rows = draw(streams())
+    return rows, draw(cuts_among(t for t, _ in rows))
 
 
 @st.composite
@@ -180,11 +187,37 @@ def test_time_windows_equal_the_reference_however_the_input_is_cut() -> None:
     assert EXERCISED["overwritten entries saved"] > 5
 
 
-@settings(max_examples=70, deadline=None)
-@given(streams(), windows(), CUTS)
-@example(MANY, Window(WindowKind.SLIDING, 12, 6), MANY_CUTS)
-@example([(0, (None, key, 1, None, None)) for key in "abcdefgh"], Window(WindowKind.TUMBLING, 8, 8), [(9, False)])
-def check_time_windows(rows: list[Tuple], window: Window, cuts: list[Cut]) -> None:
+def groups_of(rows: list[Tuple]) -> dict[Any, list[int]]:
+    """Times of the rows of each group."""
+    found: dict[Any, list[int]] = {}
+    for time, values in rows:
+        found.setdefault((values[1], values[4]), []).append(time)
+    return found
+
+
+def restored_within(times: list[int], cuts: list[Cut], reach: int) -> bool:
+    """Is there a cut between two rows, before as well as after it, that are no further apart than ``reach``?"""
+    return any(any(a < cut <= b and b - a < reach for a in times for b in times) for cut, _ in cuts)
+
+
+TIME_WINDOWS = Situations(
+    {
+        "a window of a group is restored in the middle": 0.02,
+        "two rows of a group at one time": 0.16,
+        "three rows for each group": 0.05,
+        "a late row": 0.05,
+        "a null among other values": 0.13,
+    }
+)
+
+
+@TIME_WINDOWS.required
+@settings(max_examples=40, deadline=None)
+@given(cut_streams(), windows())
+@example((MANY, MANY_CUTS), Window(WindowKind.SLIDING, 12, 6))
+@example(([(0, (None, key, 1, None, None)) for key in "abcdefgh"], [(9, False)]), Window(WindowKind.TUMBLING, 8, 8))
+def check_time_windows(stream: tuple[list[Tuple], list[Cut]], window: Window) -> None:
+    rows, cuts = stream
     spec = AggregateSpec(StreamId("in"), window, {"key": "key", "flag": "flag"}, CALLS)
     operators: list[Operator] = []
 
@@ -194,6 +227,19 @@ def check_time_windows(rows: list[Tuple], window: Window, cuts: list[Cut]) -> No
 
     out = check_contract(made, [INPUT], [rows], cuts)
     expected, late = reference(rows, window)
+    groups = groups_of(rows)
+    numbers = {values[2] is None for _, values in rows}
+    TIME_WINDOWS.example(
+        {
+            "a window of a group is restored in the middle": any(
+                restored_within(times, cuts, window.size_us) for times in groups.values()
+            ),
+            "two rows of a group at one time": any(len(set(times)) < len(times) for times in groups.values()),
+            "three rows for each group": bool(rows) and len(rows) >= 3 * len(groups),
+            "a late row": late["late"] > 0,
+            "a null among other values": len(numbers) == 2,
+        }
+    )
     assert out == expected
     assert operators[0].counters() == late
 
@@ -206,11 +252,18 @@ def test_count_windows_equal_the_reference_however_the_input_is_cut() -> None:
     assert EXERCISED["overwritten entries saved"] > 5
 
 
+COUNT_WINDOWS = Situations(
+    {"an open window is restored in the middle": 0.03, "a group fills two windows": 0.12, "a window stays open": 0.1}
+)
+
+
+@COUNT_WINDOWS.required
 @settings(max_examples=40, deadline=None)
-@given(streams(), st.integers(1, 4), CUTS)
-@example(MANY, 4, MANY_CUTS)
-@example(MANY, 3, MANY_CUTS)
-def check_count_windows(rows: list[Tuple], size: int, cuts: list[Cut]) -> None:
+@given(cut_streams(), st.integers(1, 4))
+@example((MANY, MANY_CUTS), 4)
+@example((MANY, MANY_CUTS), 3)
+def check_count_windows(stream: tuple[list[Tuple], list[Cut]], size: int) -> None:
+    rows, cuts = stream
     spec = AggregateSpec(StreamId("in"), Window(WindowKind.COUNT, count=size), {"key": "key", "flag": "flag"}, CALLS)
     expected: list[Tuple] = []
     held: dict[Any, list[Any]] = {}
@@ -220,25 +273,51 @@ def check_count_windows(rows: list[Tuple], size: int, cuts: list[Cut]) -> None:
         if len(group) == size:
             expected.append((time, (values[1], values[4], *aggregated(group, group))))
             group.clear()
+    groups = groups_of(rows).values()
+    COUNT_WINDOWS.example(
+        {
+            "an open window is restored in the middle": any(
+                sum(t < cut for t in times) % size and sum(t < cut for t in times) // size < len(times) // size
+                for times in groups
+                for cut, _ in cuts
+            ),
+            "a group fills two windows": any(len(times) >= 2 * size for times in groups),
+            "a window stays open": any(len(times) % size for times in groups),
+        }
+    )
     assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.floats(), st.integers(0, 2)), max_size=40),
-    st.integers(1, 12),
-    st.integers(1, 12),
-    CUTS,
+FLOAT_SUMS = Situations(
+    {"a window is restored in the middle": 0.1, "a sum of three": 0.17, "an infinity, or no number": 0.1}
 )
-def test_float_sums_have_the_same_bits_however_the_input_is_cut(
-    values: list[tuple[int, float, int]], size: int, slide: int, cuts: list[Cut]
-) -> None:
+
+
+FLOATS = st.one_of(st.floats(), st.floats(-1, 1), st.sampled_from([math.nan, math.inf, -math.inf, 1e300, 1e-300]))
+
+
+@FLOAT_SUMS.required
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.integers(1, 12), st.integers(1, 12))
+def test_float_sums_have_the_same_bits_however_the_input_is_cut(data: st.DataObject, size: int, slide: int) -> None:
+    drawn = st.lists(
+        st.tuples(st.integers(0, 40), FLOATS, st.integers(0, 2)), min_size=data.draw(FEW_OR_MANY), max_size=40
+    )
+    rows = [(t, (x, k)) for t, x, k in sorted(data.draw(drawn), key=lambda v: v[0])]
+    cuts = data.draw(cuts_among(t for t, _ in rows))
     schema = Schema.of(x="float64", key="int64")
-    rows = [(t, (x, k)) for t, x, k in sorted(values, key=lambda v: v[0])]
     spec = AggregateSpec(
         StreamId("in"),
         Window(WindowKind.SLIDING, size, slide),
         {"key": "key"},
         {"sum": AggregateCall("sum", "x"), "avg": AggregateCall("avg", "x")},
+    )
+    of = {key: [t for t, (_, k) in rows if k == key] for key in range(3)}
+    FLOAT_SUMS.example(
+        {
+            "a window is restored in the middle": any(restored_within(times, cuts, size) for times in of.values()),
+            "a sum of three": any(b - a < size for times in of.values() for a, b in zip(times, times[2:])),
+            "an infinity, or no number": any(not math.isfinite(x) for _, (x, _) in rows),
+        }
     )
     check_contract(lambda: make(spec, schema), [schema], [rows], cuts)

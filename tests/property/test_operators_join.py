@@ -16,7 +16,8 @@ from operators.operator import Operator
 from spe.query.query import JoinKind, JoinSpec, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, cuts_between, lists_of_all_sizes, make
+from tests.support.distribution import Situations, cuts_among
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make
 
 SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")
 NOTHING = (None,) * len(SIDE)
@@ -32,7 +33,12 @@ def streams(draw: st.DrawFn) -> list[Tuple]:
     return rows
 
 
-CUTS = cuts_between(-8, 70, 7)
+@st.composite
+def cut_pairs(draw: st.DrawFn) -> tuple[list[Tuple], list[Tuple], list[Cut]]:
+    left, right = draw(streams()), draw(streams())
+    return left, right, draw(cuts_among(t for t, _ in left + right))
+
+
 KINDS = st.sampled_from(list(JoinKind))
 KEYS = st.sampled_from([(), (("key", "key"),), (("key", "key"), ("other", "other"))])
 #: Part of the join condition: a pair that fails it is no match, for outer joins too.
@@ -122,17 +128,43 @@ def demand_small_steps(check: Callable[[], None]) -> None:
     assert EXERCISED["slices released in pieces"] > 1
 
 
+def meets(left: list[Tuple], right: list[Tuple], out: list[Tuple], cuts: list[Cut]) -> dict[str, object]:
+    """Of what was joined; values are numbered, so that a pair tells whose it is."""
+    times = [{values[3]: time for time, values in side} for side in (left, right)]
+    pairs = [(times[0][v[3]], times[1][v[7]]) for _, v in out if v[3] is not None and v[7] is not None]
+    return {
+        "a pair": pairs,
+        "a pair that a restore comes between": any(min(p) < cut <= max(p) for p in pairs for cut, _ in cuts),
+        "a row without a partner": len(pairs) < len(out),
+        "a tie between the sides": {t for t, _ in left} & {t for t, _ in right},
+        "a null in a key": any(v[1] is None or v[2] is None for _, v in left + right),
+    }
+
+
+_LEAST = {
+    "a pair": 0.1,
+    "a pair that a restore comes between": 0.01,
+    "a row without a partner": 0.13,
+    "a tie between the sides": 0.22,
+    "a null in a key": 0.4,
+}
+INTERVALS, WINDOWS = Situations(_LEAST), Situations(_LEAST)
+
+
+@INTERVALS.required
 @settings(max_examples=100, deadline=None)
-@given(streams(), streams(), KINDS, KEYS, WHERE, st.integers(-8, 8), st.integers(0, 9), st.booleans(), CUTS)
+@given(cut_pairs(), KINDS, KEYS, WHERE, st.integers(-8, 8), st.integers(0, 9), st.booleans())
 def check_interval_joins(
-    left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
-    lower: int, width: int, by_attribute: bool, cuts: list[Cut],
+    sides: tuple[list[Tuple], list[Tuple], list[Cut]], kind: JoinKind, on: tuple[tuple[str, str], ...],
+    where: str | None, lower: int, width: int, by_attribute: bool,
 ) -> None:  # fmt: skip
+    left, right, cuts = sides
     attribute = "ts" if by_attribute else None
     spec = JoinSpec(
         StreamId("left"), StreamId("right"), kind, on, None, lower, lower + width, attribute, attribute, where
     )
     out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
+    INTERVALS.example(meets(left, right, out, cuts))
     assert out == interval_reference(spec, left, right)
 
 
@@ -140,21 +172,27 @@ def test_window_joins_equal_the_reference_however_the_input_is_cut() -> None:
     demand_small_steps(check_window_joins)
 
 
+@WINDOWS.required
 @settings(max_examples=100, deadline=None)
 @given(
-    streams(), streams(), KINDS, KEYS, WHERE, st.integers(1, 9), st.integers(1, 12), st.integers(-3, 9),
-    st.booleans(), CUTS,
+    cut_pairs(), KINDS, KEYS, WHERE, st.integers(1, 9), st.integers(1, 12), st.integers(-3, 9), st.booleans(),
 )  # fmt: skip
 def check_window_joins(
-    left: list[Tuple], right: list[Tuple], kind: JoinKind, on: tuple[tuple[str, str], ...], where: str | None,
-    size: int, slide: int, offset: int, by_attribute: bool, cuts: list[Cut],
+    sides: tuple[list[Tuple], list[Tuple], list[Cut]], kind: JoinKind, on: tuple[tuple[str, str], ...],
+    where: str | None, size: int, slide: int, offset: int, by_attribute: bool,
 ) -> None:  # fmt: skip
+    left, right, cuts = sides
     window = Window(WindowKind.SLIDING, size, slide, offset, "ts" if by_attribute else None)
     spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, window, where=where)
     out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
+    WINDOWS.example(meets(left, right, out, cuts))
     assert out == window_reference(spec, left, right)
 
 
+MANY_STEPS = Situations({"fifty pairs": 0.2, "ten steps with rows": 0.23, "a row without a partner": 0.13})
+
+
+@MANY_STEPS.required
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40))
 def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
@@ -180,4 +218,12 @@ def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
     cuts = [(c, c % 3 == 0) for c in range(every, 12 * every + 1, every)]
     with patch.object(join_steps, "_STEP_ROWS", 20), patch.object(steps, "PAIRED", 15):
         out = check_contract(small, [SIDE, SIDE], [left, right], cuts)
+    pairs = sum(v[3] is not None and v[7] is not None for _, v in out)
+    MANY_STEPS.example(
+        {
+            "fifty pairs": pairs >= 50,
+            "ten steps with rows": len({t // every for t, _ in left + right}) >= 10,
+            "a row without a partner": pairs < len(out),
+        }
+    )
     assert out == interval_reference(spec, left, right)

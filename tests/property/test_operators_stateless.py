@@ -17,42 +17,88 @@ from spe.stream.batch import Column
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
+from tests.support.distribution import FEW_OR_MANY, Situations, cuts_among
 from tests.support.operators import Cut, Tuple, check_contract, make
 
 INPUT = Schema.of(name="string", number="int64")
-CUTS: st.SearchStrategy[list[Cut]] = st.lists(
-    st.tuples(st.integers(-8, 40), st.booleans()), max_size=6, unique_by=lambda c: c[0]
-)
-STREAMS = st.lists(
-    st.tuples(st.integers(0, 30), st.sampled_from([None, "a", "b"]), st.one_of(st.none(), st.integers(-5, 5))),
-    max_size=20,
-).map(lambda rows: [(t, (name, n)) for t, name, n in sorted(rows, key=lambda r: r[0])])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Tuple]:
+    row = st.tuples(st.integers(0, 30), st.sampled_from([None, "a", "b"]), st.one_of(st.none(), st.integers(-5, 5)))
+    rows = draw(st.lists(row, min_size=draw(FEW_OR_MANY), max_size=20))
+    return [(t, (name, n)) for t, name, n in sorted(rows, key=lambda r: r[0])]
+
+
+@st.composite
+def cut_streams(draw: st.DrawFn) -> tuple[list[Tuple], list[Cut]]:
+    rows = draw(streams())
+    return rows, draw(cuts_among(t for t, _ in rows))
+
+
 IN = StreamId("in")
 
 
+FILTERED = Situations({"true, false and null": 0.1, "a cut between rows": 0.15})
+
+
+def cuts_rows(rows: list[Tuple], cuts: list[Cut]) -> bool:
+    return any(rows[0][0] < cut <= rows[-1][0] for cut, _ in cuts) if rows else False
+
+
+@FILTERED.required
 @settings(max_examples=50, deadline=None)
-@given(STREAMS, CUTS)
-def test_filter_passes_what_is_true_and_neither_false_nor_null(rows: list[Tuple], cuts: list[Cut]) -> None:
+@given(cut_streams())
+def test_filter_passes_what_is_true_and_neither_false_nor_null(stream: tuple[list[Tuple], list[Cut]]) -> None:
+    rows, cuts = stream
     out = check_contract(lambda: make(FilterSpec(IN, "number > 1"), INPUT), [INPUT], [rows], cuts)
     assert out == [(t, (name, n)) for t, (name, n) in rows if n is not None and n > 1]
+    kinds = {None if n is None else n > 1 for _, (_, n) in rows}
+    FILTERED.example({"true, false and null": len(kinds) == 3, "a cut between rows": cuts_rows(rows, cuts)})
 
 
+MAPPED = Situations({"a null beside a number": 0.28, "a cut between rows": 0.15, "all attributes are kept": 0.18})
+
+
+@MAPPED.required
 @settings(max_examples=50, deadline=None)
-@given(STREAMS, CUTS, st.booleans())
-def test_map_computes_each_tuple_from_itself(rows: list[Tuple], cuts: list[Cut], keep: bool) -> None:
+@given(cut_streams(), st.booleans())
+def test_map_computes_each_tuple_from_itself(stream: tuple[list[Tuple], list[Cut]], keep: bool) -> None:
+    rows, cuts = stream
     spec = MapSpec(IN, {"next": "number + 1", "label": "name"}, keep)
     out = check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts)
     kept = [(name, n) if keep else () for _, (name, n) in rows]
     made = [(None if n is None else n + 1, name) for _, (name, n) in rows]
     assert out == [(t, k + m) for (t, _), k, m in zip(rows, kept, made, strict=True)]
+    nulls = {n is None for _, (_, n) in rows}
+    MAPPED.example(
+        {
+            "a null beside a number": len(nulls) == 2,
+            "a cut between rows": cuts_rows(rows, cuts),
+            "all attributes are kept": keep,
+        }
+    )
 
 
+MERGED = Situations({"a tie between two ports": 0.28, "a port without rows": 0.05, "a cut between rows": 0.15})
+
+
+@MERGED.required
 @settings(max_examples=50, deadline=None)
-@given(st.lists(STREAMS, min_size=2, max_size=3), CUTS)
-def test_union_merges_by_time_and_then_by_port(ports: list[list[Tuple]], cuts: list[Cut]) -> None:
+@given(st.lists(streams(), min_size=2, max_size=3), st.data())
+def test_union_merges_by_time_and_then_by_port(ports: list[list[Tuple]], data: st.DataObject) -> None:
+    cuts = data.draw(cuts_among(t for port in ports for t, _ in port))
     spec = UnionSpec(tuple(StreamId(f"in{i}") for i in range(len(ports))))
     out = check_contract(lambda: make(spec, *[INPUT] * len(ports)), [INPUT] * len(ports), ports, cuts)
     assert out == sorted((row for port in ports for row in port), key=lambda row: row[0])
+    times = [{t for t, _ in port} for port in ports]
+    MERGED.example(
+        {
+            "a tie between two ports": any(a & b for i, a in enumerate(times) for b in times[:i]),
+            "a port without rows": not all(ports),
+            "a cut between rows": cuts_rows(out, cuts),
+        }
+    )
 
 
 INTEGERS = st.one_of(
@@ -61,6 +107,12 @@ INTEGERS = st.one_of(
 )  # fmt: skip
 
 
+INTEGER_IDS = Situations(
+    {"restored in the middle": 0.06, "one that was known before the restore comes again": 0.04, "a wide integer": 0.37}
+)
+
+
+@INTEGER_IDS.required
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(INTEGERS, max_size=60), max_size=6), st.integers(0, 6), st.integers(0, 1))
 def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored_at: int, start: int) -> None:
@@ -73,6 +125,15 @@ def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored
         wanted = [expected.setdefault(v, start + len(expected)) for v in batch]
         assert ids.ids(np.array(batch, np.int64)).tolist() == wanted
     assert ids.values()[start:].tolist() == list(expected)
+    before = {v for batch in batches[:restored_at] for v in batch}
+    after = {v for batch in batches[restored_at:] for v in batch}
+    INTEGER_IDS.example(
+        {
+            "restored in the middle": before and after,
+            "one that was known before the restore comes again": before & after,
+            "a wide integer": any(abs(v) >= 1 << 40 for v in before | after),
+        }
+    )
 
 
 @pytest.mark.parametrize("bound", [5, 1 << 16, (1 << 16) + 1, 1 << 32, 1 << 40])
@@ -91,6 +152,10 @@ def test_many_wide_integers_keep_distinct_ids() -> None:
     assert ids.count == len(np.unique(values))
 
 
+STRING_IDS = Situations({"a text in two dictionaries": 0.15, "the empty text": 0.3, "two batches": 0.31})
+
+
+@STRING_IDS.required
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.text(max_size=2), max_size=10), max_size=5))
 def test_strings_keep_their_ids_when_dictionaries_change(batches: list[list[str]]) -> None:
@@ -102,6 +167,14 @@ def test_strings_keep_their_ids_when_dictionaries_change(batches: list[list[str]
         assert ids.adopt(column).to_list() == batch
     assert len(set(seen.values())) == len(seen)
     assert len(ids.dictionary) <= len({*seen, ""})
+    each = [set(batch) for batch in batches]
+    STRING_IDS.example(
+        {
+            "a text in two dictionaries": any(a & b for i, a in enumerate(each) for b in each[:i]),
+            "the empty text": "" in seen,
+            "two batches": sum(map(bool, batches)) >= 2,
+        }
+    )
 
 
 KEYS = st.tuples(
@@ -116,8 +189,21 @@ def columns(rows: list[Any], count: int) -> list[Column]:
     return [Column.from_list(c, t) for c, t in zip(cells[:count], TYPES, strict=False)]
 
 
+SLOTS = Situations(
+    {"changed in the middle": 0.1, "a key of before the change comes again": 0.05, "two attributes or more": 0.08}
+)
+
+
+@SLOTS.required
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(KEYS, max_size=25), max_size=5), st.integers(0, 4), st.integers(0, 5))
+@given(
+    st.one_of(
+        st.lists(st.lists(KEYS, max_size=25), max_size=5),
+        st.lists(st.lists(KEYS, min_size=4, max_size=25), min_size=4, max_size=5),
+    ),
+    st.sampled_from([0, 1, 2, 3, 4, 4]),
+    st.sampled_from([0, 1, 2, 2, 3, 3, 5]),
+)
 def test_equal_keys_and_only_those_share_a_slot(batches: list[list[Any]], count: int, change: int) -> None:
     """Null is a value of its own and NaN equals NaN; a snapshot or a compaction changes nothing of that."""
     index, slots = KeyIndex(TYPES[:count]), dict[Any, int]()
@@ -136,16 +222,38 @@ def test_equal_keys_and_only_those_share_a_slot(batches: list[list[Any]], count:
         assert count == 0 or [repr(k) for k in keys] == [repr(row[:count]) for row in batch]
         assert index.size > max(slots.values(), default=-1)
     assert len(set(slots.values())) == len(slots)
+    before = {repr(row[:count]) for batch in batches[:change] for row in batch}
+    after = {repr(row[:count]) for batch in batches[change:] for row in batch}
+    SLOTS.example(
+        {
+            "changed in the middle": before and after,
+            "a key of before the change comes again": before & after,
+            "two attributes or more": count >= 2,
+        }
+    )
 
 
+GROUPS = Situations({"two equal rows": 0.29, "two rows that differ": 0.18, "no number": 0.02})
+
+
+@GROUPS.required
 @settings(max_examples=60, deadline=None)
-@given(st.lists(KEYS, max_size=25), st.integers(0, 4))
+@given(
+    st.one_of(st.lists(KEYS, max_size=25), st.lists(KEYS, min_size=8, max_size=25)), st.sampled_from([0, 1, 2, 3, 4, 4])
+)
 def test_equal_rows_and_only_those_share_a_group(rows: list[Any], count: int) -> None:
     groups = dict[int, str]()
     numbers = group_ids(columns(rows, count), len(rows)).tolist()
     for row, number in zip(rows, numbers, strict=True):
         assert groups.setdefault(number, repr(row[:count])) == repr(row[:count])
     assert len(set(groups.values())) == len(groups)
+    GROUPS.example(
+        {
+            "two equal rows": len(groups) < len(rows),
+            "two rows that differ": len(groups) > 1,
+            "no number": count == 4 and any("nan" in repr(row) for row in rows),
+        }
+    )
 
 
 def test_groups_of_many_wide_attributes_do_not_overflow() -> None:

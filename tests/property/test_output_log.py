@@ -24,6 +24,7 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import StateChange
+from tests.support.distribution import Situations
 
 SCHEMA = Schema.of(k="string!", n="int64!")
 BUCKET = 10
@@ -143,6 +144,11 @@ class Feed:
             self.position, self.frontier = element.upto_id, element.time
 
 
+UNDONE, BESIDE = "tentative tuples are undone", "corrections beside fresh results"
+SWITCHED, OVERTAKEN = "a switch by who holds tentative tuples", "what comes next is gone"
+MET = (UNDONE, BESIDE, SWITCHED, OVERTAKEN)
+
+
 @dataclass
 class Consumer:
     """A consumer that is a unit (with a correcting feed) or F7 (a client, MAIN only)."""
@@ -160,6 +166,8 @@ class Consumer:
     live: dict[int, int] = field(default_factory=dict)
     main: Feed | None = None
     corr: Feed | None = None
+    #: Of MET, what happened to it.
+    met: set[str] = field(default_factory=set)
 
     def t_star(self) -> int:
         last = self.times[-1] if self.times else BEFORE_TIME
@@ -176,6 +184,7 @@ class Consumer:
         return Feed(replica, got, self.position, tentative=self.held and self.client)
 
     def switch(self, replica: Replica) -> None:
+        self.met |= {SWITCHED} if self.held else set()
         self.t_cut = self.t_star()
         self.main = self.open(replica, "main")
 
@@ -190,6 +199,7 @@ class Consumer:
         try:
             elements = feed.subscription.pull(max_bytes)
         except Overtaken:
+            self.met.add(OVERTAKEN)
             assert feed.replica.log.first > feed.position + 1
             assert self.position >= feed.replica.log.first - 1
             if feed is self.main:
@@ -206,6 +216,7 @@ class Consumer:
     def _take(self, feed: Feed, element: object) -> None:
         if isinstance(element, Undo):
             if feed is self.main:
+                self.met |= {UNDONE} if self.held else set()
                 self.held, self.t_cut, self.t_seen = False, BEFORE_TIME, BEFORE_TIME
                 self.live.clear()
         elif isinstance(element, RecDone):
@@ -233,6 +244,7 @@ class Consumer:
 
     def _take_tentative(self, element: Batch | Boundary) -> None:
         self.held = True
+        self.met |= {BESIDE} if self.corr is not None else set()
         if isinstance(element, Boundary):
             self.t_seen = max(self.t_seen, element.time - 1)
             return
@@ -295,9 +307,22 @@ STEPS = st.lists(
     st.tuples(st.sampled_from([*WHAT, "restart"]), st.integers(0, 7), st.integers(0, 11)), min_size=30, max_size=90
 )
 TUPLES = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 5)), min_size=10, max_size=60)
-KINDS = st.permutations(range(len(SHARES))).map(lambda kinds: kinds[:2])
+KINDS = st.tuples(st.permutations(range(len(SHARES))), st.sampled_from([1, 2])).map(lambda drawn: drawn[0][: drawn[1]])
 
 
+MEETS = Situations(
+    {
+        "tentative tuples are undone": 0.08,
+        "corrections beside fresh results": 0.03,
+        "a switch by who holds tentative tuples": 0.1,
+        "a restart from a partner's log": 0.2,
+        "what comes next is gone": 0.002,
+        "a substream": 0.25,
+    }
+)
+
+
+@MEETS.required
 @settings(max_examples=400, deadline=None)
 @given(TUPLES, KINDS, STEPS, st.integers(0, 1))
 def test_every_consumer_ends_with_exactly_the_stable_stream(
@@ -307,6 +332,14 @@ def test_every_consumer_ends_with_exactly_the_stable_stream(
     tuples.sort()
     truth = stable_stream([t for t, _ in tuples], [k for _, k in tuples])
     replicas, consumers = run(truth, kinds, steps)
+    met = set().union(*(consumer.met for consumer in consumers))
+    MEETS.example(
+        {name: name in met for name in MET}
+        | {
+            "a restart from a partner's log": any(what == "restart" for what, _, _ in steps),
+            "a substream": any(consumer.share is not None for consumer in consumers),
+        }
+    )
     for replica in replicas:
         replica.heal()
     for consumer in consumers:

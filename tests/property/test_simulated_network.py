@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.host import seeded_scheduling
@@ -18,6 +18,7 @@ from replicas.simulation.link import LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.simulation.pipe import USER_TIMEOUT_S, Pipe
 from replicas.simulation.stream import WINDOW_BYTES
+from tests.support.distribution import Situations
 
 MOMENTS = st.sampled_from([0.0, 0.05, 0.2, 1.0, 5.0, 40.0])
 
@@ -35,6 +36,7 @@ class PipeMachine(RuleBasedStateMachine):
         self.due: list[float] = []
         self.stopped_since: float | None = None
         self.ended = False
+        self.met = dict.fromkeys(["something is taken while it is stopped", "the end comes", "something waits"], False)
 
     @rule(seconds=MOMENTS)
     def wait(self, seconds: float) -> None:
@@ -59,6 +61,12 @@ class PipeMachine(RuleBasedStateMachine):
         self.stopped_since = self.now if self.stopped_since is None else self.stopped_since
         self.pipe.stop(self.now)
 
+    @precondition(lambda self: not self.ended)
+    @rule(size=st.integers(1, 50))
+    def stop_behind_what_has_come(self, size: int) -> None:
+        self.send(size, 0.0, None)
+        self.stop()
+
     @rule()
     def go(self) -> None:
         self.stopped_since = None
@@ -76,6 +84,8 @@ class PipeMachine(RuleBasedStateMachine):
         arrived = self.now if self.stopped_since is None else self.stopped_since
         for due in self.due[len(self.taken) : len(self.taken) + len(data)]:
             assert due <= arrived
+        self.met["something is taken while it is stopped"] |= bool(data) and self.stopped_since is not None
+        self.met["the end comes"] |= not data
         self.taken += data
 
     @invariant()
@@ -93,14 +103,21 @@ class PipeMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end, with the link as it should be, all of it arrives."""
+        self.met["something waits"] = len(self.taken) < len(self.sent)
+        PIPES.example(self.met)
         self.pipe.go()
         while data := self.pipe.take(math.inf, 1000):
             self.taken += data
         assert self.taken == self.sent
 
 
-TestPipe = PipeMachine.TestCase
-TestPipe.settings = settings(max_examples=150, stateful_step_count=30)
+PIPES = Situations({"something is taken while it is stopped": 0.005, "the end comes": 0.01, "something waits": 0.2})
+
+
+@PIPES.required
+def test_a_pipe_keeps_all_in_order() -> None:
+    run_state_machine_as_test(PipeMachine, settings=settings(max_examples=150, stateful_step_count=30))
+
 
 LINKS = st.builds(
     LinkState,
@@ -210,6 +227,18 @@ def talks(happenings: st.SearchStrategy[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
+ANYTHING = Situations({"something is lost": 0.12, "a cut": 0.16, "all of it arrives": 0.1, "more than a window": 0.04})
+
+
+def has_cut(steps: list[Step]) -> bool:
+    return any(kind == "links" and any(link.cut for link in what) for _, (kind, what) in steps)
+
+
+def is_whole(talk: Talk) -> bool:
+    return all(talk.sent[one] == talk.received[other] for one, other in PAIRS)
+
+
+@ANYTHING.required
 @given(**talks(CHANGES | BREAKS))
 @example(
     1, {"a": [300_000, 300_000, 300_000, 300_000, 1], "b": [100]}, {"a": 0.0, "b": 0.05}, [(0.05, ("power", None))]
@@ -220,12 +249,24 @@ def test_whatever_happens_what_arrives_is_a_prefix_of_what_was_sent(
 ) -> None:
     talk = Talk(seed, sizes, pause_s)
     talk.run(steps, heal_at=100)
+    ANYTHING.example(
+        {
+            "something is lost": not is_whole(talk),
+            "a cut": has_cut(steps),
+            "all of it arrives": is_whole(talk) and steps,
+            "more than a window": any(sum(sizes[host]) > WINDOW_BYTES for host in "ab"),
+        }
+    )
     for one, other in PAIRS:
         assert talk.sent[one].startswith(talk.received[other])
     if any(kind == "reset" for _, (kind, _) in steps) and talk.sent["a"] != talk.received["b"]:
         assert talk.ended, "somebody hears of a connection that broke"
 
 
+HEALING = Situations({"a cut": 0.16, "a slow link": 0.2, "a lossy link": 0.22})
+
+
+@HEALING.required
 @given(**talks(CHANGES))
 @settings(max_examples=100)
 def test_all_of_it_arrives_where_links_heal_before_anybody_gives_up(
@@ -235,11 +276,23 @@ def test_all_of_it_arrives_where_links_heal_before_anybody_gives_up(
     talk = Talk(seed, sizes, pause_s)
     short = [(min(wait, 3.0), what) for wait, what in steps]
     talk.run(short, heal_at=sum(wait for wait, _ in short) + 5)
+    links = [link for _, (_, what) in steps for link in what]
+    HEALING.example(
+        {
+            "a cut": has_cut(steps),
+            "a slow link": any(link.bytes_per_s for link in links),
+            "a lossy link": any(link.loss for link in links),
+        }
+    )
     assert talk.ended == {}
     for one, other in PAIRS:
         assert talk.sent[one] == talk.received[other]
 
 
+AGAIN = Situations({"chance decides: jitter or loss": 0.2, "a connection breaks": 0.18})
+
+
+@AGAIN.required
 @given(**talks(CHANGES | BREAKS))
 @settings(max_examples=25)
 def test_the_same_happenings_give_the_same_run(
@@ -250,4 +303,11 @@ def test_the_same_happenings_give_the_same_run(
         talk = Talk(seed, sizes, pause_s)
         talk.run(steps, heal_at=100)
         logs.append(talk.log)
+    links = [link for _, (kind, what) in steps if kind == "links" for link in what]
+    AGAIN.example(
+        {
+            "chance decides: jitter or loss": any(link.jitter_us or link.loss for link in links),
+            "a connection breaks": any(kind != "links" for _, (kind, _) in steps),
+        }
+    )
     assert logs[0] == logs[1]

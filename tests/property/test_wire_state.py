@@ -8,10 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.stream.batch import Boundary
+from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import Kind
 from spe.stream.strings import StringDictionary
 from spe.wire.state import decode_state, encode_state
+from tests.support.distribution import Situations
 from tests.support.wire import IDS, TEXTS, TIMES, batches, plain, rows
 
 KEYS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.tuples(TEXTS, st.integers()))
@@ -53,10 +54,27 @@ def in_order(value: Any) -> Any:
     return plain(value)
 
 
+def leaves(tree: Any) -> list[Any]:
+    inner = tree.values() if isinstance(tree, dict) else tree if type(tree) in (list, tuple) else None
+    return [tree] if inner is None else [leaf for one in inner for leaf in leaves(one)]
+
+
+MEETS = Situations({"a tree": 0.3, "an array": 0.05, "rows or a batch": 0.03, "a dictionary of strings": 0.02})
+
+
+@MEETS.required
 @settings(max_examples=80, deadline=None)
 @given(tree=TREES)
 def test_a_state_is_restored_as_it_was(tree: Any) -> None:
-    data = encode_state(tree)
+    data, kinds = encode_state(tree), [type(leaf) for leaf in leaves(tree)]
+    MEETS.example(
+        {
+            "a tree": type(tree) in (dict, list, tuple) and kinds,
+            "an array": np.ndarray in kinds,
+            "rows or a batch": Rows in kinds or Batch in kinds,
+            "a dictionary of strings": StringDictionary in kinds,
+        }
+    )
     restored = decode_state(data)
     assert in_order(restored) == in_order(tree)
     assert encode_state(restored) == data

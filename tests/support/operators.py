@@ -47,12 +47,6 @@ def lists_of_all_sizes(elements: st.SearchStrategy[T], most: int) -> st.SearchSt
     return sizes.flatmap(lambda n: st.lists(elements, min_size=n, max_size=n))
 
 
-def cuts_between(first: int, last: int, most: int) -> st.SearchStrategy[list[Cut]]:
-    """Where slices end, often in many places."""
-    sizes, cut = st.sampled_from([0, 1, most // 2, most]), st.tuples(st.integers(first, last), st.booleans())
-    return sizes.flatmap(lambda n: st.lists(cut, min_size=n, max_size=n, unique_by=lambda c: c[0]))
-
-
 @contextmanager
 def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int = 4) -> Iterator[None]:
     """Steps so small that a few rows are many (B8)."""
