@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from consistency.checking.bounds import has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.verdict import Premise, judge
@@ -106,10 +107,13 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     outcome.skipped = driver.skipped
     if reference is None:
         return outcome
-    premise = Premise(survivors=driver.survivors, dead=frozenset(driver.left | cluster.given_up))
+    held_up = bool(cluster.given_up) and not has_room(plan)  # what they read is kept until there is no room (A2)
+    premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(driver.left | cluster.given_up))
     verdict = judge(cluster.history, plan, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
+    if held_up:
+        outcome.counters.add("runs held up by a client that cannot go on")
     if cluster.longest_step_s:
         outcome.counters.add("runs in which state costs time")
     return outcome

@@ -100,6 +100,15 @@ def test_a_client_whose_disk_lost_what_it_had_synced_is_told(kind: str) -> None:
     assert told > 0
 
 
+def test_with_little_room_a_client_that_cannot_go_on_holds_up_everybody() -> None:
+    """Logs that it reads fill up (A2), so nothing is claimed of the end."""
+    wipe = {"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}
+    outcome = run([wipe], limits={"output": 1500})
+    assert any("cannot go on" in line for line in outcome.story)
+    assert outcome.holds, story(outcome)
+    assert outcome.counters.amounts["runs held up by a client that cannot go on"] == 1
+
+
 def test_a_client_without_sinks_is_not_killed() -> None:
     outcome = simulate(scenario(1, [{"at": "4s", "kind": "kill", "target": "client:c", "for": "1s"}]))
     assert "an application that dies is another one" in outcome.skipped[0]
