@@ -130,6 +130,63 @@ class Sum(ArrayAccumulator):
         return Column(canonical(self.values[cells]))
 
 
+class IntegerMean(Accumulator):
+    """The mean of int64: the exact sum, rounded once to float64.  Whoever owns it divides by the count.
+
+    The sum is ``high * 2**32 + low`` with ``0 <= low < 2**32``: 96 bits, enough for 2**32 rows of any value.  Integers
+    are added exactly, so neither the cutting of input nor the division into panes changes a bit.
+    """
+
+    kinds: Mapping[str, Kind] = {"high": (np.int64, 0), "low": (np.int64, 0)}
+
+    @property
+    def _halves(self) -> tuple[Int64Array, Int64Array]:
+        return self._columns.arrays[self._first], self._columns.arrays[self._first + 1]
+
+    def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
+        high, low = self._halves
+        np.add.at(high, cells, column.values >> _HALF)
+        np.add.at(low, cells, column.values & _LOW)
+        self._carry(cells)
+
+    def absorb(self, other: IntegerMean, theirs: Cells, mine: IndexArray) -> None:
+        for ours, its in zip(self._halves, other._halves):
+            ours[mine] += its[theirs]
+        self._carry(mine)
+
+    def _carry(self, cells: IndexArray) -> None:
+        """Makes ``low`` of these cells smaller than 2**32 again; one that is named twice is written twice."""
+        high, low = self._halves
+        sums = low[cells]
+        high[cells] += sums >> _HALF
+        low[cells] = sums & _LOW
+
+    def column(self, cells: Cells) -> Column:
+        high, low = (half[cells] for half in self._halves)
+        return Column(rounded(high, low))
+
+
+#: Bits of a half of a sum, and those bits set.
+_HALF: Final = 32
+_LOW: Final = 2**_HALF - 1
+#: Bits of a number that can be shifted left in int64 whatever its sign.
+_SHIFTED: Final = 62
+
+
+def rounded(high: Int64Array, low: Int64Array) -> npt.NDArray[np.float64]:
+    """``high * 2**32 + low`` as float64, rounded once, half to even.
+
+    Only the upper 62 bits are converted.  The lowest of them is set where a bit below is set, which keeps the number
+    on its side of every value halfway between two float64.
+    """
+    exponents = np.frexp(high.astype(np.float64))[1].astype(np.int64)
+    dropped = np.clip(exponents + _HALF - _SHIFTED, 0, _HALF)
+    kept = (high << (_HALF - dropped)) | (low >> dropped)
+    has_more = (low & ((1 << dropped) - 1)) != 0
+    result: npt.NDArray[np.float64] = np.ldexp((kept | has_more).astype(np.float64), dropped)
+    return result
+
+
 def _extreme(type_: AttributeType, largest: bool) -> Any:
     """What every value of the type replaces."""
     if type_ is AttributeType.FLOAT64:

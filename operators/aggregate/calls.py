@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct, Extreme, Pick, Sum
+from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct, Extreme, IntegerMean, Pick, Sum
 from operators.aggregate.custom import UserAccumulator
 from operators.aggregate.text_accumulators import ExtremeText, PickText
 from operators.ids import IndexArray, Int64Array
@@ -31,7 +31,9 @@ def _make(function: str, type_: AttributeType) -> Accumulator:
         return Count()
     if function == "count_distinct":
         return Distinct(type_)
-    if function == "sum":
+    if function == "avg" and type_ is AttributeType.INT64:
+        return IntegerMean()
+    if function in ("sum", "avg"):
         return Sum(type_)
     if function in ("min", "max"):
         largest = function == "max"
@@ -90,7 +92,7 @@ class Calls:
         if ":" in function:
             user = load_class(function, "function")
             return _Result(self._part(function, argument, lambda: UserAccumulator(user())), None, False)
-        kept = "sum" if function == "avg" else function
+        kept = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
         value = self._part(kept, argument, lambda: _make(kept, type_))
         return _Result(value, count, function == "avg")
 
@@ -150,7 +152,7 @@ class Calls:
         count: Any = parts[result.count].column(cells).values
         values = column.values
         if result.average:
-            values = values.astype(np.float64) / np.maximum(count, 1)
+            values = values / np.maximum(count, 1)
         valid = None if count.all() else count > 0
         if valid is not None and column.dictionary is None:
             values = np.where(valid, values, values.dtype.type(0))

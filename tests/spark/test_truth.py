@@ -170,7 +170,7 @@ def logged(seed: int, count: int, end: bool = True) -> Iterator[Element]:
             now += random.choice([0, 0, 1, 2, 5])
             ts = max(0, now - random.choice([0, 0, 0, 10, 25, 60]))
             at = None if random.random() < 0.05 else ts + random.choice([0, 0, -40, 20])
-            n = random.choice([None, *range(-4, 10), 2**62])
+            n = random.choice([None, *range(-4, 10), 2**62, 2**63 - 1, -(2**63)])
             j = random.choice([None, 1, 2, 3])
             rows.append((ts, at, random.choice(TEXTS), n, random.choice(FLOATS), random.choice([True, False, None]), j))
         events = np.array([r[0] for r in rows], np.int64)

@@ -49,7 +49,15 @@ _CLOSED: Final = "__closed"
 _ROWS: Final = "__rows"
 _PANE: Final = "__pane"
 #: What can be put together from parts, and how.
-_MERGED: Final[Mapping[str, Any]] = {"count": F.sum, "sum": F.sum, "min": F.min, "max": F.max}
+_MERGED: Final[Mapping[str, Any]] = {"count": F.sum, "sum": F.sum, "exact_sum": F.sum, "min": F.min, "max": F.max}
+
+
+def _exact_sum(x: Column) -> Column:
+    return F.sum(x.cast("decimal(20,0)"))
+
+
+#: What is kept of rows.
+_FIRST_PART: Final[Mapping[str, Any]] = {**_MERGED, "count": F.count, "exact_sum": _exact_sum}
 
 
 def aggregate(spec: AggregateSpec, stream: Stream, schema: Schema, *, exact: bool) -> Stream:
@@ -147,6 +155,8 @@ class _Call:
         self.type = AttributeType.INT64 if call.argument is None else compile_expression(call.argument, schema).type
         self.in_order = exact and self.function in ("sum", "avg") and self.type is AttributeType.FLOAT64
         self.user = ":" in self.function
+        #: What ``avg`` divides: a sum of BIGINT would wrap around.
+        self.sum = "exact_sum" if self.type is AttributeType.INT64 else "sum"
 
     def input(self, schema: Schema) -> Column:
         if self._call.argument is None:
@@ -170,7 +180,8 @@ class _Call:
             case "count_distinct":
                 return F.count_distinct(x)
             case "avg":
-                return F.sum(x).cast("double") / F.count(x)
+                mean: Column = _FIRST_PART[self.sum](x).cast("double") / F.count(x)
+                return mean
             case "first" | "last":
                 pick = F.min_by if self.function == "first" else F.max_by
                 return pick(x, F.when(x.isNotNull(), position_struct(position)))
@@ -185,12 +196,12 @@ class _Call:
         """What has to be kept of rows that share their windows; None: it cannot be put together from parts."""
         if self.user or self.in_order or self.function in ("count_distinct", "first", "last"):
             return None
-        kept = ["sum", "count"] if self.function == "avg" else [self.function]
+        kept = [self.sum, "count"] if self.function == "avg" else [self.function]
         return [_Part(self, function) for function in kept]
 
     def from_parts(self) -> Column:
         if self.function == "avg":
-            return F.col(f"{self.name}_sum").cast("double") / F.col(f"{self.name}_count")
+            return F.col(f"{self.name}_{self.sum}").cast("double") / F.col(f"{self.name}_count")
         return F.col(f"{self.name}_{self.function}")
 
 
@@ -203,8 +214,7 @@ class _Part:
         self._argument = call.argument
 
     def first(self) -> Column:
-        function = F.count if self._function == "count" else _MERGED[self._function]
-        made: Column = function(F.col(self._argument)).alias(self._name)
+        made: Column = _FIRST_PART[self._function](F.col(self._argument)).alias(self._name)
         return made
 
     def then(self) -> Column:
