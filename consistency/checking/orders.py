@@ -16,8 +16,10 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, Interval, World
 from spe.plan.plan import COORDINATOR, Plan
-from spe.stream.history import FaultBegan, History, Note, ProcessDown, ProcessUp
-from spe.stream.ids import PartitionId
+from spe.stream.batch import Boundary
+from spe.stream.history import FaultBegan, History, Note, Opened, ProcessDown, ProcessUp, Received
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import Kind
 
 #: Files that may be damaged before what is left of a partition's state may be too little: each standby has two.
 _FLIPS: Final = 1
@@ -50,8 +52,14 @@ def check_orders(
             case Note(name="order") if (order := _obeyed(event)) is not None:
                 counters.add(f"orders to {order.verb}")
                 yield from checker.follows(order)
+            case Received(at_us, consumer, channel, _, _, mode, Boundary(kind=Kind.STABLE, upto_id=upto)) if mode:
+                checker.progress.setdefault((consumer, channel), []).append((at_us, upto))
+            case Opened(at_us, consumer, channel, _, _, _, position):
+                checker.progress.setdefault((consumer, channel), []).append((at_us, position))
             case Note(name="actives_chosen"):
                 checker.chosen.append(event.text)
+            case Note(at_us, host, "coordinator_began", text):
+                yield from checker.begins(at_us, host, int(text.removeprefix("epoch=")))
             case Note(name="evicted"):
                 checker.forgotten = True
             case FaultBegan():
@@ -79,6 +87,9 @@ class _Checker:
     flips: bits that have turned so far.
     forgotten: somebody's place in a log was given up, or a disk may have lost all that it held.
     calm: nothing has failed yet.
+    begun: when each standby was told first to run.
+    latest: epoch of the coordinator that began last.
+    progress: of each consumer and channel, when it had come to which id.
     """
 
     def __init__(self, static: Sequence[Interval], plan: Plan, bounds: Bounds) -> None:
@@ -94,6 +105,18 @@ class _Checker:
         self.flips = 0
         self.forgotten = not has_room(plan)
         self.calm = True
+        self.begun: dict[str, int] = {}
+        self.latest = 0
+        self.progress: dict[tuple[str, Channel], list[tuple[int, int]]] = {}
+        timing = plan.timing
+        #: Who does not come for so long is not waited for.
+        self._patience_us = 4 * max(timing.request_us, timing.connect_us)
+
+    def begins(self, at_us: int, host: str, epoch: int) -> Iterator[Finding]:
+        before, self.latest = self.latest, epoch
+        if epoch <= before:
+            what = f"it begins epoch {epoch}, after {before}"
+            yield Finding("H6", "each coordinator begins a later epoch", at_us, host, what)
 
     def follows(self, order: _Obeyed) -> Iterator[Finding]:
         latest = self.epochs.get(order.host, order.epoch)
@@ -101,12 +124,28 @@ class _Checker:
         if order.epoch < latest:
             what = f"{order.verb} {order.replica} of epoch {order.epoch}, after one of {latest}"
             yield Finding("H6", "a node follows the latest coordinator", order.at_us, order.host, what)
-        away = any(_unheard(one.world) & self._backs for one in self._before(order.at_us))
+        away = any(self._away_us(host, order.at_us) >= self._patience_us for host in self._backs)
         if order.verb == "replay" and not self.forgotten and self.flips <= _FLIPS and not away:
             what = f"{order.replica} begins anew, though {self.flips} files were damaged and nobody was given up"
             yield Finding("H8", "replay is the last resort", order.at_us, order.replica, what)
         if order.verb == "retire":
             yield from self._retires(order)
+            self.begun.pop(order.replica, None)
+        elif order.verb == "install":
+            yield from self._installs(order)
+            self.begun.setdefault(order.replica, order.at_us)
+
+    def _installs(self, order: _Obeyed) -> Iterator[Finding]:
+        """Where nobody serves a partition its helper need not wait for others (H5)."""
+        world = self._before(order.at_us)[-1].world
+        if not any(_serves(world, r) for r in self._hosts[order.partition] if r != order.replica):
+            return
+        recovering = world.recovering
+        for other, at_us in self.begun.items():
+            begins = other in recovering and order.at_us - at_us < self._patience_us
+            if self.calm and other != order.replica and begins:
+                what = f"it begins, though {other} was told to at {at_us / 1e6:.3f} s and does not serve yet"
+                yield Finding("H7", "one active begins at a time", order.at_us, order.replica, what)
 
     def _retires(self, order: _Obeyed) -> Iterator[Finding]:
         before = self._before(order.at_us)
@@ -117,12 +156,29 @@ class _Checker:
         ):
             what = f"it stands by again, and nobody else has served it for {self._settle_us / 1e6:.3f} s"
             yield Finding("H5", "a served partition is not given up", order.at_us, order.replica, what)
+        elif not any(self._as_far(r, order) for r in others):
+            what = f"it stands by again, and nobody else is as far as it was {self._settle_us / 1e6:.3f} s before"
+            yield Finding("H5", "a helper leaves when others are as far", order.at_us, order.replica, what)
         if self.calm and any(f"'{order.partition}'" in text for text in self.chosen[:-1]):
             left = sum(_serves(before[-1].world, f"{of}@{n}") for of, n in self._standbys()) - 1
             wanted = min(self._plan.coordinator.budget, self.chosen[-1].count("'") // 2)
             if left == wanted - 1:
                 what = f"{left} standbys are left that run, of the {wanted} that were chosen"
                 yield Finding("H7", "first a new one runs", order.at_us, order.replica, what)
+
+    def _away_us(self, host: str, at_us: int) -> int:
+        """For how long in all a process may have been taken for dead lately: for so long nobody can wait for it."""
+        recent = at_us - 4 * self._patience_us
+        lasted = [(max(one.from_us, recent), min(one.to_us, at_us), one.world) for one in self._static]
+        return sum(end - begin for begin, end, world in lasted if begin < end and host in _unheard(world))
+
+    def _as_far(self, replica: str, order: _Obeyed) -> bool:
+        """Has a replica come as far in every input as the one that stands by again had a while ago?"""
+        pairs = [(channel, marks) for (consumer, channel), marks in self.progress.items() if consumer == order.replica]
+        return all(
+            _at(self.progress.get((replica, channel), []), order.at_us) >= _at(marks, order.at_us - self._settle_us)
+            for channel, marks in pairs
+        )
 
     def _before(self, at_us: int) -> Sequence[Interval]:
         """Of the time in which what somebody knew may still be under way; the order itself is not in it."""
@@ -133,6 +189,11 @@ class _Checker:
     def _standbys(self) -> Iterator[tuple[PartitionId, str]]:
         for of, standbys in self._plan.standbys.items():
             yield from ((of, str(n)) for n in standbys.nodes)
+
+
+def _at(marks: Sequence[tuple[int, int]], at_us: int) -> int:
+    """The id that had been come to by then."""
+    return max((id for when, id in marks if when <= at_us), default=0)
 
 
 def _serves(world: World, replica: str) -> bool:

@@ -24,8 +24,8 @@ from spe.stream.history import (
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 
-#: What a trace must never say, whatever fails: a peer broke the rules, or an operator raised.
-BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped")
+#: What a trace must never say, whatever fails: a peer broke the rules, an operator raised, replicas differ.
+BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped", "replicas_differ")
 #: Elements that an output may keep of what all have acknowledged: one, where an acknowledgement ends inside it.
 LOG_ENTRIES = 1
 

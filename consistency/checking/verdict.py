@@ -8,6 +8,7 @@ from consistency.checking.accuracy import Recompute, check_accuracy
 from consistency.checking.availability import check_availability
 from consistency.checking.bounds import Bounds
 from consistency.checking.completeness import check_completeness, check_states
+from consistency.checking.corrections import check_corrections
 from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
 from consistency.checking.feeds import check_feeds
@@ -98,6 +99,7 @@ def judge(
         *check_orders(history, static, plan, bounds, counters),
         *check_steady(history, plan, bounds, counters),
         *check_turns(history, plan, counters),
+        *check_corrections(history, static, plan, bounds, counters),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:

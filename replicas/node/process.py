@@ -528,8 +528,7 @@ class NodeProcess:
 
     def _gone(self, peer: str) -> None:
         for hosted in self._hosted.values():
-            if peer in hosted.replica.partners:
-                hosted.replica.partners[peer] = None
+            hosted.replica.partner_lost(peer)
         for standby in self._standbys.values():
             standby.lost(peer)
 

@@ -222,6 +222,11 @@ class Replica:
                 found += self.agreement.compare(at, output.last_id, output.marks)
         return self._named(found)
 
+    def partner_lost(self, partner: str) -> None:
+        """It is not heard any more: it stands in for nobody, whatever it was last (K5)."""
+        if partner in self.partners:
+            self.partners[partner] = None
+
     def _named(self, differences: Sequence[Difference]) -> list[str]:
         return [f"{self.logs[d.output].channel} differs from {d.partner}'s by id {d.id}" for d in differences]
 

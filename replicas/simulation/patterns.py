@@ -387,6 +387,25 @@ class _Drawing:
         kind = self._random.choice(["kill", "kill", "power", "freeze", "cut"])
         yield {"at": at + length, "kind": kind, "target": "state:STABILIZATION", "for": self._for()}
 
+    def _handed_on(self, at: int) -> Iterator[Entry]:
+        """An input comes back, and what it was waited for is silent by then: another one has failed, or it fails again
+        as its correction ends."""
+        source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
+        yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        shift = self._grid(round(self._random.choice([-0.7, -0.5, -0.3, 0.2, 0.5, 1.0]) * self._waits[1]))
+        target = self._random.choice(self._sources) if shift < 0 else source
+        if shift > 0 or target != source:
+            yield {"at": at + length + shift, "kind": "cut", "target": target, "for": self._for()}
+
+    def _partner_dies(self, at: int) -> Iterator[Entry]:
+        """A failure heals, and of the replicas that must correct it only one is left."""
+        source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
+        yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        at += length + self._random.choice([-1000, -300, 50, 150, 300, 700]) * MILLISECOND
+        nodes = list(self._random.choice(sorted(self._plan.placement.values())))
+        for node in self._random.sample(nodes, len(nodes) - 1):
+            yield {"at": at, "kind": "kill", "target": str(node), "for": show_duration(8 * SECOND)}
+
     def _fail_again(self, at: int) -> Iterator[Entry]:
         """The same input fails while what was missing is corrected, or while a replica that had died catches up."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
@@ -454,6 +473,15 @@ class _Drawing:
         lasts = show_duration(self._random.choice([1, 4, 8]) * SECOND)
         yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
 
+    def _damaged_helper(self, at: int) -> Iterator[Entry]:
+        """What runs a partition is lost as a whole, standbys that help out with it, and a file of theirs is damaged."""
+        of = self._random.choice([of for of in self._backed if not self._reads_sources(of)] or self._backed)
+        yield from self._placed(of, at, show_duration(8 * SECOND))
+        at += self._random.choice([1, 2, 4]) * SECOND
+        for node in self._plan.standbys[of].nodes:
+            yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(self._random.choice([1, 2])))
+            yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
+
     def _reads_sources(self, of: PartitionId) -> bool:
         return any(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
 
@@ -502,6 +530,8 @@ KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "one by one": _Drawing._one_by_one,
     "overlapping": _Drawing._overlapping,
     "kill in stabilization": _Drawing._kill_in_stabilization,
+    "handed on": _Drawing._handed_on,
+    "partner dies": _Drawing._partner_dies,
     "fail again": _Drawing._fail_again,
     "together": _Drawing._together,
 }
@@ -525,4 +555,5 @@ STANDBY_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "kill in install": _Drawing._kill_in_install,
     "kill the helper": _Drawing._kill_the_helper,
     "damaged": _Drawing._damaged,
+    "damaged helper": _Drawing._damaged_helper,
 }

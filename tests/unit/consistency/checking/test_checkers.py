@@ -519,7 +519,7 @@ GOOD_ORDERS = {
     "the order was on its way for long": SERVED + "5 down n1a\n6 fault 1 cut coordinator>n1b\n8.9 end 1\n" + RETIRES,
     "two files are damaged": SERVED + FLIP.format(5) + FLIP.format(6) + order(9, "replay"),
     "a place was given up": SERVED + "5 note n1a evicted consumers=x\n" + order(9, "replay"),
-    "a standby is away": SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n",
+    "a standby is away": SERVED + "4.1 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n",
     "a later coordinator": order(1, "install") + order(2, "retire", epoch=2) + SERVED,
     "it forgot, for its disk was full": order(1, "install", epoch=2) + "2 down n1b\n2 up n1b\n" + order(3, "install"),
     "fewer are chosen than may run": SERVED
@@ -531,6 +531,13 @@ BAD_ORDERS = {
     "a served partition is not given up": SERVED + "5 down n1a\n" + RETIRES,
     "replay is the last resort": SERVED + FLIP.format(5) + order(19, "replay"),
     "a node follows the latest coordinator": order(1, "install", epoch=2) + order(2, "install"),
+    "each coordinator begins a later epoch": "".join(
+        f"{at} note coordinator coordinator_began epoch=5\n" for at in (1, 2)
+    ),
+    "one active begins at a time": SERVED.partition("4 ")[0]
+    + "0 state u1/0@n1c RECOVERING\n"
+    + order(1, "install")
+    + order(2, "install", node="n1c"),
     "first a new one runs": SERVED
     + "2 note coordinator actives_chosen active=['u1/0'] of=1\n6 note coordinator actives_chosen active=['u2/0'] of=1\n"
     + RETIRES,
@@ -554,6 +561,19 @@ def test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads() -> Non
 def test_an_order_that_does_harm(rule: str, text: str) -> None:
     plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
     assert [f.rule for f in verdict(text, plan=plan).findings] == [rule]
+
+
+def test_a_helper_that_leaves_others_behind_is_found() -> None:
+    helper = "4.1 open u1/0@n1b<a source:a #1 main 0\n5 recv u1/0@n1b<a source:a #1 main: B10(5)\n"
+    as_far = "8 open u1/0@n1a<a source:a #1 main 5\n"
+    behind = {("H5", "a helper leaves when others are as far")}
+    assert behind <= found(SERVED + helper + RETIRES, plan=standing_by())
+    assert not behind & found(SERVED + helper + as_far + RETIRES, plan=standing_by())
+
+
+def test_a_standby_that_was_away_for_a_moment_is_waited_for() -> None:
+    text = SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n"
+    assert found(text, plan=standing_by()) == {("H8", "replay is the last resort")}
 
 
 def test_tentative_results_beside_a_whole_tree_are_found() -> None:
@@ -979,3 +999,52 @@ def test_with_little_room_no_recovery_is_judged() -> None:
     judged = verdict(recovering(opened=False, until=24), plan=tight)
     assert [f for f in judged.findings if f.property == "recovering"] == []
     assert judged.counters.amounts["recovering excused little room_us"] > 10e6
+
+
+# --- corrections ---
+
+SILENT = {("steady", "nothing is silent as a redo begins")}
+LEFT_ALONE = {("turns", "who corrects by leave has a partner that serves")}
+NOT_CORRECTED = {("steady", "what has healed is corrected")}
+#: Both replicas of the partition fail at second 2, and everything arrives again from second 3 on.
+BEFORE = (1.2, 1.4, 1.6, 1.8)
+ASKS = f"3 note n1a ask_partner replica={REPLICA} partner=n1b number=1\n"
+
+
+def arriving(*seconds: float, inputs: str = "ab", bucket: int = 1) -> str:
+    """Something comes of these inputs, at REPLICA and at OTHER."""
+    return "".join(
+        f"{at} recv {r}<{s} source:{s} #1 main: B{bucket * BUCKET_US}(0)\n"
+        for at in seconds
+        for r in (REPLICA, OTHER)
+        for s in inputs
+    )
+
+
+def in_order(text: str) -> str:
+    return "\n".join(sorted(text.splitlines(), key=lambda line: float(line.split()[0]))) + "\n"
+
+
+def test_a_redo_beside_a_silent_input_is_found() -> None:
+    begins = f"5 state {REPLICA} STABILIZATION fresh\n5.1 state {REPLICA} STABLE\n"
+    assert found(in_order(BOTH + arriving(*BEFORE, bucket=0) + arriving(4.9) + begins)) == set()
+    judged = verdict(in_order(BOTH + arriving(*BEFORE, bucket=0) + arriving(4.9, inputs="a") + begins))
+    assert {(f.property, f.rule) for f in judged.findings} == SILENT
+    assert judged.counters.amounts["redos checked for silent inputs"] == 1
+
+
+def test_who_corrects_by_leave_of_one_that_does_not_serve_is_found() -> None:
+    begins = BOTH + arriving(3.1) + ASKS + f"3.2 state {REPLICA} STABILIZATION\n"
+    ends = f"6 state {REPLICA} STABLE\n"
+    for gone in (f"3.5 state {OTHER} STABILIZATION\n", "3.5 down n1b\n", f"3.5 state {OTHER} RECOVERING\n"):
+        assert found(in_order(begins + gone + ends)) >= LEFT_ALONE
+        assert not LEFT_ALONE & found(in_order(begins + gone + f"3.7 state {REPLICA} STABILIZATION fresh\n" + ends))
+    assert not LEFT_ALONE & found(in_order(begins + ends))
+
+
+def test_what_has_healed_and_is_not_corrected_is_found() -> None:
+    text = BOTH + arriving(*BEFORE, bucket=0) + "3 down n1b\n"
+    assert found(in_order(text + arriving(3.1, 20))) == NOT_CORRECTED
+    assert found(in_order(text + arriving(3.1, 4, 20) + f"4.1 state {REPLICA} STABILIZATION fresh\n")) == set()
+    cut = "2.5 fault 1 cut source:a>n1a\n"
+    assert found(in_order(text + cut + arriving(20))) == set(), "an input is out"

@@ -325,6 +325,7 @@ class TestCorrecting:
         world.run(190)
         world.grant(191)
         assert world.states[-1] == "UP_FAILURE"
+        assert world.replica.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
 
     def test_without_a_partner_live_goes_on_beside_redo(self) -> None:
         """R5: fresh results while correcting."""
@@ -386,6 +387,43 @@ class TestCorrecting:
         for at in (0, 1):
             world.B(at, 190, 60)
         assert world.run(190) == "S7/55z B60(7)"
+
+    def test_no_redo_begins_while_an_input_is_silent(self) -> None:
+        """R1: though the oldest unstable bucket is young."""
+        world = healed(World())
+        world.live[1] = False
+        world.run(150)
+        assert world.asks == []
+        world.live[1] = True
+        world.run(151)
+        assert [ask.partner for ask in world.asks] == ["n2"]
+
+    @pytest.mark.parametrize("state", [NodeState.STABILIZATION, NodeState.RECOVERING])
+    def test_live_resumes_when_the_partner_does_not_serve(self, state: NodeState) -> None:
+        """R5: it corrects or recovers itself, so nobody would have fresh results."""
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.partner["n2"] = state
+        world.run(151)
+        assert "STABILIZATION+fresh" in world.states
+
+    def test_a_redo_starts_from_the_mark_of_its_own_failure(self) -> None:
+        """C1, R7: the one before is forgotten with its redo."""
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.run(151)
+        world.live[1] = False
+        world.S(0, 160, (52, "z"))
+        world.B(0, 160, 60)
+        world.run(190)
+        world.live[1] = True
+        world.B(0, 191, 70)
+        world.B(1, 191, 70)
+        world.run(191)
+        world.grant(192)
+        assert world.run(192) == "S5/52z B70(5) clear"
 
     def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
         world = healed(World())
@@ -609,6 +647,32 @@ class TestRecovering:
         for at in (0, 1):
             other.B(at, 200, 30)
         assert other.run(200) == "S1/12u S2/15x S3/24y B30(3)"
+
+    def test_an_install_forgets_the_checkpoint_of_before(self) -> None:
+        """A3: it is of another state, and a redo that began there would lack all that came before the install."""
+        world = World()
+        world.S(0, 100, (5, "p"))
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        assert world.run(100) == "S1/5p B10(1)"
+        taken = world.replica.snapshot()
+        assert taken is not None
+        other = World(checkpoints=Checkpoints(every_us=1000))
+        assert other.run(150) == ""  # it takes a checkpoint of nothing
+        other.replica.install(*taken)
+        for at in (0, 1):
+            other.B(at, 200, 20)
+        assert other.run(200) == "B20(1)"
+        other.live[1] = False
+        other.S(0, 210, (22, "z"))
+        other.B(0, 210, 30)
+        assert other.run(240) == "T/22z b30"
+        other.live[1] = True
+        other.B(0, 250, 40)
+        other.B(1, 250, 40)
+        other.run(250)
+        other.grant(251)
+        assert other.run(251) == "S2/22z B40(2) clear"
 
     def test_while_recovering_itself_it_gives_no_snapshot(self) -> None:
         assert World().replica.snapshot() is None

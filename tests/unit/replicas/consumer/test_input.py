@@ -405,6 +405,14 @@ class TestUsefulness:
         case.hear("r1", STABLE, frontier=10)
         assert not case.input.caught_up()
 
+    def test_the_slowest_producer_is_no_measure(self) -> None:
+        """A3: who has caught up with a producer that lags may lack what MAIN has."""
+        case = Case()
+        case.reading("r1", STABLE)
+        case.hear("r2", FAILING)
+        case.hear("r1", STABLE, frontier=10)
+        assert not case.input.caught_up()
+
 
 class TestCorrections:
     def test_a_second_connection_that_is_refused_is_not_tried_again_at_once(self) -> None:
@@ -452,6 +460,25 @@ class TestCorrections:
         assert case.input.main is not None
         assert case.input.main.producer == "r1"
         assert case.choose() == []
+
+    def test_what_the_old_main_brought_does_not_count_twice(self) -> None:
+        """F5, F6: the promoted feed fails again and sends tentative tuples of the same time."""
+        case, main, corr = self.two_feeds()
+        case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
+        case.input.element(corr, batch(Kind.STABLE, 1, 22), 0)
+        case.in_band(corr, STABLE)
+        case.input.element(corr, RecDone(STABLE), 0)
+        case.in_band(corr, FAILING)
+        case.input.element(corr, batch(Kind.TENTATIVE, 2, 41, 44, 45), 0)
+        assert [c.rows.time.tolist() for c in case.port.tentative] in ([[41, 44], [45]], [[41, 44, 45]])
+
+    def test_an_undo_on_the_correcting_feed_takes_nothing_away(self) -> None:
+        """B5: it is about what that feed brought."""
+        case, main, corr = self.two_feeds()
+        case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
+        case.input.element(corr, Undo(0), 0)
+        assert [c.rows.time.tolist() for c in case.port.tentative] == [[41, 44]]
+        assert case.port.held
 
     def test_rec_done_failing_closes_it_and_main_stays(self) -> None:
         case, main, corr = self.two_feeds()

@@ -90,6 +90,16 @@ def test_a_new_one_runs_before_an_old_one_goes() -> None:
     assert one.settled
 
 
+def test_the_next_one_begins_when_the_last_one_serves() -> None:
+    one = activation(2)
+    one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.0))
+    states: dict[PartitionId, NodeState | None] = dict.fromkeys([part(0), part(1)], NodeState.RECOVERING)
+    assert one.step(states.get) == part(0)
+    assert one.step(states.get) is None, "it is on its way"
+    states[part(0)] = NodeState.STABLE
+    assert one.step(states.get) == part(1)
+
+
 def test_nobody_waits_for_one_whose_node_is_dead() -> None:
     one = activation(2)
     one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.1))

@@ -271,6 +271,23 @@ async def test_a_silent_live_source_goes_on_promising_by_the_clock(
     assert [e.time - SECOND for e in logged if isinstance(e, Boundary)] == times
 
 
+async def test_a_lease_is_logged_before_it_is_promised() -> None:
+    """S2: after a crash a tuple below it would be taken by some and not by others."""
+    storage = SimDisk()
+    proxy = await SourceProxy.open(source_env(storage), replace(source({"kind": "stdin"}), boundary_us=10))
+    published: list[Element] = []
+    writer = proxy._writer
+    writer.publish = published.extend
+    writer.lease(100)
+    writer.advance()
+    assert published == []
+    writer.close()
+    await writer.commit()
+    writer.advance()
+    assert [e.time for e in published if isinstance(e, Boundary)] == [100]
+    assert [e.time for e in read_source_log(storage, FOLDER, EVENTS) if isinstance(e, Boundary)] == [100]
+
+
 async def test_arrivals_without_event_time_are_stamped_by_the_clock(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:

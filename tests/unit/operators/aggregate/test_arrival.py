@@ -1,0 +1,38 @@
+"""First and last go by the order of arrival, also where a window is restored in the middle (U3)."""
+
+from __future__ import annotations
+
+from operators.operator import Operator
+from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
+from tests.support.operators import Run, Tuple, make, text, tuples
+
+INPUT = Schema.of(key="string", number="int64")
+CALLS = {"first": AggregateCall("first", "number"), "last": AggregateCall("last", "number")}
+ROWS = tuples(INPUT, "1 a 1\n2 a 2\n3 b 7\n4 a 3\n5 b 8\n6 a 4")
+
+
+def restored_in_the_middle(window: Window) -> list[Tuple]:
+    """What comes of the rows where the operator is restored between the third and the fourth."""
+    spec = AggregateSpec(StreamId("in"), window, {"key": "key"}, CALLS)
+
+    def started() -> Operator:
+        return make(spec, INPUT)
+
+    before = Run(started(), [INPUT])
+    assert before.slice([ROWS], 4) == []
+    after = Run(started(), [INPUT], previous=4)
+    after.operator.restore(before.operator.snapshot())
+    return after.slice([ROWS], END_OF_TIME)
+
+
+def test_a_time_window_goes_on_where_it_was() -> None:
+    made = restored_in_the_middle(Window(WindowKind.TUMBLING, 10, 10))
+    assert text(made) == "9 a 0 10 1 4\n9 b 0 10 7 8"
+
+
+def test_a_count_window_goes_on_where_it_was() -> None:
+    made = restored_in_the_middle(Window(WindowKind.COUNT, count=4))
+    assert text(made) == "6 a 1 4"

@@ -1,0 +1,75 @@
+"""What a replica tells its partners and its upstream (docs/rules.md A1, A8, H3, K5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from replicas.node.replica import Replica
+from spe.plan.plan import Plan
+from spe.stream.ids import ReplicaId
+from spe.stream.names import NodeId, NodeState
+from spe.wire.messages import OutputStatus
+from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+
+
+def replica(plan: Plan, node: str) -> Replica:
+    id = ReplicaId(*PARTITION, NodeId(node))
+    return Replica(plan, id, random=Random(0), now=0, wake=lambda _: None, told=lambda _state, _fresh: None)
+
+
+def helper() -> Replica:
+    """A standby that was told to run, and has installed what it held."""
+    one = replica(plan(), "n1b")
+    one.installed = True
+    for port, position in zip(one.sunion.inputs, (90, 90, 90), strict=True):
+        port.position = position
+    return one
+
+
+def positions(one: Replica) -> list[int]:
+    return [upto for _, upto in one.acks()]
+
+
+def test_a_helper_acknowledges_the_older_of_two_checkpoints() -> None:
+    """H3: the newest may turn out damaged."""
+    one = helper()
+    one.written({"positions": [5, 6, 7]})
+    assert positions(one) == [0, 0, 0]
+    one.written({"positions": [8, 8, 9]})
+    assert positions(one) == [5, 6, 7]
+
+
+def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
+    """A8: its partners hold its state as well."""
+    found = plan()
+    every = {
+        id: replace(one, checkpoints=replace(one.checkpoints, every_us=1, disk=True)) for id, one in found.nodes.items()
+    }
+    one = replica(replace(found, nodes=every), "n1a")
+    one.installed = True
+    for port in one.sunion.inputs:
+        port.position = 90
+    assert positions(one) == [0, 0, 0]
+    one.written({"positions": [5, 6, 7]})
+    assert positions(one) == [5, 6, 7]
+
+
+def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
+    """K5: it can grant nothing, and stands in for nobody."""
+    one = replica(plan(), "n1a")
+    log = one.logs[0]
+    one.partner_told(
+        "n1b", {log.channel: OutputStatus("s1", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, stands_in=True)}
+    )
+    assert one.partner_states(1)["n1b"] is NodeState.STABLE
+    one.partner_lost("n1b")
+    assert one.partner_states(2)["n1b"] is None
+
+
+def test_its_own_standstill_makes_nothing_older() -> None:
+    """T1: what was silent while we were not running may lie in our sockets."""
+    one = replica(plan(), "n1a")
+    one.sunion.clocks.arrived(5, 100)
+    one.shift(1000, 1200)
+    assert one.sunion.clocks.waited(1200) == 100
