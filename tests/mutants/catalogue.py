@@ -35,10 +35,10 @@ from spe.stream.batch import Batch, Boundary, RecDone, Undo
 from spe.stream.ids import ReplicaId
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
-from tests.mutants import useless
+from tests.mutants import foreign, mended, useless
 from tests.mutants.patching import MUTANTS, mutant
 
-__all__ = ["MUTANTS", "useless"]
+__all__ = ["MUTANTS", "foreign", "mended", "useless"]
 
 
 # --- what a producer sends (V) ---

@@ -2,9 +2,9 @@
 
     python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
 
-Those that a scenario made by hand kills (:data:`tests.mutants.scripted.KILLS`) need none.
+Those that a scenario made by hand kills (:data:`tests.mutants.scenarios.KILLS`) need none.
 
-The scenarios that kill other mutants are tried first (they are small), then those of :mod:`tests.mutants.scripted`,
+The scenarios that kill other mutants are tried first (they are small), then those of :mod:`tests.mutants.scenarios`,
 then seeds; what is found is shrunk.
 """
 
@@ -31,7 +31,7 @@ from spe.stream.ids import Channel
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.kept import CASES
 from tests.mutants.patching import Mutant, aside
-from tests.mutants.scripted import KILLS, scripted
+from tests.mutants.scenarios import KILLS, scenarios
 from tests.support.regressions import REGRESSIONS
 
 #: Seeds of a scenario in which a mutant may show: they are the order of tasks, jitter and losses.
@@ -91,7 +91,7 @@ def candidates(mutant: Mutant, seeds: range) -> Iterator[tuple[str, Scenario]]:
     for path in dict.fromkeys(known):
         if path.exists():
             yield path.stem, read_case(path)
-    yield from scripted().items()
+    yield from scenarios().items()
     for seed in seeds:
         yield f"seed {seed}", random_scenario(seed)
 

@@ -7,12 +7,14 @@ from typing import Final
 
 from replicas.simulation.scenario import Scenario
 from spe.cli.cases import read_case
-from tests.mutants.scripted import KILLS, scripted
+from tests.mutants.scenarios import KILLS, scenarios
 
 CASES: Final = Path(__file__).parent / "cases"
 #: Scenarios that take several seconds each: ``make soak`` plays them, and ``MUTANTS=all pytest tests/mutants``.
 COSTLY: Final = frozenset(
     {
+        "a coordinator begins again",
+        "a helper beside a primary, and both die",
         "a long failure of one input",
         "a slow correction is taken over",
         "a standby reads everything again, and slowly",
@@ -24,16 +26,23 @@ COSTLY: Final = frozenset(
         "kills where a source is unsorted",
         "late",
         "late, and the consumer freezes",
+        "fails again as a slow correction ends",
         "neighbours that run alone die",
+        "one can correct, the other only could for a moment",
+        "one of two restarts while redo data are spilled",
         "one replica fails, then the other",
         "rates are others than was thought",
+        "the partner dies in a slow correction",
+        "two actives begin",
+        "two of three correct, and slowly",
+        "windows over a correction",
     }
 )
 
 
 def kept() -> dict[str, Scenario]:
     """What kills mutants, by name: cases are named after theirs."""
-    made = scripted()
+    made = scenarios()
     cases = {path.stem: read_case(path) for path in sorted(CASES.glob("*.json"))}
     return {**cases, **{name: made[name] for name in sorted(set(KILLS.values()))}}
 

@@ -1,11 +1,15 @@
 """Mistakes as patches of the engine.  One is on while its context lasts, and nothing in the engine knows of it."""
 
 from __future__ import annotations
+import __future__
 
+import inspect
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -80,3 +84,62 @@ def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[...,
         return function
 
     return register
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Another text in the source of one function or method.
+
+    Attributes:
+      target: the class or module that has it.
+      attribute: its name.
+      old: text that its source has once.
+      new: what stands there instead.
+    """
+
+    target: Any
+    attribute: str
+    old: str
+    new: str
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        original = self.target.__dict__[self.attribute]
+        right = original.fget if isinstance(original, property) else original
+        changed = self._changed(name, right)
+
+        @wraps(right)
+        def call(*args: Any, **named: Any) -> Any:
+            return (right if _ASIDE else changed)(*args, **named)
+
+        setattr(self.target, self.attribute, property(call) if isinstance(original, property) else call)
+        try:
+            yield
+        finally:
+            setattr(self.target, self.attribute, original)
+
+    def _changed(self, name: str, right: Any) -> Any:
+        source = textwrap.dedent(inspect.getsource(right))
+        if source.count(self.old) != 1:
+            raise Unfit(f"{name}: {self.attribute} has {self.old!r} {source.count(self.old)} times, expected once")
+        text = source.replace(self.old, self.new)
+        code = compile(text, f"<{name}>", "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+        made: dict[str, Any] = {}
+        exec(code, right.__globals__, made)
+        found = made[right.__name__]
+        return found.fget if isinstance(found, property) else found
+
+
+def edited(name: str, mistake: str, *edits: Edit) -> Mutant:
+    """Registers a mutant that is a change of source text, such as the reverse of a fix."""
+
+    @contextmanager
+    def on() -> Iterator[None]:
+        with ExitStack() as stack:
+            for edit in edits:
+                stack.enter_context(edit.on(name))
+            yield
+
+    assert name not in MUTANTS
+    MUTANTS[name] = Mutant(name, mistake, on)
+    return MUTANTS[name]

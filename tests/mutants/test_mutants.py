@@ -1,5 +1,8 @@
 """Every mutant is killed by the scenario that is kept for it, and the engine as it is survives all of these.
 
+Those that bring back a mended mistake are in :mod:`tests.mutants.test_mended`, those that no run shows in
+:mod:`tests.mutants.test_units`.
+
 ``python -m tests.mutants.find`` finds a scenario for each new mutant.  What takes several seconds is played by ``make
 soak``, and here with ``MUTANTS=all``.
 """
@@ -16,12 +19,18 @@ from replicas.simulation.simulate import simulate
 from spe.stream.times import BEFORE_TIME
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
-from tests.mutants.kept import COSTLY, costly, kept, killer
-from tests.mutants.patching import Unfit, aside, mutant
+from tests.mutants.kept import CASES, COSTLY, costly, kept, killer
+from tests.mutants.mended import PAIRS
+from tests.mutants.patching import Edit, Unfit, aside, edited, mutant
+from tests.mutants.scenarios import KILLS
+from tests.mutants.units import UNITS
 
 KEPT = kept()
 _ALL = os.environ.get("MUTANTS") == "all"
-PLAYED = [name for name in MUTANTS if _ALL or not costly(name)]
+_HAS_CASE = {path.stem for path in CASES.glob("*.json")}
+#: Those that a scenario of this folder shows; regressions and unit tests show the others.
+SHOWN = [name for name in MUTANTS if name in KILLS or name in _HAS_CASE]
+PLAYED = [name for name in SHOWN if _ALL or not costly(name)]
 
 
 @pytest.mark.parametrize("name", PLAYED)
@@ -35,10 +44,11 @@ def test_what_kills_a_mutant_holds_without_it(name: str) -> None:
 
 
 def test_there_are_enough_of_them_and_nothing_is_kept_in_vain() -> None:
-    assert len(MUTANTS) >= 50
+    assert len(MUTANTS) >= 105
     assert len(PLAYED) >= 35
-    assert {killer(name) for name in MUTANTS} == set(KEPT)
+    assert {killer(name) for name in SHOWN} == set(KEPT)
     assert set(KEPT) >= COSTLY
+    assert set(MUTANTS) == {*SHOWN, *PAIRS.values(), *UNITS}
 
 
 def test_a_mutant_that_does_not_fit_the_engine_any_more_kills_nobody() -> None:
@@ -52,6 +62,23 @@ def test_a_mutant_that_does_not_fit_the_engine_any_more_kills_nobody() -> None:
         pytest.raises(Unfit, match=r"does-not-fit: TypeError: .* positional argument"),
     ):
         sunion.stable_end  # noqa: B018 - a property
+
+
+def test_a_change_of_text_that_is_not_there_any_more_kills_nobody() -> None:
+    edited("no-such-text", "it changes what nobody has written", Edit(SUnion, "taint", "no such text", "pass"))
+    with pytest.raises(Unfit, match="no-such-text: taint has 'no such text' 0 times"), MUTANTS.pop("no-such-text").on():
+        pass
+
+
+def test_a_change_of_text_lasts_as_long_as_it_is_on() -> None:
+    mutant = edited("never-tainted", "it forgets that", Edit(SUnion, "tainted", "is not None", "is None"))
+    del MUTANTS["never-tainted"]
+    sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
+    with mutant.on():
+        assert sunion.tainted
+        with aside():
+            assert not sunion.tainted
+    assert not sunion.tainted
 
 
 def test_the_truth_is_computed_without_the_mutant() -> None:

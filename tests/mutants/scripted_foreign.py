@@ -1,0 +1,102 @@
+"""Scenarios made by hand for :mod:`tests.mutants.foreign`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.mutants.scripted import _BACKED, _CONFIG, _DELAYS, _ON_DISK, _RATES, _TUPLES, _with
+
+Parts = tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]
+
+#: Each step of a correction takes a while.
+_SLOWLY: dict[str, Any] = {"limits": {"slice_rows": 10}, "turn_us": 60_000}
+_THREE = _with(_TUPLES, nodes=["n1a", "n1b", "n1c", "n2"], fragments={"f1": {"replicas": ["n1a", "n1b", "n1c"]}})
+#: What is read of two replicas has one input that works, of a node, and one that does not.
+_TWO_LEVELS = _with(
+    _TUPLES,
+    nodes=["n1a", "n2a", "n2b"],
+    query={
+        "all": {"union": {"from": ["a", "b"]}},
+        "same": {"union": {"from": ["all", "c"]}},
+    },
+    fragments={"f1": {"replicas": ["n1a"]}, "f2": {"replicas": ["n2a", "n2b"]}},
+)
+del _TWO_LEVELS["query"]["same"]["map"]
+#: What a window begins with is known for long, and read in the order of arrival.
+_FIRSTS = _with(
+    _CONFIG,
+    query={
+        "sums": {"aggregate": {"window": "2s"}},
+        "tens": {"aggregate": {"compute": {"n": "first(n)", "m": "last(n)"}}},
+    },
+)
+
+
+def _cut(source: str, at: str, length: str, to: str = "all") -> dict[str, Any]:
+    return {"at": at, "kind": "cut", "from": f"source:{source}", "to": to, "for": length}
+
+
+def _kill(node: str, at: str, length: str) -> dict[str, Any]:
+    return {"at": at, "kind": "kill", "target": node, "for": length}
+
+
+SCENARIOS: Final[dict[str, Parts]] = {
+    "an input heals as another one has failed": (_TUPLES, {}, [_cut("a", "3s", "4s"), _cut("b", "6200ms", "4s")]),
+    "two of three correct, and slowly": (_THREE, _SLOWLY, [_cut("b", "3s", "6s")]),
+    "the partner dies in a slow correction": (_TUPLES, _SLOWLY, [_cut("b", "3s", "6s"), _kill("n1b", "9300ms", "6s")]),
+    "fails again as a slow correction ends": (_DELAYS, _SLOWLY, [_cut("b", "3s", "7s"), _cut("b", "11500ms", "5s")]),
+    "a helper beside a primary, and both die": (
+        _with(_BACKED, coordinator={"budget": 2}),
+        {},
+        [
+            {"at": "6s", "kind": "flip", "target": "n2b"},
+            _kill("n2b", "6s", "500ms"),
+            _kill("n2a", "6s", "8s"),
+        ],
+    ),
+    "two actives begin": (_with(_RATES, coordinator={"budget": 2}), {}, []),
+    "windows over a correction": (_FIRSTS, {}, [_cut("b", "3s", "3s")]),
+    "one can correct, the other only could for a moment": (
+        _TUPLES,
+        _SLOWLY,
+        [
+            _cut("b", "2s", "3s", to="n1a"),
+            _cut("b", "2s", "3400ms", to="n1b"),
+            _cut("b", "5600ms", "12s", to="n1b"),
+            _cut("a", "8s", "2s", to="n1a"),
+        ],
+    ),
+    "a consumer dies while there is little room": (
+        _ON_DISK,
+        {"limits": {"output_bytes": 30_000, "spill_bytes": 0}, "unlimited": True},
+        [_kill("n2", "4s", "8s")],
+    ),
+    "one of two restarts while redo data are spilled": (
+        _TWO_LEVELS,
+        {"limits": {"input_bytes": 20_000}, "unlimited": True},
+        [_cut("c", "3s", "8s"), _kill("n2a", "8s", "1s")],
+    ),
+    "a coordinator begins again": (_BACKED, {}, [{"at": "4s", "kind": "restart", "target": "coordinator"}]),
+    "two failures, one after the other": (_TUPLES, {}, [_cut("b", "3s", "3s"), _cut("a", "9s", "3s")]),
+}
+
+#: Of scenarios in which much hangs on the order of tasks, or on which bit turns.
+SEEDS: Final[dict[str, int]] = {"a helper beside a primary, and both die": 2}
+
+KILLS: Final[dict[str, str]] = {
+    "redo-beside-a-silent-input": "an input heals as another one has failed",
+    "partner-serves-whatever-it-does": "two of three correct, and slowly",
+    "dead-partner-keeps-its-state": "the partner dies in a slow correction",
+    "request-is-never-withdrawn": "one can correct, the other only could for a moment",
+    "mark-outlives-its-redo": "two failures, one after the other",
+    "feed-promoted-without-a-cut": "fails again as a slow correction ends",
+    "only-who-is-read-hears-acks": "two actives begin",
+    "never-heard-counts-for-nothing": "two actives begin",
+    "evicted-without-a-sibling": "a consumer dies while there is little room",
+    "spilled-is-acknowledged": "one of two restarts while redo data are spilled",
+    "arrival-starts-again": "windows over a correction",
+    "arrival-starts-again-in-count-windows": "windows over a correction",
+    "helper-acknowledges-its-newest": "a helper beside a primary, and both die",
+    "actives-start-together": "two actives begin",
+    "epoch-begins-again": "a coordinator begins again",
+}

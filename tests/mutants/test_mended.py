@@ -1,0 +1,25 @@
+"""Each schedule in ``tests/regressions`` still shows the mistake for which it was kept.
+
+That it holds without the mistake is in ``tests/simulation/test_regressions.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spe.cli.cases import read_case
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.find import is_killed
+from tests.mutants.mended import PAIRS, UNPAIRED
+from tests.support.regressions import FOLDER, REGRESSIONS
+
+
+@pytest.mark.parametrize("schedule", PAIRS)
+def test_a_regression_shows_its_mistake(schedule: str) -> None:
+    assert is_killed(MUTANTS[PAIRS[schedule]], read_case(FOLDER / f"{schedule}.json"))
+
+
+def test_each_regression_has_its_mistake_or_a_reason() -> None:
+    schedules = {path.stem for path in REGRESSIONS}
+    assert PAIRS.keys() | UNPAIRED.keys() == schedules
+    assert not PAIRS.keys() & UNPAIRED.keys()

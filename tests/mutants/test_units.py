@@ -1,0 +1,37 @@
+"""Each test that :data:`tests.mutants.units.UNITS` names holds, and does not hold with its mutant on."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import trio
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.foreign import UNSEEN
+from tests.mutants.units import UNITS, Test
+
+
+def play(test: Test) -> None:
+    if inspect.isawaitable(made := test()):
+
+        async def wait() -> None:
+            await made
+
+        trio.run(wait)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_test_of_its_own_holds(name: str) -> None:
+    play(UNITS[name])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_test_of_its_own_sees_its_mutant(name: str) -> None:
+    with MUTANTS[name].on(), pytest.raises((Exception, pytest.fail.Exception)):
+        play(UNITS[name])
+
+
+def test_what_no_run_shows_has_a_test_of_its_own() -> None:
+    assert set(UNSEEN) <= set(UNITS)
+    assert set(UNITS) <= set(MUTANTS)

@@ -1,0 +1,68 @@
+"""Tests of one part each, and the mutant that each must see: what a run shows by chance, they show at once.
+
+A test here takes nothing, so that it can be called with the mutant on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from spe.stream.names import NodeState
+from tests.unit.consistency.checking import test_checkers as checkers
+from tests.unit.consistency.dpc import test_agreement as agreement
+from tests.unit.consistency.dpc import test_partners as partners
+from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestRecovering
+from tests.unit.operators import test_soutput as soutput
+from tests.unit.operators.aggregate import test_arrival as arrival
+from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefulness
+from tests.unit.replicas.node import test_replica as replica
+from tests.unit.replicas.placement import test_activation as activation
+from tests.unit.replicas.placement import test_coordination as coordination
+from tests.unit.replicas.placement import test_epoch as epoch
+from tests.unit.replicas.placement import test_standby as standby
+from tests.unit.replicas.producer import test_output_log as output_log
+from tests.unit.replicas.source import test_proxy as source
+
+Test = Callable[[], Awaitable[None] | None]
+
+UNITS: Final[dict[str, Test]] = {
+    "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
+    "partner-serves-whatever-it-does": partial(
+        TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION
+    ),
+    "dead-partner-keeps-its-state": replica.test_a_partner_that_is_not_heard_is_nothing_any_more,
+    "own-request-outlives-a-grant": partners.test_two_that_ask_each_other_agree_on_one,
+    "request-is-never-withdrawn": TestCorrecting().test_a_request_that_makes_no_sense_any_more_is_withdrawn,
+    "mark-outlives-its-redo": TestCorrecting().test_a_redo_starts_from_the_mark_of_its_own_failure,
+    "mark-outlives-an-install": TestRecovering().test_an_install_forgets_the_checkpoint_of_before,
+    "what-is-made-again-is-not-compared": partial(soutput.test_what_is_made_again_must_be_the_same, "12u 15x 24Z", 30),
+    "feed-promoted-without-a-cut": TestCorrections().test_what_the_old_main_brought_does_not_count_twice,
+    "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_the_correcting_feed_takes_nothing_away,
+    "caught-up-with-the-slowest": TestUsefulness().test_the_slowest_producer_is_no_measure,
+    "caught-up-with-the-furthest": TestUsefulness().test_what_main_has_is_enough_to_be_caught_up,
+    "own-silence-counts": replica.test_its_own_standstill_makes_nothing_older,
+    "arrival-starts-again": arrival.test_a_time_window_goes_on_where_it_was,
+    "arrival-starts-again-in-count-windows": arrival.test_a_count_window_goes_on_where_it_was,
+    "helper-acknowledges-its-newest": replica.test_a_helper_acknowledges_the_older_of_two_checkpoints,
+    "actives-start-together": activation.test_the_next_one_begins_when_the_last_one_serves,
+    "older-checkpoint-taken": standby.test_a_checkpoint_that_is_older_in_any_input_is_not_taken,
+    "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
+    "followed-epoch-forgotten": epoch.test_a_node_that_starts_again_follows_no_older_one,
+    "difference-not-told": agreement.test_a_partner_that_is_behind_or_beside_us_is_compared_at_once,
+    "undo-behind-the-end": output_log.test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over,
+    "nobody-reads-who-has-no-room": (
+        TestCorrections().test_a_client_takes_the_one_that_has_no_room_to_correct_until_it_is_read
+    ),
+    "refused-feed-asked-for-again-at-once": (
+        TestCorrections().test_a_second_connection_that_is_refused_is_not_tried_again_at_once
+    ),
+    "corrections-wait-for-room-beside-a-partner": (
+        TestCorrecting().test_when_the_output_is_full_while_the_partner_serves_it_ends_the_redo_and_is_read
+    ),
+    "helper-leaves-those-that-are-behind": (
+        coordination.test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper
+    ),
+    "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
+}
