@@ -5,17 +5,18 @@ What is acknowledged is what recording and sinks have on disk: after a kill or a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import trio
 
 from replicas.client.client import Client
 from replicas.client.recorder import SYNC_US, Recorder
+from replicas.client.result_folder import ResultFolder
 from replicas.client.statistics import ClientStats
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
@@ -24,11 +25,14 @@ from replicas.producer.server import Bystander, Injector, Server
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
-from spe.runtime.env import Env
+from spe.plan.results import results_fingerprint
+from spe.runtime.env import Env, Storage
+from spe.runtime.log_line import say
 from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
+from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
@@ -73,6 +77,9 @@ class SwitchWatch:
 class ClientProcess(Bystander):
     """Runs one client of the plan.
 
+    Raises:
+      SpeError: its recording or a sink is written by another process, or holds results of another query.
+
     Args:
       env: its storage takes the recording (folder ``clients/NAME``).
       place: the storage of a sink's folder.
@@ -109,11 +116,10 @@ class ClientProcess(Bystander):
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         self._stats = {c: ClientStats([c], epoch=(epochs or {}).get(c.stream)) for c in channels}
         self._watch = SwitchWatch()
-        self._recorder = Recorder(env.storage, client_folder(name), schemas) if record else None
+        self._folders: dict[str, ResultFolder] = {}
+        self._recorder = self._open_recorder(schemas) if record else None
         root = sinks_root if sinks_root is not None else Path()
-        self._sinks: list[Sink] = [
-            open_sink({**s, "path": str(root / str(s["path"]))}, schemas, place=place) for s in self.client.plan.sinks
-        ]
+        self._sinks: list[Sink] = [self._open_sink(s, root, schemas, place) for s in self.client.plan.sinks]
         self._tap = tap
         #: Held while something is written or synced.
         self._writing = trio.Lock()
@@ -121,6 +127,33 @@ class ClientProcess(Bystander):
         if self._sinks or self._recorder is not None:
             self.client.safe = self._safe
         self._goes_on()
+
+    def _open_recorder(self, schemas: Mapping[Channel, Schema]) -> Recorder:
+        storage, folder = self._env.storage, client_folder(self.client.plan.name)
+        taken = self._take(storage, folder, f"recording {folder}")
+        recorder = Recorder(storage, folder, schemas)
+        self._adopt(taken, [c for c in schemas if recorder.position(c)[0]])
+        return recorder
+
+    def _open_sink(self, spec: Mapping[str, Any], root: Path, schemas: Mapping[Channel, Schema], place: Place) -> Sink:
+        path = root / str(spec["path"])
+        taken = self._take(*place(path), f"sink {path}")
+        sink = open_sink({**spec, "path": str(path)}, schemas, place=place)
+        self._adopt(taken, [c for c in schemas if sink.reached(c)])
+        return sink
+
+    def _take(self, storage: Storage, folder: PurePosixPath, name: str) -> ResultFolder:
+        """Locks a folder before anything in it is opened; two sinks of different kinds may share one."""
+        if name not in self._folders:
+            queries = {c: results_fingerprint(self._plan, c.stream) for c in self.client.channels}
+            self._folders[name] = ResultFolder(storage, folder, name, queries)
+        return self._folders[name]
+
+    def _adopt(self, folder: ResultFolder, begun: Sequence[Channel]) -> None:
+        """Results of which nothing says what they were made for are an earlier version's: they are continued."""
+        unlabelled = [str(c) for c in begun if folder.unlabelled(c)]
+        if unlabelled:
+            say(f"{self.who}: {folder.name} does not say of which query its {', '.join(unlabelled)} is: continued")
 
     def _safe(self, channel: Channel) -> int:
         """Recording and sinks hold every stable tuple up to this id, also if the power fails now."""
@@ -151,13 +184,15 @@ class ClientProcess(Bystander):
         """
         try:
             self.client.me.incarnation = await claim(self._env, client_folder(self.client.plan.name) / "incarnation")
+            for folder in self._folders.values():
+                await folder.keep()
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
                     server = Server(self._env, self._plan, self.client.me, self)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
-                nursery.start_soon(self._take)
+                nursery.start_soon(self._take_changes)
                 if self._recorder is not None:
                     nursery.start_soon(self._make_safe, SYNC_US, self._recorder.sync)
                 for sink in self._sinks:
@@ -166,7 +201,7 @@ class ClientProcess(Bystander):
         finally:
             self.close()
 
-    async def _take(self) -> None:
+    async def _take_changes(self) -> None:
         """Takes changes one by one; sinks wait for their disk off the event loop."""
         await self._commit()
         async with aclosing(self.client.changes()) as changes:

@@ -453,10 +453,14 @@ class SimCluster:
             self.clients[name] = process.client
             await process.run()
         except* SpeError as group:
-            if host not in self.forgetful:
+            if host in self.forgetful:
+                self.given_up.add(host)
+            elif self.plans.get(host, self.plan).fingerprint != self.plan.fingerprint:
+                # Its folders hold results of the right plan, with which it will be started again.
+                self.ended_alone.add(host)
+            else:
                 raise
             self._note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
-            self.given_up.add(host)
             self.kill(host)
 
 

@@ -112,7 +112,9 @@ class FaultDriver:
                 await trio.lowlevel.checkpoint()
                 self._start(host)
             case Do.REPLAN:
-                if host not in self.down | cluster.ended_alone | cluster.given_up:
+                if host in self._strangers & cluster.ended_alone:  # its own folders were not made for that plan
+                    self._start(host)
+                elif host not in self.down | cluster.ended_alone | cluster.given_up:
                     if host not in self._strangers and (why := self._spare(host)):
                         return why
                     self._kill(host, Do.KILL)
@@ -181,7 +183,7 @@ class FaultDriver:
             disk.sync_s = slow[host].by_us / 1e6 if host in slow else 0.0
             disk.lies = host in lying
             disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
-            if host in cluster.ended_alone and disk.space_left is None:
+            if host in cluster.ended_alone - self._strangers and disk.space_left is None:
                 cluster.restart(host)  # whoever looks after it has made room, and starts it again
         busy = state.suffering(FaultKind.BUSY)
         for host in self._changed(FaultKind.BUSY, set(busy)):

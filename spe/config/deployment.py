@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os.path import normpath
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal
 
@@ -206,6 +207,14 @@ class ClientModel(Model):
 
     reads: Names | None = None
     sinks: list[SinkModel] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _own_files(self) -> ClientModel:
+        """Clients may share a path, on machines of their own; the files of one client would be written twice."""
+        kinds = [(normpath(str(s.parquet or s.jsonl)), s.jsonl is None) for s in self.sinks]
+        for folder, _ in {k: None for k in kinds if kinds.count(k) > 1}:
+            raise ValueError(f"two sinks of one kind write to {folder!r}; expected a folder for each")
+        return self
 
 
 def read_nodes(section: Any, defaults: Any, replicas: int, problems: Problems) -> dict[NodeId, Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from os import getpid
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,14 +16,17 @@ from consistency.checking.counters import Counters
 from consistency.checking.feeds import check_feeds
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import read_recording, recorded_stable
+from replicas.client.result_folder import ResultFolder
 from replicas.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster, sink_folder
+from spe.errors import LogError, SpeError
 from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
+from spe.runtime.storage import in_folder
 from spe.stream.batch import Boundary
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
@@ -167,6 +171,54 @@ async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock
             times = [e.time for e in elements if isinstance(e, Boundary) and e.kind is Kind.STABLE]
             assert times == sorted(set(times))
             assert list(check_feeds(cluster.history, plan, Counters())) == []
+
+
+async def test_a_client_continues_results_of_an_earlier_version(
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing says of which query they are: that is said, once, and from then on it is known."""
+    plan, kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, kept))
+            for begin in ("without", "with"):
+                await trio.sleep(2)
+                cluster.kill("client:c")
+                for path in [p for p in cluster.disks["client:c"].files if p.name == ".spe.json"]:
+                    if begin == "without":
+                        cluster.disks["client:c"].remove(path)
+                cluster.restart("client:c")
+            await trio.sleep(SECONDS)
+            final = [json.loads(line)["_id"] for line in lines_of(cluster, "final")]
+            assert final == list(range(1, len(reference_of(cluster)[OUT][0]) + 1))
+    said = [line for line in capsys.readouterr().err.splitlines() if "does not say of which query" in line]
+    assert ["recording clients/c" in said[0], "sink final" in said[1], "sink newest" in said[2]] == [True] * 3
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+async def test_a_second_process_of_a_client_is_refused(jump_clock: JumpClock, tmp_path: Path, kind: str) -> None:
+    """Also one that has a recording of its own."""
+    plan = make_plan()
+    sink = {"kind": kind, "path": "results", "mode": "stable"}
+    plan = replace(plan, clients={"c": replace(plan.clients["c"], sinks=(sink,))})
+    first, second = SimCluster(plan), SimCluster(plan)
+    process = ClientProcess(first.env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
+    with pytest.raises(LogError, match=f"sink {tmp_path}/results is written by another process: .*process {getpid()} "):
+        ClientProcess(second.env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
+    process.close()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+async def test_a_sink_of_another_query_is_refused(jump_clock: JumpClock, tmp_path: Path, kind: str) -> None:
+    plan = make_plan()
+    sink = {"kind": kind, "path": "results", "mode": "stable"}
+    plan = replace(plan, clients={"c": replace(plan.clients["c"], sinks=(sink,))})
+    folder = ResultFolder(*in_folder(tmp_path / "results"), "an earlier query", {OUT: "f00d"})
+    await folder.keep()
+    (tmp_path / "results" / ".spe.lock").unlink()  # that process has ended
+    with pytest.raises(SpeError, match=rf"sink {tmp_path}/results \(.spe.json\) holds s1/0 of another query"):
+        ClientProcess(SimCluster(plan).env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
 
 
 async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock) -> None:

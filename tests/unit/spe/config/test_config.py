@@ -667,6 +667,10 @@ def test_of_a_mapping_with_nothing_but_unknown_keys_no_more_is_said() -> None:
         ("fragments: {f: {operators: [q], replicas: 0}}", "fragments.f.replicas: expected a number"),
         ("fragments: {f: {operators: [q, q]}}", "'q' is listed twice"),
         ("fragments: {f: {operators: [q], key: 5}}", "fragments.f.key: expected a name or a list"),
+        (
+            "clients: {c: {sinks: [{jsonl: a}, {jsonl: ./a, mode: corrections}]}}",
+            "clients.c: two sinks of one kind write to 'a'; expected a folder for each",
+        ),
         ("clients: {c: {sinks: [{jsonl: a, parquet: b}]}}", "clients.c.sinks[0]: expected parquet: PATH or jsonl"),
         (
             "clients: {c: {sinks: [{jsonl: a, mod: stable}]}}",

@@ -1,0 +1,48 @@
+"""What a client's folders hold results of: a small JSON file beside them, per channel (docs/rules.md U14).
+
+{"version": 1, "channels": {"per_second/0": {"query": "…"}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from spe.errors import SpeError
+from spe.runtime.env import Storage
+
+_VERSION: Final = 1
+
+
+class Provenance(NamedTuple):
+    """What a channel's stable tuples follow from.
+
+    Attributes:
+      query: fingerprint of the part of the query before the stream (spe.plan.results).
+    """
+
+    query: str
+
+
+def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenance]:
+    """By channel; empty where there is no such file.
+
+    Raises:
+      SpeError: it is damaged, or of another version of this program.
+    """
+    if not storage.exists(path):
+        return {}
+    try:
+        data = json.loads(storage.read(path))
+        if data["version"] != _VERSION:
+            raise ValueError(f"version {data['version']}; this program reads version {_VERSION}")
+        return {str(channel): Provenance(str(one["query"])) for channel, one in data["channels"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SpeError(f"{path}: expected what these results were made for, as JSON: {error}") from None
+
+
+def encode_provenance(channels: Mapping[str, Provenance]) -> bytes:
+    """What :func:`read_provenance` reads."""
+    return json.dumps({"version": _VERSION, "channels": {c: p._asdict() for c, p in channels.items()}}).encode()

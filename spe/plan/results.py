@@ -1,0 +1,48 @@
+"""What the tuples of one stream depend on in a plan, for files that outlive a run (docs/rules.md U14).
+
+``Plan.fingerprint`` is that of the whole cluster, which peers compare.  A recording or a sink depends on less: on the
+part of the query before its stream.  Another output, another X, another node or another bucket width leave its tuples
+and their ids as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from spe.plan.plan import Plan
+from spe.query.query import inputs_of
+from spe.stream.hashing import HASH_VERSION
+from spe.stream.names import StreamId
+
+
+def results_fingerprint(plan: Plan, stream: StreamId) -> str:
+    """Of what determines the stable tuples of a stream, and their ids, for given source logs.
+
+    These are the schemas of its sources, the operators before it, and how these are cut into units and partitions.
+    Names of fragments, placement, timing and limits are not in it, nor is the bucket width (U2).
+    """
+    operators = {o.name: o for o in plan.query.operators}
+    found: set[StreamId] = set()
+    waiting = [stream]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += inputs_of(operators[name].spec) if name in operators else ()
+    what = {
+        "sources": {s: schema.to_wire() for s, schema in plan.query.sources.items() if s in found},
+        "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in operators.values() if o.name in found],
+        "units": [
+            [
+                unit.partitions,
+                [[i.stream, i.producers, i.key, i.aligned] for i in unit.inputs if i.stream in found],
+                [o.name for o in unit.operators if o.name in found],
+            ]
+            for unit in plan.units
+            if any(o.name in found for o in unit.operators)
+        ],
+        "hash": HASH_VERSION,
+    }
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
