@@ -48,6 +48,8 @@ HELLO_US: Final = 2_000_000
 #: Attempts at a time to reach a process that does not answer: so many overlap where each takes ``timing.connect``.
 ATTEMPTS = 4
 
+#: Who cannot be reached is named again after this.
+TELL_AGAIN_US: Final = 60_000_000
 GONE = (LinkBroken, LinkClosed, PeerRefused)
 
 
@@ -107,6 +109,8 @@ class Upstream:
         self._gone = gone
         self._other_message = other_message
         self._owners: dict[str, Owner] = {}
+        #: Whom an input (owner, index) read last.
+        self._read: dict[tuple[str, int], str] = {}
         #: Who makes a channel, as far as it was asked.
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
@@ -131,6 +135,8 @@ class Upstream:
         self._owners.pop(name, None)
         for key in [k for k in self._feeds if k[0] == name]:
             self._feeds.pop(key)[0].cancel()
+        for place in [p for p in self._read if p[0] == name]:
+            del self._read[place]
 
     def tell(self, peer: str, message: Message) -> None:
         """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
@@ -151,8 +157,12 @@ class Upstream:
 
     async def _watch(self, peer: str, address: str) -> None:
         period = self._plan.timing.heartbeat_us / 1e6
+        lost = False
         while True:
             self._control[peer] = connection = await self._reach(peer, address)
+            if lost:
+                self._env.trace.event("peer_reached", peer=peer)
+            lost = True
             try:
                 async with trio.open_nursery() as nursery:
                     # The first answer may take as long as a connection: a slow link is not a dead one.
@@ -181,15 +191,16 @@ class Upstream:
         #: Pauses from one attempt to the next beside it.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
         found: list[Connection] = []
-        told = ""
+        told, told_at = "", 0
 
         async def attempt() -> None:
-            nonlocal told
+            nonlocal told, told_at
             try:
                 connection, _ = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
             except (*GONE, RemoteProtocolError) as error:
-                if told != str(error):  # once, not ten times a second
-                    told = str(error)
+                now = self._env.clock.monotonic_us()
+                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # not ten times a second
+                    told, told_at = str(error), now
                     self._env.trace.event("unreachable", peer=peer, why=told)
                 return
             found.append(connection)
@@ -299,6 +310,19 @@ class Upstream:
             return
         for index, action in owner.choose(self._env.clock.monotonic_us(), peer):
             self._perform(owner, index, action)
+            self._note_switch(owner, index)
+
+    def _note_switch(self, owner: Owner, index: int) -> None:
+        one = owner.inputs[index]
+        if one.main is None:
+            return
+        place, producer = (owner.name, index), one.main.producer
+        before = self._read.get(place, producer)
+        self._read[place] = producer
+        if before != producer:
+            self._env.trace.event(
+                "switched", consumer=owner.name, channel=str(one.channel), producer=producer, before=before
+            )
 
     def _perform(self, owner: Owner, index: int, action: Action) -> None:
         assert self._nursery is not None

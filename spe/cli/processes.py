@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,9 @@ from spe.config import load_plan, missing_files
 from spe.errors import ConfigError
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Env
-from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.runtime.log_line import begin_lines_with, log_time, say
+from spe.runtime.logged_trace import ListenerLog, LoggedTrace
+from spe.runtime.production import FileTrace, NullTrace, SystemClock, production_env, tune_gc, tune_malloc
 from spe.runtime.storage import in_folder
 from spe.stream.names import NodeId, StreamId
 
@@ -177,7 +178,11 @@ async def _main(
     """Serves until a signal comes or the supervisor goes; then closes everything within a few seconds."""
     run = None if target.folder is None else RunDirectory(target.folder)
     root = storage if storage is not None else run.path if run is not None else Path("state") / target.plan.cluster
-    env = production_env(root, seed, None if run is None else run.trace(name))
+    clock = SystemClock()
+    trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
+    begin_lines_with(lambda: f"{log_time(clock.wall_us())} ")
+    ListenerLog(trace).install()
+    env = production_env(root, seed, trace)
     faults = None
     if run is not None:
         faults = FaultInjector(env, target.addresses)
@@ -205,11 +210,7 @@ async def _main(
             address = await nursery.start(serve_it)
             tune_gc()
             await here.ready()
-            _say(f"{name}: {f'serving on {address}' if address else 'running'}, plan {target.plan.fingerprint}")
+            say(f"{name}: {f'serving on {address}' if address else 'running'}, plan {target.plan.fingerprint}")
             await trio.sleep_forever()
-    _say(f"{name}: {ended or 'supervisor gone'}: ended")
+    say(f"{name}: {ended or 'supervisor gone'}: ended")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -82,6 +82,15 @@ class ProgressWatch:
                 return f"{partition}: every replica has stopped"
         return ""
 
+    def recovering(self, gone: Collection[str] = ()) -> list[str]:
+        """Replicas that have yet to return, of processes that run.  One that has stopped for good does not count."""
+        return [
+            f"{partition}@{node}"
+            for partition, nodes in self._plan.placement.items()
+            for node in nodes
+            if node not in gone and _recovers(self._last.get(node, {}), partition)
+        ]
+
     def restart(self, now_us: int) -> None:
         """Something was done: everybody gets new time."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
@@ -98,6 +107,14 @@ def _progress(data: Mapping[str, Any]) -> Any:
         data.get("last_id"),
         data.get("frontier"),
         [(c["position"], c["frontier"], c["tentative"]) for c in channels],
+    )
+
+
+def _recovers(data: Mapping[str, Any], partition: PartitionId) -> bool:
+    return any(
+        (one["unit"], one["partition"], one["state"]) == (partition.unit, partition.partition, "RECOVERING")
+        and not one.get("error")
+        for one in data.get("replicas", ())
     )
 
 

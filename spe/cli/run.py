@@ -46,6 +46,8 @@ QUIET_US: Final = 3_000_000
 STUCK_US: Final = 8_000_000
 #: After a failure that ends the run, what is still under way may arrive for so long.
 GRACE_US: Final = 1_500_000
+#: When the clients are complete, a replica that recovers may take so long.
+RETURN_US: Final = 15_000_000
 _LOOK_S: Final = 0.1
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
@@ -138,6 +140,7 @@ class Supervisor:
         self._stopped_as_asked = False
         self._note = "starting"
         self._died: dict[str, str] = {}
+        self._never_returned: list[str] = []
         self._everything = trio.CancelScope()
         self._comparing = trio.CancelScope()
         self._stop_asked = trio.Event()
@@ -209,6 +212,7 @@ class Supervisor:
         # The cluster has ended: what it recorded is complete.
         summary = figures(job.plan, self._history, faults.happenings, begun_us, ended_us)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
+        summary |= {"never_returned": self._never_returned}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
         for source in summary["sources"]:
             source["first_malformed"] = job.run.first_malformed(source["source"])
@@ -237,6 +241,7 @@ class Supervisor:
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
             watch.look({name: self._history.last(name) for name in cluster.processes}, now)
             if watch.complete:
+                await self._until_returned(watch, cluster, faults)
                 return ""
             if lost := without_whom(self._job.plan, [n for n in self._died if not cluster.processes[n].alive]):
                 return f"{lost} died: {self._died[lost]}"
@@ -251,6 +256,21 @@ class Supervisor:
                 watch.restart(now)
             elif watch.stuck(now, STUCK_US):
                 return f"nothing moves any more: {watch.what_is_open()}"
+
+    async def _until_returned(self, watch: ProgressWatch, cluster: Cluster, faults: FaultRunner) -> None:
+        """Clients are complete; replicas that still recover may go on for a while, without faults that last."""
+        until_us = self._env.clock.wall_us() + RETURN_US
+        while True:
+            gone = [n for n, p in cluster.processes.items() if not p.alive]
+            watch.look({n: self._history.last(n) for n in cluster.processes}, now := self._env.clock.wall_us())
+            self._never_returned = watch.recovering(gone)
+            if not self._never_returned or now >= until_us:
+                return
+            if self._state.holds:
+                await faults.inject(Fault(FaultKind.HEAL))
+            with trio.move_on_after(_LOOK_S):
+                await self._stop_asked.wait()
+                return
 
     async def _last_words(self, cluster: Cluster) -> None:
         async with trio.open_nursery() as nursery:

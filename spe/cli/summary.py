@@ -93,6 +93,7 @@ def _replica(history: History, id: ReplicaId) -> dict[str, Any]:
         "reconciliations": sum(p["reconciliations"] for p in parts),
         "switches": sum(i["switches"] for p in parts for i in p["inputs"]),
         "error": next((p["error"] for p in reversed(parts) if p.get("error")), None),
+        "differs": list(dict.fromkeys(text for p in parts for text in p.get("differs", ()))),
         "counters": {k: v for k, v in counters.items() if v},
     }
 
@@ -130,7 +131,13 @@ def _fault(one: Happening, begun_us: int) -> dict[str, Any]:
 def failures(summary: Mapping[str, Any]) -> list[str]:
     """Who failed or stopped by itself, and why: a run with any is not as it should be."""
     sources = [f"source:{s['source']}: {s['fault']}" for s in summary["sources"] if s["fault"]]
-    return sources + [f"{r['replica']}: {r['error']}" for r in summary["replicas"] if r["error"]]
+    stopped = [f"{r['replica']}: {r['error']}" for r in summary["replicas"] if r["error"]]
+    differing = [f"{r['replica']}: {text}" for r in summary["replicas"] for text in r["differs"]]
+    away = [
+        f"{replica} never returned: RECOVERING at the end; what it did: trace/{replica.rpartition('@')[2]}.jsonl"
+        for replica in summary.get("never_returned", ())
+    ]
+    return sources + stopped + differing + away
 
 
 # -- as text -------------------------------------------------------------------------------------------------------
@@ -156,7 +163,7 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
             "yellow",
         )
         for r in summary["replicas"]
-        if r["state"] not in (None, "STABLE") and not r["error"]
+        if r["state"] not in (None, "STABLE") and not r["error"] and r["replica"] not in summary["never_returned"]
     ]
     parts += [
         Text(

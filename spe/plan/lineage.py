@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from spe.plan.plan import Unit
 from spe.query.query import (
     AggregateSpec,
@@ -16,8 +18,18 @@ from spe.query.query import (
 )
 from spe.stream.names import StreamId
 
-#: Per key attribute, the names under which a stream carries it; empty: it does not carry the whole key.
+#: Per key attribute, the names under which a stream carries it, or, of a full join, the calls of coalesce that give it
+#: (as :func:`written`); empty: it does not carry the whole key.
 KeyNames = tuple[frozenset[str], ...]
+
+
+_COALESCE: Final = "coalesce("
+
+
+def written(expression: str) -> str:
+    """An expression without its white space, if that is all that can differ: a name, or coalesce of names."""
+    text = "".join(expression.split())
+    return _COALESCE + text[len(_COALESCE) :] if text.lower().startswith(_COALESCE) else text
 
 
 def key_names(unit: Unit) -> dict[StreamId, KeyNames]:
@@ -45,7 +57,7 @@ def _through(spec: OperatorSpec, inputs: list[KeyNames]) -> KeyNames:
 
 def _renamed(names: frozenset[str], columns: dict[str, str] | object, keep: bool) -> frozenset[str]:
     assert isinstance(columns, dict)
-    return frozenset(n for n, text in columns.items() if text.strip() in names) | (
+    return frozenset(n for n, text in columns.items() if written(text) in names) | (
         names - columns.keys() if keep else frozenset()
     )
 
@@ -55,6 +67,8 @@ def _joined(spec: JoinSpec, inputs: list[KeyNames]) -> KeyNames:
 
     Each side has the values of its own rows.  Those of both may be mixed where the join makes them equal.
     """
+    if spec.kind is JoinKind.FULL:
+        return _coalesced(spec, inputs)
     sides = []
     if spec.kind in (JoinKind.INNER, JoinKind.LEFT):
         sides.append((spec.prefix[0], inputs[0]))
@@ -68,6 +82,15 @@ def _joined(spec: JoinSpec, inputs: list[KeyNames]) -> KeyNames:
         frozenset(prefix + n for (prefix, _), ks in zip(sides, per_key) for n in ks)
         for per_key in zip(*[names for _, names in sides])
     )
+
+
+def _coalesced(spec: JoinSpec, inputs: list[KeyNames]) -> KeyNames:
+    """Of a row of a full join one side may be null, and only the first that is not has the key."""
+    if not all(inputs) or not _equated(spec, inputs):
+        return ()
+    one, other = spec.prefix
+    both = [[(one + a, other + b) for a in x for b in y] for x, y in zip(*inputs)]
+    return tuple(frozenset(f"coalesce({a},{b})" for pair in pairs for a, b in (pair, pair[::-1])) for pairs in both)
 
 
 def _equated(spec: JoinSpec, inputs: list[KeyNames]) -> bool:

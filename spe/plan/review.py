@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
-from spe.plan.lineage import key_names
+from spe.plan.lineage import key_names, written
 from spe.plan.plan import Plan, Source, Unit
 from spe.problems import Path
 from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
@@ -289,7 +289,7 @@ def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
 def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...]]) -> str:
     spec = operator.spec
     if isinstance(spec, AggregateSpec):
-        grouped = {e.strip() for e in spec.group_by.values()}
+        grouped = {written(e) for e in spec.group_by.values()}
         keys = names[spec.input]
         if not keys or not all(k & grouped for k in keys):
             return f"groups by ({', '.join(spec.group_by) or 'nothing'})"

@@ -106,8 +106,8 @@ async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClo
         assert not any(r.status()["differs"] for r in same.replicas().values())
         said = {r.id.node: r.status()["differs"] for r in differing.replicas().values()}
         assert said == {
-            "n1a": ["s1/0 differs from n1b's by id 1000"],
-            "n1b": ["s1/0 differs from n1a's by id 1000"],
+            "n1a": ["s1/0 differs from n1b's by id 1000: operator 's1' is code of your own and must be deterministic"],
+            "n1b": ["s1/0 differs from n1a's by id 1000: operator 's1' is code of your own and must be deterministic"],
         }
         assert sum("replicas_differ" in line for line in differing.log) == 2
 

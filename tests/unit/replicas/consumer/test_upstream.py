@@ -15,7 +15,7 @@ from replicas.consumer.feed import MAIN, Action, Close, Feed, Open
 from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import ACKS_MAX, ATTEMPTS, Upstream
 from replicas.link.connection import Connection, Identity, dial
-from replicas.producer.server import fetch_snapshot
+from replicas.producer.server import Bystander, Server, fetch_snapshot
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.errors import LinkBroken, LinkClosed
@@ -182,6 +182,27 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
         await trio.sleep(0.1)
         assert len(now) == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpClock) -> None:
+    """At once, and once a minute at whoever was refused; the other side counts how often it did."""
+    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.plan.nodes[NodeId("n1a")].address
+    env = cluster.env("n1a")
+    server = Server(env, cluster.plan, Identity("node", "n1a", 1, "secret"), Bystander())
+    me = Identity("client", "client:c", 1, "guess")
+    upstream = Upstream(cluster.env("client:c"), cluster.plan, me, pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(env.network.serve, address, server.handle)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(130)
+        nursery.cancel_scope.cancel()
+    refused = [line for line in cluster.log if "n1a " in line and "refused peer=client:c" in line]
+    assert len(refused) > 100
+    assert all("the token does not match" in line for line in refused)
+    told = [line for line in cluster.log if "unreachable peer=n1a" in line]
+    assert len(told) == 3
+    assert all("the token does not match" in line for line in told)
 
 
 async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:

@@ -29,7 +29,7 @@ from spe.cli.progress import ProgressWatch
 from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
-from spe.cli.summary import figures, summary_text
+from spe.cli.summary import failures, figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text
 from spe.errors import SpeError
@@ -685,7 +685,7 @@ def a_summary(**verdict: Any) -> dict[str, Any]:
     )
     summary = figures(plan_of(), a_history(), [kill], SECOND, 11 * SECOND)
     equal = {"equal": True, "complete": True, "rows": 12, "differences": [], "reason": ""}
-    return {**summary, "verdict": {**equal, **verdict}, "died": {}, "run_dir": "runs/x"}
+    return {**summary, "verdict": {**equal, **verdict}, "died": {}, "never_returned": [], "run_dir": "runs/x"}
 
 
 def test_figures_are_summed_over_the_starts_of_a_process() -> None:
@@ -756,6 +756,32 @@ def test_what_failed_is_said_before_what_is_equal() -> None:
     text = shown(summary_text(summary), 120)
     assert "FAILED ON THE WAY: main/0@n2: operator 'hot' raised\nstable stream equals" in text
     assert line_of(text, "main/0@n2")[1] == "STOPPED"
+
+
+def test_replicas_that_differ_fail_a_run_and_name_the_operator() -> None:
+    summary = a_summary()
+    summary["replicas"][0]["differs"] = ["out/0 differs from n2's by id 9: operator 'hot' is code of your own"]
+    assert failures(summary) == ["main/0@n1: out/0 differs from n2's by id 9: operator 'hot' is code of your own"]
+    assert "FAILED ON THE WAY: main/0@n1: out/0 differs" in shown(summary_text(summary), 140)
+
+
+def test_a_replica_that_never_returned_fails_a_run() -> None:
+    summary = a_summary()
+    summary["replicas"][1]["state"] = "RECOVERING"
+    summary["never_returned"] = ["main/0@n2"]
+    text = shown(summary_text(summary), 140)
+    assert "FAILED ON THE WAY: main/0@n2 never returned: RECOVERING at the end; what it did: trace/n2.jsonl" in text
+    assert text.count("trace/n2.jsonl") == 1
+
+
+def test_replicas_that_have_yet_to_return_are_those_of_running_processes() -> None:
+    watch = ProgressWatch(plan_of())
+    watch.look({n: {"incarnation": 1, "replicas": [replica_status("RECOVERING")]} for n in ("n1", "n2")}, 0)
+    assert watch.recovering() == ["main/0@n1", "main/0@n2"]
+    assert watch.recovering(gone=["n2"]) == ["main/0@n1"]
+    stopped = replica_status("RECOVERING", error="operator 'hot' raised")
+    watch.look({"n1": {"replicas": [stopped]}, "n2": {"replicas": [replica_status()]}}, 1)
+    assert watch.recovering() == []
 
 
 def test_late_tuples_are_warned_of_with_the_disorder() -> None:

@@ -559,6 +559,7 @@ def test_a_top_k_of_top_ks_is_whole_where_the_parts_send_all_that_it_may_want(
     assert any("divided by another key" in w for w in warnings(plan)) is partial
 
 
+FULL = JoinSpec(StreamId("A"), StreamId("B"), JoinKind.FULL, (("key", "key"),), SECOND)
 RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
 
 
@@ -575,6 +576,9 @@ RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
         ({"out": JoinSpec(StreamId("A"), StreamId("B"), JoinKind.INNER, (("key", "key"),), SECOND)}, False),
         ({"out": JoinSpec(StreamId("A"), StreamId("B"), JoinKind.INNER, (("user", "user"),), SECOND)}, True),
         ({"u": reads("A", "B"), "f": reads("u"), "out": aggregate("f", "key")}, False),
+        ({"j": FULL, "m": MapSpec(StreamId("j"), {"k": "Coalesce(r_key, l_key)"}), "out": aggregate("m", "k")}, False),
+        ({"j": FULL, "m": MapSpec(StreamId("j"), {"k": "coalesce(l_key, r_user)"}), "out": aggregate("m", "k")}, True),
+        ({"j": FULL, "m": MapSpec(StreamId("j"), {"k": "l_key"}), "out": aggregate("m", "k")}, True),
     ],
 )
 def test_grouping_by_another_key_than_the_partitions_is_warned_about(
@@ -599,7 +603,7 @@ def test_key_is_followed_through_a_join_by_its_prefixed_names() -> None:
 
     assert names[StreamId("j")] == (frozenset({"l_key", "r_key"}),)
     assert names[StreamId("l")] == (frozenset({"l_key"}),)
-    assert names[StreamId("f")] == ()
+    assert names[StreamId("f")] == (frozenset({"coalesce(l_key,r_key)", "coalesce(r_key,l_key)"}),)
 
 
 def test_sources_of_one_unit_at_different_paces_are_warned_about() -> None:

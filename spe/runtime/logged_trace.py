@@ -1,0 +1,108 @@
+"""What a process logs for people: of all that it traces what they ask about first, as lines on standard error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from spe.runtime.env import Trace
+from spe.runtime.log_line import say
+from spe.stream.times import SECOND
+
+#: Event -> its line, from the event's fields.
+LINES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "state": "{replica} is {state}",
+        "installed": "{replica} begins with the state of: {origin}",
+        "switched": "{consumer} reads {channel} from {producer}, no longer from {before}",
+        "peer_lost": "lost {peer}: {why}",
+        "peer_reached": "{peer} answers again",
+        "unreachable": "cannot reach {peer}: {why}",
+        "refused": "refused {peer}: {why}",
+        "sent_away": "sent {peer} away: {why}",
+        "bad_peer": "closed the connection of {peer}: {why}",
+        "no_tls": "refused a connection: no TLS: {why}",
+        "connection_refused": "refused a connection from {host}: there are {connections} already",
+        "accept_failed": "cannot accept connections: {why}",
+        "replicas_differ": "{replica}: {where}",
+        "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
+    }
+)
+#: The same line is repeated after this at the earliest.
+REPEAT_US: Final = 60 * SECOND
+#: Lines of one kind of event within WINDOW_US; how many more there were is said with the next.
+LINES_MAX: Final = 100
+WINDOW_US: Final = 10 * SECOND
+#: Characters of a line.
+_LINE_MAX: Final = 500
+#: Texts whose last time is remembered: strangers choose what some of them say.
+_TEXTS_MAX: Final = 1000
+#: States may come back soon, and are news each time.
+_ALWAYS: Final = frozenset({"state", "installed", "switched", "peer_lost", "peer_reached"})
+
+
+class LoggedTrace:
+    """Passes every event on, and says some.
+
+    Args:
+      wall_us: microseconds since 1970.
+    """
+
+    def __init__(self, inner: Trace, wall_us: Callable[[], int]) -> None:
+        self._inner = inner
+        self._wall_us = wall_us
+        #: By event: when its window began, lines in it, and those left out since one was said.
+        self._windows: dict[str, tuple[int, int, int]] = {}
+        #: When a text was said last; the oldest first.
+        self._said: dict[str, int] = {}
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        self._inner.event(name, **fields)
+        line = LINES.get(name)
+        if line is not None:
+            self._tell(name, _printable(line.format_map(fields)))
+
+    def _tell(self, name: str, text: str) -> None:
+        now = self._wall_us()
+        if name not in _ALWAYS:
+            last = self._said.get(text)
+            if last is not None and 0 <= now - last < REPEAT_US:
+                return
+            self._said.pop(text, None)
+            self._said[text] = now
+            if len(self._said) > _TEXTS_MAX:
+                del self._said[next(iter(self._said))]
+        begun, count, left_out = self._windows.get(name, (now, 0, 0))
+        if not 0 <= now - begun < WINDOW_US:
+            begun, count = now, 0
+        if count >= LINES_MAX:
+            self._windows[name] = (begun, count, left_out + 1)
+            return
+        self._windows[name] = (begun, count + 1, 0)
+        say(text + (f" ({left_out:,} more such lines were left out)" if left_out else ""))
+
+
+def _printable(text: str) -> str:
+    """Strangers choose some names: no line of theirs moves a cursor, or is a page long."""
+    cut = text if len(text) <= _LINE_MAX else text[:_LINE_MAX] + " …"
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut])
+
+
+class ListenerLog(logging.Handler):
+    """Takes what trio logs, with a traceback, each time that a connection cannot be accepted: descriptors run out."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._trace.event("accept_failed", why=record.getMessage() if error is None else str(error))
+
+    def install(self) -> None:
+        """Nothing else takes these records from now on."""
+        logger = logging.getLogger("trio.serve_listeners")
+        logger.handlers[:] = [self]
+        logger.propagate = False
