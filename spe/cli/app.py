@@ -213,7 +213,10 @@ def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON."
 def inject(
     run_dir: RunDir,
     kind: Annotated[
-        str, Parameter(help="kill, restart, freeze, cut, delay, stall, heal; reset, refuse, half-open with proxies")
+        str,
+        Parameter(
+            help="cut, delay, freeze, heal, kill, restart, stall; with --links proxy half-open, refuse, reset, slow"
+        ),
     ],
     /,
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from replicas.faults.model import LINKS, one_fault
+from replicas.faults.model import LINKS, REAL, one_fault
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses, secured
 from spe.cli.view import Sight, make_console, render
@@ -60,6 +60,13 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
     if target.folder is None:
         raise SpeError(
             f"{path} is a configuration; expected the directory of a run, for faults go into a local cluster"
+        )
+    if kind not in REAL["proxy"]:
+        inside = REAL["inside"]
+        with_proxies = ", ".join(sorted(REAL["proxy"] - inside))
+        raise SpeError(
+            f"{kind!r} cannot be injected into a run; expected one of {', '.join(sorted(inside))}; with spe run "
+            f"--links proxy also {with_proxies}"
         )
     data = fault_data(kind, names, for_, by, one_way)
     fault = one_fault(data, target.plan)

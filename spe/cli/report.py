@@ -53,6 +53,8 @@ def report(
     """
     from consistency.proof.trouble import explained
 
+    if not wait:
+        _check(folders)
     tell = _Progress(silent=wait)
     if wait:
         os.nice(_NICENESS)
@@ -72,6 +74,16 @@ def report(
         _compared(reports, out or _beside(folders[0]) / "comparison.html")
     worst = {str(r.verdict) for r in reports}
     return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+def _check(folders: Sequence[str | Path]) -> None:
+    """Opens runs on this machine before Spark starts, which takes long.  Raises SpeError."""
+    from consistency.proof.remote import is_remote, local_path
+    from consistency.proof.run import Run
+
+    for folder in folders:
+        if not is_remote(str(folder)):
+            Run.open(local_path(str(folder)))
 
 
 class _Progress:

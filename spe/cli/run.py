@@ -145,6 +145,7 @@ class Supervisor:
         self._comparing = trio.CancelScope()
         self._stop_asked = trio.Event()
         self._signal = ""
+        self._over = False
 
     async def main(self) -> int:
         """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""
@@ -152,20 +153,26 @@ class Supervisor:
         self._env = env = secured(production_env(job.run.path, job.seed, job.run.events), job.plan, SUPERVISOR)
         self._poller = Poller(env, job.plan, job.addresses, job.token, heard=self._heard)
         env.trace.event("run", config=str(job.config), plan=job.plan.fingerprint, seed=job.seed)
-        summary: dict[str, Any] | None = None
+        status = INTERRUPTED
         with self._everything:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._signals)
-                summary = await self._run()
+                await nursery.start(self._signals)
+                status = await self._run_and_prove()
                 nursery.cancel_scope.cancel()
-        if self._everything.cancelled_caught or summary is None:
+        if self._everything.cancelled_caught:
             self._say(f"{self._signal or 'stopped'}: all processes have ended; recorded in {job.run.path}")
             env.trace.event("stopped", signal=self._signal)
             return TERMINATED if self._signal in ("SIGTERM", "SIGHUP") else INTERRUPTED
-        job.run.write("summary.json", summary)
+        return status
+
+    async def _run_and_prove(self) -> int:
+        """A signal that comes while Spark proves the run ends that, too."""
+        summary = await self._run()
+        self._job.run.write("summary.json", summary)
         self._console.print(summary_text(summary))
         if self._signal:
             return INTERRUPTED
+        self._over = True
         verdict = summary["verdict"]
         as_asked = verdict["complete"] or self._stopped_as_asked
         failed = self._died or failures(summary)
@@ -289,13 +296,17 @@ class Supervisor:
             )
         return verdict or {"equal": None, "complete": not reason, "rows": 0, "differences": [], "reason": "interrupted"}
 
-    async def _signals(self) -> None:
-        """The first Ctrl-C ends the run and judges it; the second ends everything at once, as SIGTERM does."""
+    async def _signals(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """The first Ctrl-C ends the run and judges it; the second ends everything at once, as SIGTERM does.
+
+        When the run is over, and its proof goes on, the first one ends everything.
+        """
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            task_status.started()
             async for number in signals:
                 again, self._signal = bool(self._signal), signal.Signals(number).name
                 self._env.trace.event("signal", signal=self._signal)
-                if number == signal.SIGINT and not again and self._begun_us is not None:
+                if number == signal.SIGINT and not again and self._begun_us is not None and not self._over:
                     self._stop_asked.set()
                     self._comparing.cancel()
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ def run_simulate(
     progress = Progress(len(wanted))
     for result in play_all(make, wanted, processes=processes):
         sums.add(result)
+        if len(sums.seeds) == 1 < len(wanted):
+            print(cost_text(result.cpu_s, len(wanted), processes or os.cpu_count() or 1), flush=True)
         progress.show(sums)
         if not result.holds:
             progress.clear()
@@ -79,6 +82,22 @@ def replay(path: Path, *, shrink: bool = False) -> int:
     if shrink:
         print(write_failure(scenario, findings, shrink=True, faults_only=False, folder=path.parent))
     return 1
+
+
+def cost_text(run_s: float, runs: int, processes: int) -> str:
+    """What all of them will take, by the first."""
+    at_once = min(processes, runs)
+    total = run_s * runs / at_once
+    return (
+        f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {duration_text(total)}"
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """``14 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 120:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _scenarios(config: Path | None, data: Path | None, faults: Path | None, length_us: int) -> MakeScenario:

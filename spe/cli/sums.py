@@ -23,6 +23,8 @@ _CHECKED: Final = {
 def sums_text(sums: Sums) -> str:
     """Seeds, simulated hours, faults by kind, checked seconds, coverage tables."""
     lines = [
+        f"{len(sums.seeds) - len(sums.failed):,} held, {len(sums.failed):,} failed",
+        "",
         f"{len(sums.seeds):,} runs (seeds {ranges(sums.seeds)}), {sums.virtual_s / 3600:.2f} simulated hours "
         f"in {sums.cpu_s:,.0f} s of computing, {sums.faults.total():,} faults",
         f"faults: {_counts(sums.faults)}",
@@ -35,8 +37,6 @@ def sums_text(sums: Sums) -> str:
         "",
         "faults, by the state of the replicas that they befell",
         *show_table(sums.counters.faults),
-        "",
-        f"{len(sums.seeds) - len(sums.failed):,} held, {len(sums.failed):,} failed",
     ]
     return "\n".join(lines)
 

@@ -19,6 +19,7 @@ from replicas.simulation.simulate import simulate
 from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_plan_data
+from spe.errors import ConfigError
 from spe.plan.delays import delay_bound_us
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan
@@ -59,6 +60,8 @@ def run_sweep(
     for line in said:
         print(line)
     plan = load_plan_data(changed)
+    for x_us in xs_us:
+        _check_x(changed, x_us)
     happening = _faults(plan, faults, cut, for_us, length_us)
     for fault in happening:
         print(f"at {show_duration(fault.at_us):<8} {fault}")
@@ -98,6 +101,14 @@ def measure(scenario: Scenario, x_us: int) -> Point:
     )
     bound_us = max(delay_bound_us(plan, s) for s in plan.query.outputs)
     return Point(x_us, bound_us, whole, tuple(map(str, outcome.findings)))
+
+
+def _check_x(config: Mapping[str, Any], x_us: int) -> None:
+    """Raises ConfigError, which names the X, before anything has run."""
+    try:
+        load_plan_data(with_x(config, x_us))
+    except ConfigError as error:
+        raise ConfigError([f"X = {show_duration(x_us)}: {mistake}" for mistake in error.problems]) from error
 
 
 def with_x(config: Mapping[str, Any], x_us: int) -> dict[str, Any]:

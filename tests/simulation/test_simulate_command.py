@@ -51,7 +51,8 @@ def test_what_was_tried_and_held_is_told(config: Path, capsys: pytest.CaptureFix
     assert "b: " in told
     assert "is not there; made-up rows of its schema instead" in told
     assert "2 runs (seeds 3:5)" in told
-    assert "2 held, 0 failed" in told
+    assert "s of CPU for the first run; all 2, 1 at a time, take about" in told
+    assert "\n2 held, 0 failed\n\n2 runs (seeds 3:5)" in told
     assert "with a whole tree" in told
     assert not Path("runs").exists()
 
@@ -108,3 +109,13 @@ def test_a_larger_x_means_later_results_and_no_more_tentative_ones() -> None:
     assert short.cost.quantile_us(1) < long.cost.quantile_us(1) <= SECOND
     assert short.cost.tentative >= long.cost.tentative > masked.cost.tentative == 0
     assert short.cost.stable == long.cost.stable == masked.cost.stable > 0
+
+
+def test_a_sweep_looks_at_every_x_before_it_runs_any(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spe.cli.sweep.measure", None)
+    assert execute(["sweep", "config.yaml", "--x", "1s,20s,10ms"]) == 2
+    told = capsys.readouterr().err
+    assert "X = 10ms: " in told
+    assert "X = 1s" not in told

@@ -113,6 +113,7 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["run", "nowhere.yaml", "--duration", "5"], "--duration: expected a duration"),
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["inject", "tests", "heal"], "not the directory of a run"),
+        (["report", "nowhere"], "nowhere: there is no such directory"),
     ],
 )
 def test_a_users_mistake_is_told_without_a_traceback(
@@ -375,6 +376,17 @@ def test_a_fault_on_the_command_line_reads_as_one_in_a_file() -> None:
     }
     with pytest.raises(SpeError, match="the two ends of a link, got 3"):
         fault_data("cut", ["a", "b", "c"], None, None, False)
+
+
+def test_who_injects_what_only_a_simulation_has_is_told_what_there_is(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["inject", str(a_run(config).path), "flip", "n1"]) == 2
+    told = capsys.readouterr().err
+    assert (
+        "'flip' cannot be injected into a run; expected one of cut, delay, freeze, heal, kill, restart, stall; " in told
+    )
+    assert told.endswith("with spe run --links proxy also half-open, refuse, reset, slow\n")
 
 
 def test_faults_go_into_runs_only(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 
+from spe.cli.job import Job
 from spe.cli.reporter import Reporter, reporter
+from spe.cli.run import Supervisor
+from spe.config import load_plan_text
+from spe.runtime.production import NullTrace
+
+CONFIG = """
+sources: {shop: {from: {generator: orders}}}
+query: {big: {filter: {from: shop, where: qty > 1}}}
+outputs: [big]
+nodes: [n1]
+"""
 
 
 @pytest.fixture
@@ -42,3 +57,34 @@ def test_it_is_ended_with_a_run_that_is_broken_off(started: Path) -> None:
 
 def test_what_was_never_started_needs_no_end() -> None:
     Reporter(Path("runs/mine")).end()
+
+
+def test_sigterm_while_the_run_is_proved_ends_the_proof(
+    started: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is of a session of its own, so nobody else would."""
+    script = Path(sys.executable)
+    script.write_text(script.read_text().replace("exit 7", "sleep 1000"))
+    job = Mock(spec=Job)
+    job.run, job.seed, job.live_view = Mock(path=tmp_path, events=NullTrace()), 0, False
+    job.plan, job.addresses, job.token, job.config = load_plan_text(CONFIG), {}, "", Path("x.yaml")
+    monkeypatch.setattr("spe.cli.run.summary_text", lambda summary: "over")
+    monkeypatch.setattr("spe.cli.run.failures", lambda summary: [])
+    with reporter(Path("runs/mine")) as one:
+        one.start()
+        while not started.exists():
+            os.sched_yield()
+        supervisor, finish = Supervisor(job, one), one.finish
+
+        async def over() -> dict[str, Any]:
+            return {"verdict": {"complete": True, "equal": True}}
+
+        async def terminated() -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return await finish()
+
+        monkeypatch.setattr(supervisor, "_run", over)
+        monkeypatch.setattr(one, "finish", terminated)
+        assert trio.run(supervisor.main) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text().split()[0]), 0)
