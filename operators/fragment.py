@@ -16,6 +16,7 @@ from spe.plan.plan import Unit
 from spe.query.query import inputs_of
 from spe.stream.batch import Rows, concat_rows, in_order, merge_rows
 from spe.stream.names import StreamId
+from spe.stream.text_size import RowTooLarge, check_text
 from spe.stream.times import format_timestamp
 
 #: (operator, the rows of each port, what it released, end of the slice).
@@ -72,7 +73,8 @@ class Fragment:
           watch: is told of each operator's share, after it.
 
         Raises:
-          OperatorFailed: an operator raised; its state is unusable from here on.
+          OperatorFailed: an operator raised, or made a row that is too large to be sent; its state is
+            unusable from here on.
         """
         streams: dict[StreamId, _Stream] = dict(zip(self._inputs, map(_divided, piece.parts), strict=True))
         given: Sequence[tuple[Sequence[Rows | None], int]]
@@ -89,9 +91,15 @@ class Fragment:
                     given = [([_whole(streams, p) for p in ports], piece.end)]
                 streams[name] = yield from self._portions(name, operator, given, watch)
             except Exception as error:
-                text = f"the slice of {len(piece)} tuples that ends at {format_timestamp(piece.end)}"
-                raise OperatorFailed(name, text, error) from error
-        return [_released(streams, o) for o in self._outputs]
+                raise OperatorFailed(name, _said(piece), error) from error
+        out = [_released(streams, o) for o in self._outputs]
+        for name, released in zip(self._outputs, out):
+            for rows in released:
+                try:
+                    check_text(rows.columns)
+                except RowTooLarge as error:
+                    raise OperatorFailed(name, _said(piece), error) from error
+        return out
 
     def _portions(
         self,
@@ -183,6 +191,10 @@ def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
     elif isinstance(stream, list):
         stream = streams[name] = merge_rows(stream) if stream else None
     return stream
+
+
+def _said(piece: Slice) -> str:
+    return f"the slice of {len(piece)} tuples that ends at {format_timestamp(piece.end)}"
 
 
 def _released(streams: dict[StreamId, _Stream], name: StreamId) -> list[Rows]:

@@ -14,6 +14,8 @@ from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.writing import write_log
 from spe.errors import SpeError
 from spe.plan.plan import Source
+from spe.stream.schema import AttributeType
+from spe.stream.text_size import ROW_TEXT_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,7 +34,7 @@ class Ingested:
     """What became of the rows of a source's files.
 
     Attributes:
-      malformed: rows that do not fit the schema, or have no time: they are left out, and counted here.
+      malformed: rows that do not fit the schema, have no time, or too much text: they are left out, and counted here.
     """
 
     tuples: int
@@ -53,6 +55,9 @@ def ingest(spark: SparkSession, source: Source, root: Path) -> Ingested:
         lost = given.isNotNull() & cast.isNull()
         fits &= ~lost if attribute.nullable and attribute.name != source.time else cast.isNotNull()
         casts.append(cast.alias(attribute.name))
+    texts = [F.octet_length(c) for c, a in zip(casts, source.schema) if a.type is AttributeType.STRING]
+    if texts:
+        fits &= sum((F.coalesce(n, F.lit(0)) for n in texts), F.lit(0).cast("long")) <= ROW_TEXT_BYTES
     time = quoted(source.time) if source.time is not None else ""
     good = raw.where(fits).select(*casts).withColumn(TIME, F.unix_micros(F.col(time)))
     rows = raw.count()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from consistency.proof.arrow import from_arrow
 from consistency.proof.truth.stream import TIME, quoted
 from spe.errors import SpeError
-from spe.log.format import Segment, encode_header, encode_record
+from spe.log.format import RECORD_BYTES_MAX, Segment, encode_header, encode_record
 from spe.log.marks import Mark, Marks
 from spe.log.source_log import SourceState, encode_source_record, source_folder
 from spe.plan.plan import Source
@@ -125,7 +125,10 @@ class _Writes:
         bound = floor_to(latest - source.disorder_us, source.boundary_us)
         state = SourceState(upto, latest, bound_us=bound, consumed=upto, origin_us=self._origin_us)
         batch = Batch(Kind.STABLE, before, upto, None, rows)
-        return encode_record(sequence, encode_source_record(state, batch, source.schema))
+        body = encode_source_record(state, batch, source.schema)
+        if len(body) > RECORD_BYTES_MAX:
+            raise SpeError(f"source {source.stream}: {len(rows)} rows take {len(body)} bytes, too many for a record")
+        return encode_record(sequence, body)
 
 
 def _finish(root: Path, source: Source, state: SourceState, records: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from spe.runtime.env import Env
 from spe.stream.batch import BoolArray, Column, Int64Array
 from spe.stream.strings import StringDictionary
+from spe.stream.text_size import row_bytes
 
 #: Rows that a reader takes at a time: past this a larger batch gains nothing.
 CHUNK_ROWS: Final = 8192
@@ -90,6 +91,12 @@ class Chunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])
         return Chunk(self.first, self.taken, self.events, columns, self.malformed, self.places)
+
+    def stop_within(self, start: int, stop: int, most_bytes: int) -> int:
+        """Where rows from ``start`` on are to end, at ``stop`` at the latest, to be no more bytes; one row at least."""
+        each = row_bytes(self.slice(start, stop))
+        count = most_bytes // each if isinstance(each, int) else int(each.cumsum().searchsorted(most_bytes, "right"))
+        return min(stop, start + max(1, count))
 
     def slice(self, start: int, stop: int) -> tuple[Column, ...]:
         """The columns of the good rows start … stop − 1."""

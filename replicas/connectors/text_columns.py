@@ -13,6 +13,7 @@ from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
+from spe.stream.text_size import refusal, too_large
 from spe.stream.times import parse_timestamp
 
 #: Characters of a malformed row that are kept.
@@ -211,6 +212,8 @@ def chunk_of(
     if time is not None and (valid := columns[time].valid) is not None:
         for i in np.flatnonzero(~valid).tolist():
             bad.setdefault(i, "no event time")
+    for i, size in too_large(columns).items():
+        bad.setdefault(i, refusal(size))
     malformed = [Malformed(lines[i], bad[i], printable(raw(i))) for i in sorted(bad)]
     events = None if time is None else columns[time].values
     chunk = Chunk(first, len(lines), events, tuple(columns), malformed)

@@ -19,7 +19,7 @@ from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.pacing import AtSpeed, pace_of
 from replicas.source.stamping import Stamper, admitted
-from replicas.source.writer import Publish, SourceWriter
+from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
 from spe.log import Record, SegmentedLog
 from spe.log.source_log import SourceState, decode_source_state, source_folder
@@ -271,11 +271,11 @@ class SourceProxy:
         while at < n:
             now = writer.now_us()
             due = writer.pace.due(peaks[at:], writer.last_id, now)
-            stop = at + due
+            stop = at if not due else chunk.stop_within(at, at + due, RECORD_ROWS_BYTES)
             # Arrival times only grow, so now is what may be leased where there are no event times.
             next_event = now if events is None else int(events[stop]) if stop < n else after
             if due:
-                taken = np.full(due, now, np.int64) if events is None else events[at:stop]
+                taken = np.full(stop - at, now, np.int64) if events is None else events[at:stop]
                 writer.take(taken, chunk.slice(at, stop), chunk.consumed(stop), next_event)
                 at = stop
                 await writer.room()
@@ -311,9 +311,12 @@ class SourceProxy:
         """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
         try:
             chunk = self._checked(chunk, self._source.ahead_us)
-            if n := len(chunk):
-                events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
-                self._writer.take(events, chunk.columns, chunk.consumed(n))
+            at, n = 0, len(chunk)
+            events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
+            while at < n:
+                stop = chunk.stop_within(at, n, RECORD_ROWS_BYTES)
+                self._writer.take(events[at:stop], chunk.slice(at, stop), chunk.consumed(stop))
+                at = stop
             if self._admission.stopped is not None:
                 raise self._admission.stopped
         except SpeError as error:

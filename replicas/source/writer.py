@@ -23,6 +23,9 @@ Publish = Callable[[list[Element]], None]
 #: Bytes appended but not yet synced; beyond it the reader waits.
 _PENDING_BYTES_MAX: Final = 8 << 20
 
+#: Rows that go into one record: far less than it may have, also where a row is as large as any may be.
+RECORD_ROWS_BYTES: Final = 16 << 20
+
 
 class SourceWriter:
     """Stamps and appends for one task, syncs and publishes in another.

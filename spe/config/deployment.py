@@ -115,7 +115,8 @@ class LimitsModel(Model):
     output: Size = Limits().output_bytes
     suffix: Size = Limits().suffix_bytes
     input: Size = Limits().input_bytes
-    frame: Size = Limits().frame_bytes
+    #: Room for a row of some thousand attributes; more than the default is of no use, for rows and texts are divided.
+    frame: Annotated[Size, Field(ge=64 << 10, le=Limits().frame_bytes)] = Limits().frame_bytes
     spill: Annotated[int, BeforeValidator(_spill)] = Limits().spill_bytes
 
     def limits(self) -> Limits:

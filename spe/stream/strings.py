@@ -39,11 +39,14 @@ class StringDictionary:
         "_object_array",
         "_ranks",
         "_translations",
+        "longest",
         "strings",
     )
 
     def __init__(self, strings: Iterable[str] = ()) -> None:
         self.strings: list[str] = []
+        #: Characters of the longest entry.
+        self.longest = 0
         self._by_string: dict[str, int] = {}
         #: With room for more entries; 0 where a text was not hashed yet.  Of those before _hashed_upto all were.
         self._hashes: UInt64Array = np.empty(0, np.uint64)
@@ -63,6 +66,8 @@ class StringDictionary:
         if found is None:
             found = self._by_string[string] = len(self.strings)
             self.strings.append(string)
+            if len(string) > self.longest:
+                self.longest = len(string)
         return found
 
     def find(self, string: str) -> int:

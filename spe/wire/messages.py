@@ -43,7 +43,7 @@ from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 #: Values in a control message, containers included: as objects at most some 6 MiB.
 VALUES_MAX: Final = 64 << 10

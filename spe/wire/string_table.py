@@ -9,6 +9,7 @@ dictionary when rows first use them, so a full pool can begin a new dictionary a
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 from weakref import WeakKeyDictionary, ref
 
@@ -17,18 +18,21 @@ import numpy.typing as npt
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.stream.strings import Int32Array, StringDictionary, StringPool
+from spe.stream.text_size import ROW_TEXT_BYTES
 from spe.wire.framing import Buffer, FrameType, check_length, frame
 
 #: Bounds of a connection's table: entries, and bytes of text.  Part of the protocol: the receiver enforces them.
 TABLE_ENTRIES: Final = 1 << 17
-TABLE_BYTES: Final = 32 << 20
+TABLE_BYTES: Final = ROW_TEXT_BYTES
 
 #: Rows up to which a Python list is searched faster than an array.
 _FEW: Final = 64
 
-#: A STRINGS body: 1 when the table begins anew, entries before these, entries, then the byte length of each (uint32,
-#: padded to 8), then the texts in UTF-8.
+#: A STRINGS body: 1 when the table begins anew, entries before these, entries, 1 when it holds a part of one entry that
+#: goes on in the next STRINGS frame, then the byte length of each (uint32, padded to 8), then the texts in UTF-8.
 _STRINGS: Final = struct.Struct("<IIII")
+#: Of a body with one entry: all but its text.
+_ONE_ENTRY: Final = _STRINGS.size + 8
 
 
 class _Translation:
@@ -136,46 +140,55 @@ class SendTable:
         return new if size <= TABLE_BYTES and len(self._table) <= TABLE_ENTRIES else None
 
     def frames(self, texts: list[bytes], limit: int) -> list[bytes]:
-        """STRINGS frames with :meth:`texts`, each body at most ``limit`` bytes."""
-        out = []
-        while texts:
-            size, count = _STRINGS.size + 8, 0
-            while count < len(texts) and (not count or size + 4 + len(texts[count]) <= limit):
-                size += 4 + len(texts[count])
-                count += 1
-            part, texts = texts[:count], texts[count:]
-            lengths = np.array([*map(len, part), *([0] * (count & 1))], "<u4").tobytes()
-            body = b"".join([_STRINGS.pack(self._begins, self._sent, count, 0), lengths, *part])
-            check_length(FrameType.STRINGS, len(body), limit)
-            out.append(frame(FrameType.STRINGS, body))
-            self._begins = False
-            self._sent += count
-            self._sent_bytes += sum(map(len, part))
+        """STRINGS frames with :meth:`texts`, each body at most ``limit`` bytes; a longer text goes out in pieces."""
+        out, at = [], 0
+        while at < len(texts):
+            size, stop = _STRINGS.size + 8, at
+            while stop < len(texts) and (stop == at or size + 4 + len(texts[stop]) <= limit):
+                size += 4 + len(texts[stop])
+                stop += 1
+            part = texts[at:stop]
+            while len(part[0]) > limit - _ONE_ENTRY and stop == at + 1:
+                out.append(self._frame([part[0][: limit - _ONE_ENTRY]], True, limit))
+                part = [part[0][limit - _ONE_ENTRY :]]
+            out.append(self._frame(part, False, limit))
+            at = stop
         return out
+
+    def _frame(self, part: list[bytes], more: bool, limit: int) -> bytes:
+        lengths = np.array([*map(len, part), *([0] * (len(part) & 1))], "<u4").tobytes()
+        body = b"".join([_STRINGS.pack(self._begins, self._sent, len(part), more), lengths, *part])
+        check_length(FrameType.STRINGS, len(body), limit)
+        self._begins = False
+        self._sent += 0 if more else len(part)
+        self._sent_bytes += sum(map(len, part))
+        return frame(FrameType.STRINGS, body)
 
 
 class ReceiveTable:
     """The receiver's end: strings as they came, and their codes in the pool's current dictionary."""
 
-    __slots__ = ("_bytes", "_dictionary", "_pool", "_strings", "_translation")
+    __slots__ = ("_begun", "_bytes", "_dictionary", "_pool", "_strings", "_translation")
 
     def __init__(self, pool: StringPool) -> None:
         self._pool = pool
         self._strings = [""]
         self._bytes = 0
+        #: What is here of an entry that comes in pieces.
+        self._begun = bytearray()
         self._dictionary = StringDictionary()
         self._translation = _Translation(self._dictionary)
 
     def add(self, body: Buffer) -> None:
         """Takes in a STRINGS body.  Raises RemoteProtocolError."""
         try:
-            begins, before, count, zero = _STRINGS.unpack_from(body)
+            begins, before, count, more = _STRINGS.unpack_from(body)
             lengths = np.frombuffer(body, "<u4", count, _STRINGS.size).tolist()
         except (struct.error, ValueError):
             raise RemoteProtocolError(
                 f"STRINGS: a body of {len(body)} bytes is too short for what it announces"
             ) from None
-        if begins > 1 or zero:
+        if begins > 1 or more > 1 or (more and count != 1) or (begins and self._begun):
             raise RemoteProtocolError("STRINGS: nonsense in the header")
         strings, size = ([""], 0) if begins else (self._strings, self._bytes)
         size += sum(lengths)
@@ -186,18 +199,31 @@ class ReceiveTable:
         at = _STRINGS.size + 4 * (count + (count & 1))
         if at + sum(lengths) != len(body):
             raise RemoteProtocolError(f"STRINGS: expected {at + sum(lengths)} bytes, got {len(body)}")
-        new = []
-        try:
-            for length in lengths:
-                new.append(str(body[at : at + length], "utf-8", "surrogatepass"))
-                at += length
-        except UnicodeDecodeError as e:
-            raise RemoteProtocolError(f"STRINGS: entry {len(new)}: {e}") from None
+        new: list[str] = []
+        if more:
+            self._begun += body[at:]
+        else:
+            new = self._texts(body, at, lengths)
         if begins:
             self._translation = _Translation(self._dictionary)
             self._strings = strings
         self._strings += new
         self._bytes = size
+
+    def _texts(self, body: Buffer, at: int, lengths: Sequence[int]) -> list[str]:
+        """The entries from ``at`` on, the first of which may have begun in an earlier frame."""
+        new: list[str] = []
+        try:
+            if lengths and self._begun:
+                new.append(str(self._begun + body[at : at + lengths[0]], "utf-8", "surrogatepass"))
+                self._begun = bytearray()
+                at, lengths = at + lengths[0], lengths[1:]
+            for length in lengths:
+                new.append(str(body[at : at + length], "utf-8", "surrogatepass"))
+                at += length
+        except UnicodeDecodeError as e:
+            raise RemoteProtocolError(f"STRINGS: entry {len(new)}: {e}") from None
+        return new
 
     def dictionary(self) -> StringDictionary:
         """Where the strings of the next batch go."""

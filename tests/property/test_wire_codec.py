@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spe.stream.batch import Batch, Column, Element
+from spe.stream.batch import Batch, Column, Element, Rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder, decode_standalone, encode_standalone
@@ -90,16 +92,32 @@ def test_standalone_bytes_hold_the_whole_element(element: Element) -> None:
     assert plain(decode_standalone(data, SCHEMA, StringPool())) == plain(element)
 
 
-LARGE = Situations({"more than one frame": 0.05, "a batch with rows": 0.1})
+LARGE = Situations({"more than one frame": 0.05, "a batch with rows": 0.1, "a string in pieces": 0.05})
+
+
+def repeated(batch: Batch, times: int) -> Batch:
+    """Each text that many times over."""
+    texts = [tuple(x if x is None else x * times for x in row) for row in batch.rows.to_tuples()]
+    made = Rows.from_tuples(TEXT_ONLY, batch.rows.time.tolist(), texts)
+    return replace(batch, rows=Rows(batch.rows.time, batch.rows.t_max, made.columns))
 
 
 @LARGE.required
 @settings(max_examples=40, deadline=None)
-@given(element=elements(TEXT_ONLY), frame_bytes=st.integers(130, 600))
-def test_no_frame_is_larger_than_the_peer_accepts(element: Element, frame_bytes: int) -> None:
+@given(element=elements(TEXT_ONLY), frame_bytes=st.integers(130, 600), times=st.sampled_from([1, 1, 200]))
+def test_no_frame_is_larger_than_the_peer_accepts(element: Element, frame_bytes: int, times: int) -> None:
+    if isinstance(element, Batch):
+        element = repeated(element, times)
     stream = ElementEncoder(TEXT_ONLY, frame_bytes).encode_many([element])
     received = decoded(stream, ElementDecoder(TEXT_ONLY, StringPool()), FrameReader(frame_bytes))
-    LARGE.example({"more than one frame": len(stream) > frame_bytes, "a batch with rows": has_rows([element])})
+    LARGE.example(
+        {
+            "more than one frame": len(stream) > frame_bytes,
+            "a batch with rows": has_rows([element]),
+            "a string in pieces": isinstance(element, Batch)
+            and any(len(x or "") > frame_bytes for row in element.rows.to_tuples() for x in row),
+        }
+    )
     rows = [r for e in received if isinstance(e, Batch) for r in e.rows.to_tuples()]
     assert rows == (element.rows.to_tuples() if isinstance(element, Batch) else [])
 

@@ -9,9 +9,11 @@ import pytest
 
 from operators.fragment import Fragment
 from operators.sunion.sunion import Slice
+from spe.errors import OperatorFailed
 from spe.plan.plan import InputStream, Unit
 from spe.query import query
-from spe.query.query import FilterSpec, Operator, UnionSpec
+from spe.query.query import FilterSpec, MapSpec, Operator, UnionSpec
+from spe.stream import text_size
 from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -49,6 +51,17 @@ def as_they_come(*parts: Rows) -> list[tuple[int, int, str]]:
 def step(piece: list[list[Rows]], *, watched: bool, of: Unit) -> list[list[tuple[int, int, str]]]:
     watch = (lambda *_: None) if watched else None
     return [cells(found) for found in Fragment(of).step(Slice(piece, END, Kind.STABLE), watch)]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_result_with_too_much_text_names_operator_and_limit(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 20)
+    wide = Operator(OUT, MapSpec(A, {"long": "concat(name, name)"}, keep=False), Schema.of(long="string!"))
+    made = unit(wide, outputs=(OUT,))
+    long_enough = Rows.from_tuples(SCHEMA, [1, 2], [(1, "s" * 9), (2, "s" * 10)])
+    assert [len(t[1]) for t in step([[long_enough], []], watched=watched, of=made)[0]] == [18, 20]
+    with pytest.raises(OperatorFailed, match=r"operator 'out' .*: 22 bytes of text in one row; at most 20 can be sent"):
+        step([[Rows.from_tuples(SCHEMA, [1], [(3, "s" * 11)])], []], watched=watched, of=made)
 
 
 @pytest.mark.parametrize("watched", [False, True])

@@ -18,11 +18,14 @@ from replicas.simulation.disk import SimDisk
 from replicas.source.history import SourceHistory
 from replicas.source.proxy import REFERENCE_START_US, SourceProxy, reference_elements
 from spe.errors import LogCorrupt, LogError, LogFull, SpeError
+from spe.log import read_log
+from spe.log import segmented as log_module
 from spe.log.format import Position
-from spe.log.source_log import SourceState, read_source_log, source_folder
+from spe.log.source_log import SourceState, decode_source_state, read_source_log, source_folder
 from spe.plan.generators import generator_schema
 from spe.plan.plan import Source
 from spe.runtime.env import Env
+from spe.stream import text_size
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
@@ -127,6 +130,21 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Source]:
         return replace(source({"kind": "stdin"}), **changes)
 
     return make
+
+
+class OneChunk(Live):
+    """Hands over all rows at once."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+
+    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+        await accept(self._chunk)
+
+
+def chunk_of_names(names: list[str]) -> Chunk:
+    ts = Column.from_list(list(range(len(names))), EVENTS["ts"].type)
+    return Chunk(0, len(names), ts.values, (ts, Column.from_list(names, EVENTS["name"].type)), [])
 
 
 # -- what is published ------------------------------------------------------------------------------------------
@@ -524,6 +542,46 @@ async def test_malformed_rows_are_counted_told_of_and_kept_aside(tmp_path: Path)
     assert json.loads(kept[0]) == {"line": 3, "reason": reason, "text": "x,n2"}
     assert len(kept) == 2
     assert trace.named("rows_malformed") == [{"stream": STREAM, "count": 2, "line": 3, "reason": reason}]
+
+
+async def test_a_row_with_too_much_text_is_malformed_and_names_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 4)
+    (tmp_path / "e.jsonl").write_text("".join(f'{{"ts": {n}, "name": "{"é" * n}"}}\n' for n in (1, 3, 2)))
+    of = source({"kind": "jsonl", "path": str(tmp_path / "e.jsonl"), "timestamps": "us"})
+    trace = ListTrace()
+    proxy, published = await run_to_end(source_env(trace=trace), of)
+    assert show(published) == "1/1é 2/2éé BEND(2)"
+    assert proxy.counters()["malformed"] == 1
+    (event,) = trace.named("rows_malformed")
+    assert event["reason"] == "6 bytes of text in one row; at most 4 can be sent"
+    assert event["line"] == 2
+    assert rows_of(list(reference_elements(of))) == rows_of(published)
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+async def test_long_rows_are_divided_among_records(
+    tmp_path: Path, live: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    """What is read at once may be more than a record of the log may hold."""
+    monkeypatch.setattr("replicas.source.proxy.RECORD_ROWS_BYTES", 10_000)
+    monkeypatch.setattr(log_module, "RECORD_BYTES_MAX", 20_000)
+    names = ["x" * 3_000 + str(n) for n in range(40)]
+    if is_live:
+        chunk = chunk_of_names(names)
+        monkeypatch.setattr("replicas.source.proxy.open_reader", lambda _source, _start: OneChunk(chunk))
+        of = source({"kind": "stdin"})
+    else:
+        (tmp_path / "e.csv").write_text("ts,name\n" + "".join(f"{n},{name}\n" for n, name in enumerate(names)))
+        of = source({"kind": "csv", "path": str(tmp_path / "e.csv"), "timestamps": "us"})
+    storage = SimDisk()
+    proxy, published = await run_to_end(source_env(storage), of)
+    assert proxy.fault is None
+    assert [row[-1] for row in rows_of(published)] == names
+    records = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]
+    assert len(records) > 10
+    assert all(state.consumed == state.last_id for state in records[:-1])
 
 
 async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path: Path) -> None:

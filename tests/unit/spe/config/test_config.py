@@ -145,6 +145,18 @@ query:
     assert (plan.limits.output_bytes, plan.limits.suffix_bytes) == (64_000_000, 1 << 20)
 
 
+@pytest.mark.parametrize("size", ["63KiB", "17MiB"])
+def test_a_frame_limit_out_of_range_is_refused(size: str) -> None:
+    with pytest.raises(ConfigError, match="frame"):
+        plan_of(
+            f"""{SOURCE}
+limits: {{frame: {size}}}
+query:
+  big: {{filter: {{from: orders, where: price > 10}}}}
+"""
+        )
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [

@@ -197,9 +197,13 @@ def test_a_batch_beyond_the_peers_frame_limit_goes_out_as_several(with_ids: bool
     assert [t for b in batches for t in b.rows.to_tuples()] == batch.rows.to_tuples()
 
 
-def test_a_string_that_fits_no_frame_is_not_sent() -> None:
-    with pytest.raises(LocalProtocolError, match="a STRINGS frame of"):
-        ElementEncoder(WORDS, frame_bytes=512).encode(words("x" * 600))
+@pytest.mark.parametrize("length", [487, 488, 489, 600, 976, 977, 5_000])
+def test_a_string_larger_than_a_frame_is_sent_in_pieces(length: int) -> None:
+    batches = [words("a", "é" * (length // 2), "b"), words("ü" * (length // 2), "a", first=4)]
+    encoder, decoder = ElementEncoder(WORDS, frame_bytes=512), ElementDecoder(WORDS, StringPool())
+    reader = FrameReader(512)
+    parts = [p for b in batches for p in decoded(encoder.encode_many([b]), decoder, reader)]
+    assert [t for p in parts for t in texts_of(p)] == [t for b in batches for t in texts_of(b)]
 
 
 def test_a_frame_limit_without_room_for_one_row_is_refused_at_once() -> None:

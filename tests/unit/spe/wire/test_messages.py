@@ -183,7 +183,7 @@ def test_a_hello_that_fits_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 3}, "protocol version 3 is not supported; n2 speaks version 2"),
+        ({"version": 4}, "protocol version 4 is not supported; n2 speaks version 3"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -210,9 +210,9 @@ def test_a_stranger_with_a_wrong_token_learns_nothing_of_cluster_and_plan() -> N
 
 def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> None:
     """Whatever its other fields are in that version."""
-    hello = decode_message(msgpack.packb([Hello.TAG, 3, {"everything": "else"}, 1]))
+    hello = decode_message(msgpack.packb([Hello.TAG, 4, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert answer_to(hello) == Refused("protocol version 3 is not supported; n2 speaks version 2")
+    assert answer_to(hello) == Refused("protocol version 4 is not supported; n2 speaks version 3")
 
 
 def test_a_welcome_from_somebody_else_is_not_taken() -> None:
