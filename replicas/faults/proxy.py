@@ -9,6 +9,7 @@ connection opens, and then nothing answers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 from collections import deque
@@ -24,6 +25,8 @@ from spe.runtime.network import parse_address
 #: Bytes of one direction that wait in the proxy before it stops reading; kernel buffers on both sides come on top.
 WINDOW_BYTES: Final = 256 << 10
 _READ_BYTES: Final = 64 << 10
+#: Time between two attempts to listen at an address that is taken.
+_TAKEN_S: Final = 0.05
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -72,7 +75,10 @@ class FaultProxy:
         self._ways: dict[tuple[str, str], Way] = {}
         self._refused: set[tuple[str, str]] = set()
         self._connections: dict[_Connection, Route] = {}
+        #: Routes that listen now.
         self._listeners: dict[Route, trio.CancelScope] = {}
+        #: Set, and made anew, when a route begins or ends to listen, or is to.
+        self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -106,32 +112,58 @@ class FaultProxy:
         return bool(alive)
 
     async def refuse(self, pairs: set[tuple[str, str]]) -> None:
-        """From now on connections of exactly these (dialler, listener) pairs are refused; open ones stay."""
+        """From now on connections of exactly these (dialler, listener) pairs are refused; open ones stay.
+
+        Returns when it is so.  Of two calls at a time the later one counts, for both.
+        """
         assert self._nursery is not None, "the proxy does not run"
         self._refused = set(pairs)
-        for route in self._routes:
-            refused = (route.dialler, route.listener) in self._refused
-            scope = self._listeners.get(route)
-            if refused and scope is not None:
+        for route, scope in self._listeners.items():
+            if self._is_refused(route):
                 scope.cancel()
-                del self._listeners[route]
-            elif not refused and scope is None:
-                await self._nursery.start(self._serve, route)
+        self._change()
+        while any((route in self._listeners) == self._is_refused(route) for route in self._routes):
+            await self._changed.wait()
+
+    def _is_refused(self, route: Route) -> bool:
+        return (route.dialler, route.listener) in self._refused
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     # --- relaying ---
 
     async def _serve(self, route: Route, *, task_status: trio.TaskStatus[None]) -> None:
+        """Listens whenever the route is not refused.  One task does, so nobody else holds the address."""
         host, port = parse_address(route.listen)
-        assert self._nursery is not None
         listeners = await trio.open_tcp_listeners(port, host=host)
+        task_status.started()
+        while True:
+            await self._listen(route, listeners)
+            while self._is_refused(route):
+                await self._changed.wait()
+            listeners = await _listeners_again(host, port)
+
+    async def _listen(self, route: Route, listeners: list[trio.SocketListener]) -> None:
+        """Until the route is refused; then the address is free again."""
+        assert self._nursery is not None
+
+        async def accept(stream: trio.SocketStream) -> None:
+            await self._relay(route, stream)
+
         with trio.CancelScope() as scope:
             self._listeners[route] = scope
-            task_status.started()
-
-            async def accept(stream: trio.SocketStream) -> None:
-                await self._relay(route, stream)
-
-            await trio.serve_listeners(accept, listeners, handler_nursery=self._nursery)
+            self._change()
+            try:
+                if self._is_refused(route):
+                    scope.cancel()
+                await trio.serve_listeners(accept, listeners, handler_nursery=self._nursery)
+            finally:
+                del self._listeners[route]
+                for listener in listeners:
+                    listener.socket.close()
+                self._change()
 
     async def _relay(self, route: Route, near: trio.SocketStream) -> None:
         """One connection, until both directions have ended or either broke.  Nothing that happens to it raises."""
@@ -162,6 +194,17 @@ class FaultProxy:
 
     def _lane(self, source: trio.SocketStream, target: trio.SocketStream, sender: str, receiver: str) -> _Lane:
         return _Lane(source, target, lambda: self._ways.get((sender, receiver), OPEN), self._random)
+
+
+async def _listeners_again(host: str, port: int) -> list[trio.SocketListener]:
+    """Waits where a connection has taken the port for its own end meanwhile."""
+    while True:
+        try:
+            return await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            await trio.sleep(_TAKEN_S)
 
 
 class _Connection:

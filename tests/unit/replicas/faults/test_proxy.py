@@ -142,6 +142,33 @@ async def test_a_refused_link_keeps_what_is_open_and_comes_back() -> None:
         await trio.aclose_forcefully(again)
 
 
+async def test_a_link_that_several_faults_accept_again_at_once_comes_back() -> None:
+    """Each fault that ends says what is refused now; two of them listened at one address."""
+    async with linked() as (proxy, route, _, _):
+        await proxy.refuse({("a", "b")})
+        async with trio.open_nursery() as nursery:
+            for pairs in (set[tuple[str, str]](), {("a", "b")}, set[tuple[str, str]](), set[tuple[str, str]]()):
+                nursery.start_soon(proxy.refuse, pairs)
+        with trio.fail_after(SOON_S):
+            await proxy.refuse(set())
+            again = await trio.open_tcp_stream(*parse_address(route.listen))
+        await trio.aclose_forcefully(again)
+
+
+async def test_a_link_whose_port_was_taken_meanwhile_comes_back_later() -> None:
+    async with linked() as (proxy, route, _, _):
+        await proxy.refuse({("a", "b")})
+        host, port = parse_address(route.listen)
+        (thief,) = await trio.open_tcp_listeners(port, host=host)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(proxy.refuse, set[tuple[str, str]]())
+            await trio.testing.wait_all_tasks_blocked()
+            await thief.aclose()
+        with trio.fail_after(SOON_S):
+            again = await trio.open_tcp_stream(host, port)
+        await trio.aclose_forcefully(again)
+
+
 async def test_a_dead_target_is_a_reset() -> None:
     listen, target = free_addresses(2)
     proxy = FaultProxy([Route("a", "b", listen, target)], Random(1))
