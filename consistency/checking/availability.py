@@ -113,15 +113,16 @@ class _Excuses:
       not leave it, for something still comes.
     loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
     lag: the application itself is behind.
-    little room: where buffers are small and checkpoints lie on disks, upstream keeps what no checkpoint holds (A8):
-      that alone can fill a buffer, and who is full blocks.
+    little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8) or clients
+      that have sinks (A1): what is kept for these alone can fill a buffer, and who is full blocks.
     any other kind: its effect is not known here.
     """
 
     def __init__(self, plan: Plan, counters: Counters) -> None:
         self._counters = counters
         self._tight = not has_room(plan)
-        self._fills = self._tight and any(node.checkpoints.disk for node in plan.nodes.values())
+        disks = any(n.checkpoints.disk for n in plan.nodes.values()) or any(c.sinks for c in plan.clients.values())
+        self._fills = self._tight and disks
         hosts = (*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients))
         self._everybody = frozenset(hosts)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from random import Random
@@ -46,7 +47,7 @@ from spe.log.source_log import read_source_log
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Compute, Env
 from spe.stream.change import Change
-from spe.stream.history import FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
+from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, StreamId
 
@@ -219,6 +220,7 @@ class SimCluster:
         self.history(ProcessDown(now_us(), host))
         self.network.gone(host, silently=power)
         self.nodes.pop(host, None)
+        self.clients.pop(host.removeprefix("client:"), None)
         self._processors.thaw(host)
         self._ended("freeze", host)
         if power:
@@ -442,9 +444,16 @@ class SimCluster:
     async def _client_process(self, name: str) -> None:
         """One with sinks records as well, and goes on from its disk."""
         host = f"client:{name}"
+        scope = self._scopes[host]
+
+        def history(event: Event) -> None:
+            """Of a process that was killed nothing is told, though its tasks end after the next one has begun."""
+            if not scope.cancel_called:
+                self.history(event)
+
         try:
             process = ClientProcess(
-                self.env(host),
+                replace(self.env(host), history=history),
                 self.plans.get(host, self.plan),
                 name,
                 place=lambda folder: (self.disks[host], sink_folder(folder)),

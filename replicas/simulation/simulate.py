@@ -125,8 +125,8 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
     Args:
       dead: nodes and clients that do not come back.  What they read is kept for them for ever.
     """
-    clients = [client for name, client in cluster.clients.items() if f"client:{name}" not in dead]
-    if not all(c.finished and all(i.main is not None for i in c.inputs) for c in clients):
+    clients = [cluster.clients.get(name) for name in cluster.plan.clients if f"client:{name}" not in dead]
+    if not all(c is not None and c.finished and all(i.main is not None for i in c.inputs) for c in clients):
         return False
     if not _all_run(cluster, dead) or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out

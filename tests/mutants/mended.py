@@ -194,10 +194,17 @@ edited(
     ),
 )
 
+edited(
+    "dead-client-is-still-told",
+    "what tasks of a killed client do as they end is told as if its next process did it",
+    Edit(SimCluster, "_client_process", "if not scope.cancel_called:", "if True:"),
+)
+
 #: Which of them each schedule shows.
 PAIRS: Final = {
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
     "a-client-cut-off-at-the-very-end": "run-is-over-before-all-read",
+    "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",
     "a-cut-that-ends-at-the-heal": "cut-that-ends-at-the-heal-stays",
     "a-frozen-consumer-reads-an-old-rec-done-late": "rec-done-judged-by-its-time",
     "a-heal-in-the-moment-of-a-freeze": "faults-that-meet-overtake-each-other",

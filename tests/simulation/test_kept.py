@@ -75,6 +75,15 @@ def test_a_client_that_has_everything_says_so_when_it_is_started_again() -> None
     assert outcome.holds, story(outcome)
 
 
+def test_a_client_that_has_everything_and_starts_at_the_heal_is_waited_for() -> None:
+    sources = deepcopy(CONFIG["sources"])
+    for source in sources.values():
+        source["from"]["generator"]["duration"] = "4s"
+    outcome = run([{"at": "7s", "kind": "kill", "target": "client:c"}], sources=sources)
+    assert outcome.finished, "\n".join(outcome.story[-40:])
+    assert outcome.holds, story(outcome)
+
+
 def test_with_buffers_of_a_few_rows_nobody_waits_for_the_next_sync_for_ever() -> None:
     """Nodes wait for room, and the client has nothing to take: it syncs by time."""
     outcome = run([], limits={"output": 1500})

@@ -438,18 +438,20 @@ def test_what_is_excused_is_counted() -> None:
     assert verdict(running(60, fault="down client:c")).counters.amounts["p1 excused down_us"] > 29e6
 
 
-@pytest.mark.parametrize("disk", [True, False])
-def test_small_buffers_are_no_excuse_without_checkpoints_on_disk(disk: bool) -> None:
+@pytest.mark.parametrize(("disk", "sinks"), [(True, False), (False, True), (False, False)])
+def test_small_buffers_are_an_excuse_where_disks_hold_up_acknowledgements(disk: bool, sinks: bool) -> None:
     plan = make_plan()
+    client = replace(plan.clients["c"], sinks=({"kind": "jsonl", "path": "p", "mode": "stable"},) if sinks else ())
     checkpoints = Checkpoints(1_000_000, disk=disk)
     tight = replace(
         plan,
         limits=replace(plan.limits, input_bytes=1_000),
         nodes={n: replace(one, checkpoints=checkpoints) for n, one in plan.nodes.items()},
+        clients={"c": client},
     )
     judged = verdict(running(60, given=(0, 30), fault=CUT_B), plan=tight)
-    assert bool(judged.findings) is not disk
-    assert bool(judged.counters.amounts["p1 excused little room_us"]) is disk
+    assert bool(judged.findings) is not (disk or sinks)
+    assert bool(judged.counters.amounts["p1 excused little room_us"]) is (disk or sinks)
 
 
 def test_a_suspended_node_owes_nothing_tentative() -> None:
