@@ -115,6 +115,7 @@ class _Excuses:
     lag: the application itself is behind.
     little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8) or clients
       that have sinks (A1): what is kept for these alone can fill a buffer, and who is full blocks.
+    apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
 

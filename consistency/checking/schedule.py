@@ -10,8 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
 from typing import Final
 
+from consistency.checking.apart import apart
 from spe.plan.plan import Plan, Policy
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, StateChanged
 from spe.stream.ids import Channel, PartitionId
@@ -138,12 +141,12 @@ class Interval:
     shaken: frozenset[str] = frozenset()
 
 
-def intervals(history: History) -> list[Interval]:
-    """The whole run, last event included, cut where the world changes."""
+def intervals(history: History, plan: Plan) -> list[Interval]:
+    """The whole run, last event included, cut where the world changes, or sources come to be apart."""
     sweep = _Sweep()
     found: list[Interval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
-    for event in history:
+    for event in merge(history, apart(history, plan), key=attrgetter("at_us")):
         if not sweep.take(event):
             continue
         now, befallen = sweep.world(), _befallen(event)

@@ -83,7 +83,7 @@ def judge(
     premise = premise if premise is not None else Premise()
     bounds = bounds if bounds is not None else Bounds.of(plan)
     verdict = Verdict()
-    counters, static = verdict.counters, intervals(history)
+    counters, static = verdict.counters, intervals(history, plan)
     counters.add("runs")
     counters.add("virtual time_us", history.end_us)
     found = [

@@ -1,0 +1,61 @@
+"""Sources that are paced by rows, or at different speeds: tentative results are right while they are apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consistency.checking.apart import apart
+from replicas.simulation.swarm import faulty
+from spe.cli.campaign import run
+
+LENGTH_US = 10_000_000
+
+
+def config(*replays: dict[str, Any]) -> dict[str, Any]:
+    """Two sources of 50 tuples a second of tuple time, merged and counted by two replicas."""
+    generator = {"name": "orders", "rate": 50, "keys": 8, "duration": "10s"}
+    sources = {
+        name: {"from": {"generator": generator | {"seed": at}}, "replay": replay}
+        for at, (name, replay) in enumerate(zip("ab", replays))
+    }
+    return {
+        "sources": sources,
+        "query": {
+            "u": {"union": ["a", "b"]},
+            "t": {"aggregate": {"from": "u", "window": "1s", "compute": {"n": "count(*)"}}},
+        },
+        "outputs": ["t"],
+        "fragments": {"main": {"operators": ["u", "t"], "replicas": ["n1", "n2"]}},
+        "nodes": ["n1", "n2"],
+        "clients": {"c": {"reads": ["t"]}},
+    }
+
+
+PACES = [({"rate": 50}, {"rate": 20}), ({"rate": 100}, {"speed": 1}), ({"rate": 3}, {"rate": 3})]
+
+
+@pytest.mark.parametrize("replays", PACES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_sources_paced_by_rows_break_no_promise(replays: tuple[dict[str, Any], ...], seed: int) -> None:
+    findings, outcome = run(faulty(config(*replays), seed, LENGTH_US))
+    assert outcome is not None
+    assert not findings, "\n".join(map(str, findings))
+
+
+def test_sources_of_one_speed_are_never_apart() -> None:
+    scenario = faulty(config({"speed": 1}, {"speed": 1}), 1, LENGTH_US)
+    findings, outcome = run(scenario)
+    assert not findings
+    assert outcome is not None
+    assert apart(outcome.history, scenario.plan()) == []
+
+
+def test_sources_are_apart_while_one_is_behind_by_more_than_a_bucket_waits() -> None:
+    scenario = faulty(config({"rate": 100}, {"rate": 20}), 1, LENGTH_US)
+    _, outcome = run(scenario)
+    assert outcome is not None
+    began, *_ = apart(outcome.history, scenario.plan())
+    assert {"source:a", "source:b", "n1", "n2"} == set(getattr(began, "hosts", ()))
+    assert began.at_us < 3_000_000
