@@ -224,7 +224,7 @@ class Feeder(Server):
         self.feed.signal.wake()
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | NotReady:
-        greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0)
+        greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0, "")
         return Opened(greeting, self.feed, self.schema, Signal())
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:

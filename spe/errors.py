@@ -74,6 +74,10 @@ class PeerRefused(SpeError):
     """The peer (or we) refused the connection at hello: version, cluster name, plan or role do not match."""
 
 
+class OtherOrigin(SpeError):
+    """A producer's rows are not those that a consumer has read: a source's log is another one, or ends before."""
+
+
 class LinkClosed(SpeError):
     """We hung up."""
 

@@ -46,6 +46,11 @@ def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[s
     return snapshot
 
 
+def origins_of(snapshot: Mapping[str, Any]) -> list[str]:
+    """Of each input of a snapshot; "" where it was made by an earlier version, or nothing was read (S6)."""
+    return [str(o) for o in snapshot.get("origins", [""] * len(snapshot["positions"]))]
+
+
 class CheckpointStore:
     """The newest checkpoints of one replica, as files ``nodes/NODE/UNIT-PARTITION/NUMBER.checkpoint``.
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from replicas.checkpoint.store import CheckpointStore, decode_snapshot
 from replicas.placement.standby import Standby
-from spe.errors import RemoteProtocolError
+from spe.errors import OtherOrigin, RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -66,7 +66,7 @@ class CheckpointTaker:
                 standby.holds(snapshot)
                 self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
             self._tell_of_trouble("")
-        except (OSError, RemoteProtocolError) as error:
+        except (OSError, RemoteProtocolError, OtherOrigin) as error:
             self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
             self._tell_of_trouble(str(error))
 

@@ -84,10 +84,14 @@ class Client:
         self._upstream = Upstream(env, plan, self.me, pool=StringPool())
         self._upstream.add(self)
 
-    def goes_on(self, channel: Channel, position: int, frontier: int) -> None:
-        """What an earlier session kept of a channel: stable tuples up to an id, and a boundary.  Before :meth:`run`."""
-        port = next(i.port for i in self.inputs if i.channel == channel)
-        port.position, port.frontier = position, frontier
+    def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
+        """What an earlier session kept of a channel, before :meth:`run`: stable tuples up to an id, and a boundary.
+
+        Args:
+          origin: where they come from (docs/rules.md S6); "" where that is not known.
+        """
+        one = next(i for i in self.inputs if i.channel == channel)
+        one.port.position, one.port.frontier, one.origin = position, frontier, origin
         if position:
             self._processed[channel] = position  # acknowledged also if nothing more comes
         if frontier >= END_OF_TIME:
@@ -177,6 +181,7 @@ class Client:
                     "producer": i.main.producer if i.main is not None else None,
                     "switches": i.switches,
                     "ended": i.channel in self._ended,
+                    "other_logs": i.other_logs(),
                 }
                 for i in self.inputs
             ],

@@ -22,6 +22,7 @@ from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
+from spe.errors import SpeError
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
@@ -121,6 +122,8 @@ class ClientProcess(Bystander):
         root = sinks_root if sinks_root is not None else Path()
         self._sinks: list[Sink] = [self._open_sink(s, root, schemas, place) for s in self.client.plan.sinks]
         self._tap = tap
+        #: Channels of which our folders say where their results come from.
+        self._known_origins: set[Channel] = set()
         #: Held while something is written or synced.
         self._writing = trio.Lock()
         self._inputs = {i.channel: i for i in self.client.inputs}
@@ -174,7 +177,15 @@ class ClientProcess(Bystander):
                 if position <= min(known, default=position):
                     boundary = frontier
                 known.append(position)
-            self.client.goes_on(channel, min(known, default=0), boundary)
+            self.client.goes_on(channel, min(known, default=0), boundary, self._kept_origin(channel))
+
+    def _kept_origin(self, channel: Channel) -> str:
+        """Where what is kept of a channel comes from.  Raises SpeError where folders disagree."""
+        found = {o: folder.name for folder in self._folders.values() if (o := folder.origin(channel))}
+        if len(found) > 1:
+            named = ", ".join(f"{name} ({origin})" for origin, name in found.items())
+            raise SpeError(f"{self.who}: what is kept of {channel} comes from different source logs: {named}")
+        return next(iter(found), "")
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Takes changes until cancelled; ``task_status`` gets the address where we answer ("" where nowhere).
@@ -211,6 +222,10 @@ class ClientProcess(Bystander):
 
     async def _keep(self, change: Change) -> None:
         async with self._writing:
+            if change.channel not in self._known_origins and (origin := self._inputs[change.channel].origin):
+                for folder in self._folders.values():
+                    await folder.keep({change.channel: origin})
+                self._known_origins.add(change.channel)
             self._note(change)
             if self._recorder is not None:
                 await self._recorder.sync_due()

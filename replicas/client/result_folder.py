@@ -1,9 +1,13 @@
-"""A folder that holds results of a client, its recording or a sink: one process, one query (docs/rules.md U14)."""
+"""A folder that holds results of a client, its recording or a sink: of one process, one query and the same source logs.
+
+Rules U14 and S6 of docs/rules.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from spe.errors import LogError, SpeError
 from spe.log.provenance import Provenance, encode_provenance, read_provenance
@@ -51,9 +55,16 @@ class ResultFolder:
         """Nothing says what the channel's results here were made for, if there are any."""
         return str(channel) not in self._known
 
-    async def keep(self) -> None:
-        """Writes down what the channels are made for, where that is new.  Raises OSError."""
-        known = self._known | {str(c): Provenance(query) for c, query in self._queries.items()}
+    def origin(self, channel: Channel) -> str:
+        """Where the channel's results here come from (S6); "" where that is not known."""
+        known = self._known.get(str(channel))
+        return "" if known is None else known.origin
+
+    async def keep(self, origins: Mapping[Channel, str] = MappingProxyType({})) -> None:
+        """Writes down what the channels are made for, and come from, where that is new.  Raises OSError."""
+        known = self._known | {
+            str(c): Provenance(query, origins.get(c) or self.origin(c)) for c, query in self._queries.items()
+        }
         if known != self._known:
             await self._storage.write_atomic(self._path, encode_provenance(known))
             self._known = known

@@ -18,6 +18,8 @@ CORRECTIONS: Final[Mode] = "corrections"
 
 #: Wait before a producer that refused or broke a connection is tried again, at first.
 RETRY_US: Final = 50_000
+#: The same for one with another log than the one that we have read (S6): it does not become ours while it runs.
+FOREIGN_RETRY_US: Final = 10_000_000
 
 
 class Port(Protocol):
@@ -93,6 +95,10 @@ class Producer:
     retry_at: int = 0
     retry_us: int = RETRY_US
     quarantined: int = -1
+    #: The incarnation that has another log than the one that we have read, how often it turned out so, and why (S6).
+    foreign: int = -1
+    foreign_count: int = 0
+    foreign_why: str = ""
 
     @property
     def full(self) -> bool:

@@ -96,6 +96,11 @@ class Input(Choosing):
         """The same for what we need next."""
         return self.forgotten(self.port.position)
 
+    def other_logs(self) -> dict[str, str]:
+        """Producers that do not continue what we have read, and why."""
+        found = (p for p in self.producers.values() if p.foreign == p.incarnation)
+        return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in found}
+
     # --- elements ---
 
     def element(self, generation: int, element: Element, now: int) -> list[Action]:

@@ -9,7 +9,20 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Feed, Open, Port, Producer, SetMode
+from replicas.consumer.feed import (
+    CORRECTIONS,
+    FOREIGN_RETRY_US,
+    MAIN,
+    RETRY_US,
+    Action,
+    Close,
+    Feed,
+    Open,
+    Port,
+    Producer,
+    SetMode,
+)
+from spe.errors import OtherOrigin
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -51,6 +64,8 @@ class Choosing:
         self.main: Feed | None = None
         self.corr: Feed | None = None
         self.switches = 0
+        #: Of what we have read (S6); "" where that is nothing yet.
+        self.origin = ""
         self._stall_us = stall_us
         self._useless_us = max(useless_us, stall_us)
         self._news_at = 0
@@ -149,6 +164,27 @@ class Choosing:
         producer = self.producers[feed.producer]
         producer.retry_at = now + producer.retry_us
         producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)
+
+    def greeted(self, producer: str, origin: str) -> None:
+        """A producer says where its rows come from, "" where that is not known yet.
+
+        Raises:
+          OtherOrigin: from elsewhere than ours (S6).
+        """
+        if self.origin and origin and origin != self.origin:
+            raise OtherOrigin(f"the rows of {producer} come from log {origin}; we have read log {self.origin}")
+        self.origin = self.origin or origin
+
+    def foreign(self, generation: int, why: str, now: int) -> None:
+        """The producer of a feed does not continue what we have read: it is asked again if there is nobody else."""
+        feed = self.feed(generation)
+        if feed is None:
+            return
+        producer = self.producers[feed.producer]
+        producer.foreign, producer.foreign_why = producer.incarnation, why
+        producer.foreign_count += 1
+        self.closed(generation, now)
+        producer.retry_at = now + FOREIGN_RETRY_US
 
     def quarantine(self, generation: int, now: int) -> bool:
         """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
@@ -280,7 +316,8 @@ class Choosing:
     def _best(self, now: int) -> Producer | None:
         """The best of those that give results; where nobody does, of all."""
         usable = [p for p in self.producers.values() if self._usable(p, now)]
-        return self._best_of([p for p in usable if self._useful(p, now)], now) or self._best_of(usable, now)
+        ours = [p for p in usable if p.foreign != p.incarnation] or usable
+        return self._best_of([p for p in ours if self._useful(p, now)], now) or self._best_of(ours, now)
 
     def _best_of(self, usable: list[Producer], now: int) -> Producer | None:
         """The order of states; among equals whom we read already."""

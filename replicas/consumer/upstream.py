@@ -17,7 +17,7 @@ import trio.lowlevel
 from replicas.consumer.feed import Action, Close, Open, SetMode
 from replicas.consumer.input import Input
 from replicas.link.connection import Connection, Identity, dial
-from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -33,6 +33,7 @@ from spe.wire.messages import (
     HeartbeatAnswer,
     Message,
     NotReady,
+    OtherLog,
     StateChange,
     Subscribe,
     Subscribed,
@@ -115,6 +116,8 @@ class Upstream:
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
         self._control: dict[str, Connection] = {}
+        #: (owner, channel, producer) where the producer does not continue what the owner has read (S6).
+        self._refused: set[tuple[str, Channel, str]] = set()
         self._nursery: trio.Nursery | None = None
 
     async def run(
@@ -295,6 +298,7 @@ class Upstream:
             for owner in self._owners.values()
             for channel, upto in owner.acks()
             if peer in self._producers(channel)
+            if not self._refused or (owner.name, channel, peer) not in self._refused  # its ids are not ours
         ]
 
     def _producers(self, channel: Channel) -> Collection[str]:
@@ -381,6 +385,9 @@ class Upstream:
                         await connection.aclose()
             except GONE as error:
                 why = str(error)
+            except OtherOrigin as error:
+                why = str(error)
+                self._refuse(owner, one, action, why)
             except RemoteProtocolError as error:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
@@ -394,6 +401,13 @@ class Upstream:
             one.closed(generation, clock.monotonic_us())
             if self._owners.get(owner.name) is owner:
                 self._choose_for(owner)
+
+    def _refuse(self, owner: Owner, one: Input, action: Open, why: str) -> None:
+        """A producer does not continue what we have read (S6)."""
+        channel, producer = str(one.channel), action.producer
+        self._refused.add((owner.name, one.channel, producer))
+        self._env.trace.event("other_log", consumer=owner.name, channel=channel, producer=producer, why=why)
+        one.foreign(action.generation, why, self._env.clock.monotonic_us())
 
     async def _subscribe(
         self,
@@ -421,16 +435,21 @@ class Upstream:
                 t_star=action.t_star,
                 substream_index=index,
                 substream_count=count,
+                origin=one.origin,
             )
         )
         answer = await connection.receive_message()
         if isinstance(answer, Truncated):
             one.producers[action.producer].first = answer.first
             raise LinkClosed(f"{action.producer} begins at id {answer.first}, we need {action.position + 1}")
+        if isinstance(answer, OtherLog):
+            raise OtherOrigin(answer.reason)
         if isinstance(answer, NotReady):
             raise LinkClosed(f"{action.producer} is not ready: {answer.reason}")
         if not isinstance(answer, Subscribed):
             raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
+        one.greeted(action.producer, answer.origin)
+        self._refused.discard((owner.name, channel, action.producer))
         one.heard(
             action.producer,
             self._env.clock.monotonic_us(),

@@ -45,6 +45,7 @@ from spe.wire.messages import (
     NotReady,
     Order,
     OrderAnswer,
+    OtherLog,
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
@@ -534,7 +535,7 @@ class NodeProcess:
 
     # --- serving ---
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
         channel = Channel(StreamId(message.stream), message.partition)
         partition = self._channels.get(channel)
         if partition is None:
@@ -547,13 +548,16 @@ class NodeProcess:
             key = substream(self._plan, message)
         except KeyError as error:
             return NotReady(f"no such substream: {error}")
+        if why := hosted.replica.other_origin(message.consumer, message.origin):
+            return OtherLog(why)
         opened = log.subscribe(message.mode, message.position, message.frontier, message.held, message.t_star, key)
         if isinstance(opened, LogNotReady):
             return NotReady(f"{hosted.name} is recovering")
         if isinstance(opened, LogTruncated):
             return Truncated(opened.first)
         frontier, tentative = log.frontiers()
-        greeting = Subscribed(log.state, log.fresh, log.last_id, frontier, tentative, log.first, log.sequence)
+        origin = hosted.replica.origin
+        greeting = Subscribed(log.state, log.fresh, log.last_id, frontier, tentative, log.first, log.sequence, origin)
         return Opened(greeting, opened, log.schema, hosted.outputs[channel])
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:

@@ -16,11 +16,13 @@ from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from consistency.dpc.skew import InputSkew
 from operators.sunion.sunion import SUnion
+from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from replicas.producer.entry import Entry
 from replicas.producer.output_log import OutputLog
+from spe.log.origin import combined
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan, Reconcile, Unit
 from spe.plan.review import stall_us
@@ -73,6 +75,8 @@ class Replica:
         self.stored: Mapping[str, Any] | None = None
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable: list[int] | None = None
+        #: Of our outputs (S6); "" until every input was greeted.
+        self.origin = ""
         self.tentative_count = 0
         self.agreement = Agreement()
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
@@ -270,7 +274,28 @@ class Replica:
         """Connection work, per input index: of those that may read ``peer``; None: of all."""
         if not self.installed:
             return []
+        if not self.origin:
+            self._learn_origin()
         return choose_among(self.inputs, now, peer)
+
+    def _learn_origin(self) -> None:
+        """Asked after each greeting, before anything is taken: nothing stable was made of all inputs yet.
+
+        Whoever subscribed before was greeted without an origin, so it is cut off, and subscribes anew.
+        """
+        self.origin = combined([i.origin for i in self.inputs])
+        if self.origin:
+            for at, log in enumerate(self.logs):
+                log.close()
+                self.wake(at)
+
+    def other_origin(self, consumer: str, theirs: str) -> str:
+        """Why our outputs do not continue what a consumer has read; "" where they do (S6)."""
+        if not (theirs and self.origin) or theirs == self.origin:
+            return ""
+        return (
+            f"{self.id} has read other source logs ({self.origin}) than what {consumer} holds follows from ({theirs})"
+        )
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
@@ -384,6 +409,7 @@ class Replica:
             "fragment": checkpoint.fragment,
             "outputs": list(checkpoint.outputs),
             "positions": positions,
+            "origins": [i.origin for i in self.inputs],
             "logs": [log.export(read) for log, read in zip(self.logs, ahead or [()] * len(self.logs), strict=True)],
         }
 
@@ -397,8 +423,10 @@ class Replica:
           Whether it was our own.
         """
         stored = self.stored
-        own = stored is not None and all(
-            ours >= int(theirs) for ours, theirs in zip(self._stored_positions(), snapshot["positions"], strict=True)
+        own = (
+            stored is not None
+            and origins_of(stored) == origins_of(snapshot)
+            and all(int(a) >= int(b) for a, b in zip(stored["positions"], snapshot["positions"], strict=True))
         )
         self.install(stored if own and stored is not None else snapshot, now)
         if own and stored is not None:
@@ -412,6 +440,9 @@ class Replica:
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
             log.install(state)
         self.core.install(checkpoint, [int(p) for p in snapshot["positions"]])
+        for one, origin in zip(self.inputs, origins_of(snapshot), strict=True):
+            one.origin = origin
+        self.origin = combined(origins_of(snapshot))
         self.installed = True
         self._started_at = now
 
@@ -478,6 +509,7 @@ class Replica:
                     "position": i.port.position,
                     "frontier": i.port.frontier,
                     "switches": i.switches,
+                    "other_logs": i.other_logs(),
                 }
                 for i in self.inputs
             ],

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input
+from spe.errors import OtherOrigin
 from spe.plan.plan import Plan, Reconcile
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
@@ -43,6 +45,8 @@ class Standby:
         self._every_us = plan.standbys[id.of].every_us
         #: Of the newest checkpoint and of the one before it, which is what we acknowledge.
         self._held = self._positions = [0 for _ in self._channels]
+        #: Where the inputs of the newest checkpoint come from (S6).
+        self._origins: list[str] = []
         self._told: dict[str, OutputStatus] = {}
         #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
         self._made_from: tuple[int, int] | None = None
@@ -136,12 +140,20 @@ class Standby:
         self._failures = 0
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:
-        """Is it no older than what we hold?  Upstream may have forgotten what an older one needs."""
+        """Is it no older than what we hold?  Upstream may have forgotten what an older one needs.
+
+        Raises:
+          OtherOrigin: it follows from other source logs.
+        """
+        origins = origins_of(snapshot)
+        if any(a and b and a != b for a, b in zip(self._origins, origins)):
+            raise OtherOrigin(f"what {self.name} holds follows from source logs {self._origins}, this from {origins}")
         return all(int(p) >= held for p, held in zip(snapshot["positions"], self._held, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
         self._positions, self._held = self._held, [int(p) for p in snapshot["positions"]]
+        self._origins = origins_of(snapshot)
         self._made_from = self._asked_at
         self.checkpoints += 1
 

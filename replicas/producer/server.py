@@ -33,6 +33,7 @@ from spe.wire.messages import (
     NotReady,
     Order,
     OrderAnswer,
+    OtherLog,
     PartnerAnswer,
     PartnerRequest,
     Refused,
@@ -54,6 +55,8 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
 PULL_BYTES = 512 << 10
+#: Consumers that are told apart in the status, of those that have read another log.
+OTHER_LOGS_MAX = 64
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.network).
 ANSWER_SECONDS = 10.0
@@ -73,7 +76,7 @@ class Opened:
 class Service(Protocol):
     """What a process does for those who connect."""
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady: ...
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog: ...
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
 
@@ -101,7 +104,7 @@ class Bystander:
     who = "this process"
     incarnation = 0
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
         return NotReady(f"{self.who} serves no streams")
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
@@ -132,6 +135,8 @@ class Server:
         self._reception = Reception(plan, me)
         #: For what peers do wrong: as often as they like, but not in our trace.
         self._complaints = SparingTrace(env.trace)
+        #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
+        self._other_logs: dict[str, tuple[int, str]] = {}
 
     async def handle(self, stream: trio.abc.Stream) -> None:
         """Serves one connection to its end.  Nothing that a peer does raises out of here."""
@@ -198,7 +203,9 @@ class Server:
             elif isinstance(message, Order):
                 await _answer(connection, service.order(peer, message))
             elif isinstance(message, StatusRequest):
-                await _answer(connection, Status({**service.status(), "connections": self._reception.status()}))
+                others = [{"reader": r, "count": n, "why": why} for r, (n, why) in self._other_logs.items()]
+                about = {"connections": self._reception.status(), "other_logs": others}
+                await _answer(connection, Status({**service.status(), **about}))
             elif isinstance(message, Inject):
                 error = await service.inject(message.fault)
                 await _answer(connection, InjectAnswer(not error, error))
@@ -242,6 +249,8 @@ class Server:
 
     async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
         opened = self._service.subscribe(peer, message)
+        if isinstance(opened, OtherLog):
+            self._note_other_log(message.consumer, opened.reason)
         if not isinstance(opened, Opened):
             await _answer(connection, opened)
             return
@@ -260,6 +269,13 @@ class Server:
                 nursery.cancel_scope.cancel()
         finally:
             opened.subscription.close()
+
+    def _note_other_log(self, reader: str, why: str) -> None:
+        count, _ = self._other_logs.pop(reader, (0, ""))
+        self._other_logs[reader] = count + 1, why
+        if len(self._other_logs) > OTHER_LOGS_MAX:
+            del self._other_logs[next(iter(self._other_logs))]
+        self._complaints.event("reader_of_other_log", reader=reader, why=why)
 
     async def _listen(self, connection: Connection, opened: Opened, scope: trio.CancelScope) -> None:
         """The consumer only ever says that this feed is its MAIN now; closing is the unsubscribe (F1)."""

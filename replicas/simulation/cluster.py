@@ -98,6 +98,8 @@ class SimCluster:
         #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
         self.forgetful: set[str] = set()
         self.given_up: set[str] = set()
+        #: How many disks a host has lost: on another disk it draws other random numbers.
+        self._lost: dict[str, int] = {}
         self._stuck = ""
         self._hosts = processes_of(plan)
         self._clocks = {host: SimClock() for host in self._hosts}
@@ -145,7 +147,7 @@ class SimCluster:
             HostNetwork(self.network, host),
             self.disks.setdefault(host, SimDisk()),
             self._compute(host),
-            Random(f"{self._seed}/{host}"),
+            Random(f"{self._seed}/{host}" + (f"/{lost}" if (lost := self._lost.get(host)) else "")),
             StoryTrace(self.log, self.history, host),
             self.history,
         )
@@ -232,6 +234,7 @@ class SimCluster:
         """Killed, and its disk is another, empty one when it is started again."""
         self.kill(host)
         self._note(f"empty disk {host}")
+        self._lost[host] = self._lost.get(host, 0) + 1
         self.disks[host] = SimDisk()
 
     def restart(self, host: str) -> None:

@@ -32,6 +32,7 @@ from spe.wire.messages import (
     HeartbeatAnswer,
     Mode,
     NotReady,
+    OtherLog,
     OutputStatus,
     StateChange,
     Subscribe,
@@ -157,7 +158,7 @@ class SourceProcess(Bystander):
         """Why taking in has stopped; our name stands before it anyhow."""
         return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady:
+    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
         proxy = self._proxy
         if proxy is None or message.stream != self._source.stream or message.partition:
             return NotReady(f"{self._me.name} serves {self._source.stream}/0")
@@ -165,9 +166,29 @@ class SourceProcess(Bystander):
             share = substream(self._plan, message)
         except KeyError as error:
             return NotReady(f"no such substream: {error}")
-        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0)
+        if why := self._other_log(proxy, message):
+            return OtherLog(why)
+        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0, proxy.identity)
         cursor = SourceSubscription(proxy, self._division, message.position, message.frontier, share)
         return Opened(greeting, cursor, self._source.schema, self._signal)
+
+    def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str:
+        """Why our log is not the one that a consumer has read; "" where it is.
+
+        Only what is synced was ever sent (S3): nobody can have read beyond the end of it.
+        """
+        consumer, position = message.consumer, message.position
+        if message.origin and message.origin != proxy.identity:
+            return (
+                f"the log of {self._me.name} is {proxy.identity}; {consumer} has read log {message.origin}"
+                f" up to id {position}. Its folder was lost, or is not mounted"
+            )
+        if position > proxy.last_id:
+            return (
+                f"the log of {self._me.name} ends at id {proxy.last_id}; {consumer} has read it up to id {position}."
+                " Its folder is an older copy, or was cut"
+            )
+        return ""
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         proxy = self._proxy
@@ -196,6 +217,7 @@ class SourceProcess(Bystander):
                 "last_id": proxy.last_id,
                 "frontier": proxy.frontier,
                 "ended": proxy.ended,
+                "log": proxy.identity,
                 "note": proxy.note,
                 "fault": self._fault(proxy),
                 **proxy.counters(),

@@ -22,6 +22,7 @@ from replicas.source.stamping import Stamper, admitted
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
 from spe.log import Record, SegmentedLog
+from spe.log.origin import identify, read_identity
 from spe.log.source_log import SourceState, decode_source_state, source_folder
 from spe.plan.describe import show_duration
 from spe.plan.plan import Source
@@ -45,11 +46,12 @@ class SourceProxy:
     Made by :meth:`open`; :meth:`run` does the work.  Reading (:meth:`read_from`) is possible at any time.
 
     Attributes:
+      identity: of the log (docs/rules.md S6).
       note: what somebody who waits for the first tuple has to know; "" where there is nothing.
       fault: why taking in has stopped; None while all is well.  What is logged can still be read.
     """
 
-    def __init__(self, env: Env, source: Source, log: SegmentedLog, writer: SourceWriter) -> None:
+    def __init__(self, env: Env, source: Source, log: SegmentedLog, writer: SourceWriter, identity: str) -> None:
         self._env = env
         self._source = source
         self._log = log
@@ -57,6 +59,7 @@ class SourceProxy:
         self._admission = Admission(env, source)
         self._pool = StringPool()
         self._intake = trio.CancelScope()
+        self.identity = identity
         self.note = ""
         self._told: Callable[[str], None] = lambda note: None
         self.fault: SpeError | None = None
@@ -92,7 +95,9 @@ class SourceProxy:
             state = decode_source_state(record.body)
             history.add(state, record.position, None)
 
+        read_identity(env.storage, folder)  # before the log is made anew beside it
         log = await SegmentedLog.open(env.storage, folder, visit)
+        identity = await identify(env.storage, folder, env.random)
         await _check_schema(env, source, folder)
         writer = SourceWriter(env, source, log, state, history)
         if state.begun_us == BEFORE_TIME and begun_us is not None:
@@ -102,8 +107,10 @@ class SourceProxy:
         else:  # a replay may have leased a whole gap; where in it we are, the pace will say
             implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
             history.frontier_us = min(implied_us, state.bound_us)
-        env.trace.event("source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch)
-        return cls(env, source, log, writer)
+        env.trace.event(
+            "source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch, identity=identity
+        )
+        return cls(env, source, log, writer, identity)
 
     @property
     def last_id(self) -> int:

@@ -191,6 +191,8 @@ def _replica_state(one: Mapping[str, Any]) -> Text:
     text = Text(name, style=STATE_STYLES.get(name, "dim"))
     if one.get("missing"):
         text.append(f" {one['missing'][0]}", style="red")
+    if others := [why for each in one.get("inputs", ()) for why in each.get("other_logs", {}).values()]:
+        text.append(f" {others[0]}", style="bold white on red")
     if one.get("skew"):
         text.append(f" {one['skew'][0]}", style="yellow")
     if one.get("differs"):

@@ -1,6 +1,6 @@
-"""What a client's folders hold results of: a small JSON file beside them, per channel (docs/rules.md U14).
+"""What a client's folders hold results of: a small JSON file beside them, per channel (docs/rules.md U14, S6).
 
-{"version": 1, "channels": {"per_second/0": {"query": "…"}}}
+{"version": 1, "channels": {"per_second/0": {"query": "…", "origin": "…"}}}
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ class Provenance(NamedTuple):
 
     Attributes:
       query: fingerprint of the part of the query before the stream (spe.plan.results).
+      origin: of the sources' logs (docs/rules.md S6); "" where no stable tuple was kept yet.
     """
 
     query: str
+    origin: str = ""
 
 
 def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenance]:
@@ -38,7 +40,8 @@ def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenan
         data = json.loads(storage.read(path))
         if data["version"] != _VERSION:
             raise ValueError(f"version {data['version']}; this program reads version {_VERSION}")
-        return {str(channel): Provenance(str(one["query"])) for channel, one in data["channels"].items()}
+        channels = data["channels"].items()
+        return {str(c): Provenance(str(one["query"]), str(one.get("origin", ""))) for c, one in channels}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SpeError(f"{path}: expected what these results were made for, as JSON: {error}") from None
 

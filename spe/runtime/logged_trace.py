@@ -26,6 +26,8 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "no_tls": "refused a connection: no TLS: {why}",
         "connection_refused": "refused a connection from {host}: there are {connections} already",
         "accept_failed": "cannot accept connections: {why}",
+        "other_log": "{consumer} does not read {channel} from {producer}: {why}",
+        "reader_of_other_log": "{reader} is not served: {why}",
         "replicas_differ": "{replica}: {where}",
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }

@@ -166,6 +166,7 @@ class Subscribe(Message):
       t_star: everything tentative up to this time has been seen or is of no more use.  Only ever compared, and may
         lie just before the beginning of time.
       substream_index, substream_count: which share of the key hash is wanted.
+      origin: of what is held (docs/rules.md S6); "" where nothing was read yet.
     """
 
     TAG: ClassVar[int] = 4
@@ -179,6 +180,7 @@ class Subscribe(Message):
     t_star: Annotated[int, integer(-(2**63), 2**63 - 1)]
     substream_index: Count
     substream_count: Annotated[int, integer(1, 2**31 - 1)]
+    origin: Name
 
     def __post_init__(self) -> None:
         if not self.substream_index < self.substream_count:
@@ -191,6 +193,7 @@ class Subscribed(Message):
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
+      origin: of the stream (docs/rules.md S6); "" while nothing stable was made of all inputs.
     """
 
     TAG: ClassVar[int] = 5
@@ -201,6 +204,7 @@ class Subscribed(Message):
     tentative_frontier: Time
     first: Id
     sequence: Id
+    origin: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +405,14 @@ class OrderAnswer(Message):
     error: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLog(Message):
+    """No subscription: the stream does not continue what the consumer has read (docs/rules.md S6)."""
+
+    TAG: ClassVar[int] = 23
+    reason: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -426,6 +438,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     InjectAnswer,
     Order,
     OrderAnswer,
+    OtherLog,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

@@ -42,7 +42,7 @@ def control_stream() -> bytes:
     output = OutputStatus("out", 0, NodeState.STABLE, False, 9, 100, 120, 1, 0.5)
     messages = [
         Hello(1, "demo", "client", "client:c", 2, "f00d", "secret"),
-        Subscribe("out", 0, "client:c", "main", 4, 50, True, 60, 0, 1),
+        Subscribe("out", 0, "client:c", "main", 4, 50, True, 60, 0, 1, ""),
         Heartbeat(1, 2, 100_000, (Ack("out", 0, "client:c", 4),)),
         HeartbeatAnswer(1, 7, (output, output)),
         Status({"nested": {"list": [1, 2.5, None, "x"]}}),

@@ -69,7 +69,7 @@ async def visit(cluster: SimCluster, node: str = "n1a") -> Peer:
 
 
 def subscribe(**other: Any) -> Subscribe:
-    good = Subscribe("s1", 0, "client:c", "main", 0, 0, False, 0, 0, 1)  # type: ignore[arg-type]
+    good = Subscribe("s1", 0, "client:c", "main", 0, 0, False, 0, 0, 1, "")  # type: ignore[arg-type]
     return replace(good, **other)
 
 

@@ -283,7 +283,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
         await connection.receive_message()
         await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
         await connection.receive_message()
-        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1))
+        await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1, ""))
         await trio.sleep_forever()
 
     upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
@@ -315,7 +315,9 @@ async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clo
                 if isinstance(asked := await connection.receive_message(), Heartbeat):
                     await connection.send(HeartbeatAnswer(asked.number, 1, [before]))
                 else:
-                    await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2))
+                    await connection.send(
+                        Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2, "")
+                    )
 
     upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
     owner = Counting()

@@ -23,6 +23,7 @@ from spe.wire.messages import (
     NotReady,
     Order,
     OrderAnswer,
+    OtherLog,
     PartnerAnswer,
     PartnerRequest,
     Refused,
@@ -73,7 +74,7 @@ def all_messages(role: Role) -> list[Message]:
     acks: Any = [Ack("s1", 0, mine, 1)] if role in ("node", "client") else []
     return [
         Hello(2, "test", role, NAMES[role], 1, PLAN.fingerprint, ""),
-        Subscribe("s1", 0, mine, "main", 0, 0, False, 0, 0, 1),
+        Subscribe("s1", 0, mine, "main", 0, 0, False, 0, 0, 1, ""),
         SetMode("main"),
         Heartbeat(1, 1, 100_000, acks),
         PartnerRequest("u1", 0, NAMES[role], 1),
@@ -83,7 +84,8 @@ def all_messages(role: Role) -> list[Message]:
         Inject({}),
         Welcome(2, "n1a", 1),
         Refused("no"),
-        Subscribed(NodeState.STABLE, False, 0, 0, 0, 1, 0),
+        Subscribed(NodeState.STABLE, False, 0, 0, 0, 1, 0, ""),
+        OtherLog("no"),
         NotReady("no"),
         Truncated(1),
         StateChange(NodeState.STABLE, False, 1),
@@ -119,8 +121,8 @@ def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
 @pytest.mark.parametrize(
     ("role", "message"),
     [
-        ("client", Subscribe("s1", 0, "client:d", "main", 0, 0, False, 0, 0, 1)),
-        ("node", Subscribe("s1", 0, "u1/0@n1b", "main", 0, 0, False, 0, 0, 1)),
+        ("client", Subscribe("s1", 0, "client:d", "main", 0, 0, False, 0, 0, 1, "")),
+        ("node", Subscribe("s1", 0, "u1/0@n1b", "main", 0, 0, False, 0, 0, 1, "")),
         ("client", Heartbeat(1, 1, 100_000, [Ack("s1", 0, "client:c", 1), Ack("s1", 0, "client:d", 1)])),
         ("node", Heartbeat(1, 1, 100_000, [Ack("a", 0, "u1/0@n1b", 1)])),
         ("node", PartnerRequest("u1", 0, "n1b", 1)),

@@ -27,6 +27,7 @@ from spe.wire.messages import (
     NotReady,
     Order,
     OrderAnswer,
+    OtherLog,
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
@@ -49,14 +50,14 @@ from spe.wire.messages import (
 )
 
 HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
-SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4)
+SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
 OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
 EXAMPLES: list[Message] = [
     HELLO,
     Welcome(PROTOCOL_VERSION, "n2", 1),
     Refused("no"),
     SUBSCRIBE,
-    Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1, 3),
+    Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1, 3, "f00d"),
     NotReady("recovering"),
     Truncated(5),
     StateChange(NodeState.STABLE, False, 3),
@@ -74,6 +75,7 @@ EXAMPLES: list[Message] = [
     InjectAnswer(False, "unknown fault"),
     Order(3, 17, "install", "u1", 2),
     OrderAnswer(17, 3, "n1 is no standby of u1/2"),
+    OtherLog("the log of source:a is f00d"),
 ]
 
 

@@ -1,0 +1,202 @@
+"""A source whose log was lost is read by nobody who has read it before (docs/rules.md S6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+import trio
+
+from replicas.client.process import ClientProcess
+from replicas.client.recorder import recorded_stable, stable_rows
+from replicas.comparison import compare
+from replicas.producer.server import Opened
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.disk import SimDisk
+from replicas.source.process import SourceProcess
+from replicas.source.proxy import SourceProxy
+from spe.errors import LogCorrupt
+from spe.log.recording import client_folder
+from spe.plan.plan import Checkpoints, Plan
+from spe.stream.history import Note
+from spe.stream.ids import Channel
+from spe.stream.names import NodeState, StreamId
+from spe.wire.messages import OtherLog, Subscribe
+from tests.simulation.test_client_process import OUT, plan_with_sinks, runs_client, start_with
+from tests.simulation.test_cluster import SECONDS, make_plan
+
+A = Channel(StreamId("a"), 0)
+NODES = ("n1a", "n1b")
+
+
+def position(cluster: SimCluster, node: str) -> int:
+    return next(i.port.position for i in cluster.replicas()[f"u1/0@{node}"].inputs if i.channel == A)
+
+
+def notes(cluster: SimCluster, host: str, name: str) -> list[str]:
+    return [e.text for e in cluster.history if isinstance(e, Note) and (e.host, e.name) == (host, name)]
+
+
+async def lose(cluster: SimCluster, kept: SimDisk | None = None) -> SimDisk:
+    """The source comes back with an empty folder, or with the copy ``kept``; returns what its folder held."""
+    lost = cluster.disks["source:a"]
+    cluster.wipe("source:a")
+    if kept is not None:
+        cluster.disks["source:a"] = kept
+    await trio.sleep(0.2)
+    cluster.restart("source:a")
+    return lost
+
+
+async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_clock: JumpClock) -> None:
+    """1. the folder is lost; 2. nobody reads the new log, and both sides say so; 3. the folder comes back"""
+    plan = make_plan(rate=50.0)
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            before = {n: position(cluster, n) for n in NODES}
+            lost = await lose(cluster)
+            await trio.sleep(0.3)
+            for node in NODES:
+                assert position(cluster, node) == before[node]
+                assert any("is not mounted" in text for text in notes(cluster, node, "other_log"))
+                assert any(f"@{node}" in text for text in notes(cluster, "source:a", "reader_of_other_log"))
+            await trio.sleep(3)
+            states = [r.state for r in cluster.replicas().values()]
+            assert states == [NodeState.UP_FAILURE] * 2
+            shown = cluster.replicas()["u1/0@n1a"].status()["inputs"]
+            assert [list(one["other_logs"]) for one in shown] == [["source:a"], [], []]
+
+            await lose(cluster, lost)
+            await trio.sleep(SECONDS + 4)
+            assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
+
+
+def delivered(cluster: SimCluster) -> Any:
+    return stable_rows(cluster.changes["c"], cluster.plan.query.schema_of(OUT.stream))
+
+
+def on_disk(plan: Plan) -> Plan:
+    nodes = {n: replace(one, checkpoints=Checkpoints(200_000, disk=True)) for n, one in plan.nodes.items()}
+    return replace(plan, nodes=nodes)
+
+
+async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
+    """All nodes stop, and start from their disks after the log was lost."""
+    plan = on_disk(make_plan(rate=50.0))
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            for node in NODES:
+                cluster.kill(node)
+            await lose(cluster)
+            for node in NODES:
+                cluster.restart(node)
+            await trio.sleep(6)
+            assert any("origin=disk" in line for line in cluster.log)
+            for node in NODES:
+                assert notes(cluster, node, "other_log")
+                assert 100 < position(cluster, node) < 202
+
+
+async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
+    async with SimCluster(make_plan(rate=50.0)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(4)
+            cluster.kill("n1b")
+            await lose(cluster)
+            await trio.sleep(1)
+            cluster.restart("n1b")
+            await trio.sleep(3)
+            assert len(notes(cluster, "n1b", "other_log")) > 0
+            assert 150 < position(cluster, "n1b") <= position(cluster, "n1a") < 202
+
+
+async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: JumpClock) -> None:
+    """Nodes begin anew behind a new log; the client's recording holds results of the lost one."""
+    plan, kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, kept))
+            await trio.sleep(4)
+            reference = cluster.reference()
+            for node in NODES:
+                cluster.wipe(node)
+            cluster.kill("client:c")
+            await lose(cluster)
+            for host in (*NODES, "client:c"):
+                cluster.restart(host)
+            await trio.sleep(6)
+            texts = notes(cluster, "client:c", "other_log")
+            assert any("what client:c holds follows from" in text for text in texts)
+            schemas = {OUT: plan.query.schema_of(OUT.stream)}
+            ids, _ = recorded_stable(cluster.disks["client:c"], client_folder("c"), schemas)[OUT]
+            assert 0 < len(ids) <= len(reference[OUT][0])
+            assert not kept[-1].status()["channels"][0]["held"]
+
+
+@pytest.mark.parametrize("late", ["nobody", "a source"])
+async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock, late: str) -> None:
+    """While a source was never reached, subscriptions are greeted without an origin; they begin anew when it is."""
+    async with SimCluster(make_plan(rate=50.0)) as cluster:
+        with cluster.explain():
+            if late == "a source":
+                cluster.cut("source:a", "*")
+            await cluster.start()
+            await trio.sleep(3)
+            client = cluster.clients["c"]
+            replicas = cluster.replicas().values()
+            known = {r.origin for r in replicas}
+            assert (known == {""}) is (late == "a source")
+            assert {client.inputs[0].origin} == known
+            cluster.heal()
+            await trio.sleep(SECONDS)
+            assert {client.inputs[0].origin} == {r.origin for r in cluster.replicas().values()} != {""}
+            assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
+
+
+async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_clock: JumpClock) -> None:
+    drawn = []
+    for lost in (0, 0, 1):
+        async with SimCluster(make_plan(), seed=7) as cluster:
+            await cluster.start()
+            await trio.sleep(0.1)
+            if lost:
+                await lose(cluster)
+                await trio.sleep(0.1)
+            drawn.append(cluster.disks["source:a"].read(PurePosixPath("a/identity")))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpClock) -> None:
+    """Only what is synced is ever sent, so the folder was cut, or is an older copy."""
+    cluster = SimCluster(make_plan())
+    async with trio.open_nursery() as nursery:
+        process = SourceProcess(cluster.env("source:a"), cluster.plan, A.stream, folder=PurePosixPath("a"))
+        await nursery.start(process.run)
+        proxy = process._proxy
+        assert proxy is not None
+        asked = Subscribe("a", 0, "u1/0@n1a", "main", 10**9, 0, False, 0, 0, 1, proxy.identity)
+        refused = process.subscribe("n1a", asked)
+        assert isinstance(refused, OtherLog)
+        assert "is an older copy" in refused.reason
+        assert isinstance(process.subscribe("n1a", replace(asked, position=0)), Opened)
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(make_plan())
+    source, folder = cluster.plan.sources[A.stream], PurePosixPath("a")
+    proxy = await SourceProxy.open(cluster.env("source:a"), source, folder)
+    proxy.close()
+    disk = cluster.disks["source:a"] = cluster.disks["source:a"].restarted()
+    for path in [p for p in disk.files if p.name.startswith("mark.")]:
+        disk.remove(path)
+    with pytest.raises(LogCorrupt, match=f"the log is gone, and only its identity {proxy.identity} is left"):
+        await SourceProxy.open(cluster.env("source:a"), source, folder)
