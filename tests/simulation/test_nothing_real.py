@@ -37,7 +37,8 @@ TRIO = {
 #: Modules that a simulated run imports, and what they may touch.
 ALLOWED = {
     "replicas.simulation.clock": {"time"},  # the wall clock that breaks a run off
-    "spe.config.load": {"os"},  # paths of files that a configuration names
+    "spe.config.deployment": {"os"},  # os.path: paths that a configuration names
+    "spe.config.load": {"os"},  # the same
     "spe.runtime.network": {
         "socket",
         "trio.SocketStream",
