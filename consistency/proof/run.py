@@ -15,6 +15,8 @@ from typing import Any, Final
 from spe.config import load_plan
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import Segment
+from spe.log.origin import combined, read_identity
+from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import live_segments
 from spe.log.source_log import source_folder
@@ -85,6 +87,31 @@ class Run:
             folder = self.path / channel_folder(client_folder(name), channel)
             if not folder.is_dir():
                 raise SpeError(f"{self.path} is incomplete: there is no {folder}, what client {name!r} received")
+
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        """Raises SpeError where a recording comes from other source logs than those of the run (docs/rules.md S6).
+
+        What an earlier version made says nothing of it, and is judged by its rows alone.
+        """
+        if self.origin:
+            return  # of another file system, small files may be missing here
+        known: dict[Channel, str] = {}
+        for stream in self.plan.sources:
+            identity = read_identity(self.storage, source_folder(stream))
+            known[Channel(stream, 0)] = identity
+        for unit in self.plan.units:
+            for partition in range(unit.partitions):
+                made = combined([known[c] for c in unit.channels_in(partition)])
+                known |= {Channel(stream, partition): made for stream in unit.outputs}
+        for name, channel in self.recordings():
+            kept = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
+            if kept is not None and kept.origin and known[channel] and kept.origin != known[channel]:
+                raise SpeError(
+                    f"{self.path}: what client {name!r} received of {channel} comes from other source logs "
+                    f"({kept.origin}) than those of the run ({known[channel]}): a source's folder was replaced"
+                )
 
     def source_path(self, stream: StreamId) -> Path:
         """Folder of a source's log."""

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from spe.errors import LogError, SpeError
-from spe.log.provenance import Provenance, encode_provenance, read_provenance
+from spe.log.provenance import PROVENANCE, Provenance, encode_provenance, read_provenance
 from spe.runtime.env import Storage
 from spe.stream.ids import Channel
 
@@ -32,7 +32,7 @@ class ResultFolder:
 
     def __init__(self, storage: Storage, folder: PurePosixPath, name: str, queries: Mapping[Channel, str]) -> None:
         self._storage = storage
-        self._path = folder / ".spe.json"
+        self._path = folder / PROVENANCE
         self.name = name
         self._queries = queries
         try:

@@ -14,6 +14,8 @@ from spe.errors import SpeError
 from spe.runtime.env import Storage
 
 _VERSION: Final = 1
+#: Its name, in a client's folder and in a sink's.
+PROVENANCE: Final = ".spe.json"
 
 
 class Provenance(NamedTuple):
