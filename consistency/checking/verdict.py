@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consistency.checking.accuracy import Recompute, check_accuracy
@@ -13,6 +14,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
 from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
+from consistency.checking.lost_logs import check_lost_logs
 from consistency.checking.masked import check_masked
 from consistency.checking.orders import check_orders
 from consistency.checking.permanence import check_permanence
@@ -27,6 +29,7 @@ from consistency.checking.switching import check_switching
 from consistency.checking.turns import check_turns
 from spe.plan.plan import Plan
 from spe.stream.history import History
+from spe.stream.names import StreamId
 
 #: Findings of one rule at one consumer beyond this many are only counted: the first ones tell.
 _TOLD = 3
@@ -43,12 +46,14 @@ class Premise:
       dead: nodes that were killed for good, and clients that cannot go on since their disks lost what they had synced.
         All promises hold without them, but these: their replicas are not STABLE in the end, these clients do not have
         everything, and what they read stays in the logs of those that they read.
+      lost: sources that lost their logs, and when: then only P4 and S6 are asked for, with the reference by those logs.
     """
 
     healed: bool = True
     survivors: bool = True
     quiet: bool = True
     dead: frozenset[str] = frozenset()
+    lost: Mapping[StreamId, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,6 +91,11 @@ def judge(
     counters, static = verdict.counters, intervals(history, plan)
     counters.add("runs")
     counters.add("virtual time_us", history.end_us)
+    if premise.lost:
+        lost = [*check_permanence(history, counters), *check_lost_logs(history, reference, premise.lost, counters)]
+        cover(history, plan, counters)
+        verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
+        return verdict
     found = [
         *check_permanence(history, counters),
         *check_feeds(history, plan, counters),

@@ -339,7 +339,7 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
             if model.kind == "replan" and COORDINATOR in field_names:
                 problems.add((*path, field), "only nodes, sources and clients are started with another plan")
             for name in field_names if model.kind in _LOSING else ():
-                if name.startswith("source:") or name == COORDINATOR:
+                if name == COORDINATOR or (name.startswith("source:") and model.kind != "wipe"):
                     problems.add((*path, field), f"the disk of {name} is outside the fault model")
     return None if len(problems.found) > before else model.model_copy(update=names).fault()
 

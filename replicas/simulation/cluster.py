@@ -98,6 +98,8 @@ class SimCluster:
         #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
         self.forgetful: set[str] = set()
         self.given_up: set[str] = set()
+        #: Sources that lost their logs: the first disk that was lost, and when.
+        self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
@@ -233,6 +235,8 @@ class SimCluster:
     def wipe(self, host: str) -> None:
         """Killed, and its disk is another, empty one when it is started again."""
         self.kill(host)
+        if host.startswith("source:"):
+            self.lost_logs.setdefault(StreamId(host.removeprefix("source:")), (self.disks[host], now_us()))
         self._note(f"empty disk {host}")
         self._lost[host] = self._lost.get(host, 0) + 1
         self.disks[host] = SimDisk()
@@ -382,7 +386,11 @@ class SimCluster:
     def reference(self, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
         """What a run without failures gives, by the sources' logs; ``kept``: of some of their rows."""
         inputs = {
-            s: read_source_log(self.env(f"source:{s}").storage, PurePosixPath(s), self.plan.query.sources[s])
+            s: read_source_log(
+                self.lost_logs[s][0] if s in self.lost_logs else self.env(f"source:{s}").storage,
+                PurePosixPath(s),
+                self.plan.query.sources[s],
+            )
             for s in self.plan.sources
         }
         return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept))

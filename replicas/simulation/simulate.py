@@ -25,6 +25,8 @@ from spe.stream.names import NodeState
 
 #: How often it is looked whether all is over.
 _LOOK_S: Final = 0.25
+#: How long a run goes on behind a source that lost its log.
+_REFUSE_S: Final = 3.0
 #: Seconds of computing that one run may take.
 CPU_S: Final = 120.0
 
@@ -94,12 +96,14 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                         watch(cluster)
                 nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
             await driver.heal()
-            deadline = trio.current_time() + scenario.grace_us / 1e6
+            if cluster.lost_logs:  # nobody will be quiet; whoever must refuse the new logs has time for it
+                await trio.sleep(_REFUSE_S)
+            deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
             while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
                 if watch is not None:
                     watch(cluster)
-            outcome.finished = over
+            outcome.finished = over or bool(cluster.lost_logs)
             cluster.observe()
             reference = cluster.reference()
     except Stuck as error:
@@ -108,7 +112,11 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if reference is None:
         return outcome
     held_up = bool(cluster.given_up) and not has_room(plan)  # what they read is kept until there is no room (A2)
-    premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(driver.left | cluster.given_up))
+    dead = driver.left | cluster.given_up
+    if cluster.lost_logs:  # what clients have kept ends somewhere
+        dead = dead | {f"client:{name}" for name in plan.clients}
+    lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
+    premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
     verdict = judge(cluster.history, plan, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)

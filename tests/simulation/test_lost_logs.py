@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePosixPath
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import trio
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
 from replicas.comparison import compare
+from replicas.consumer.selection import Choosing
 from replicas.producer.server import Opened
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.disk import SimDisk
+from replicas.simulation.simulate import simulate
 from replicas.source.process import SourceProcess
 from replicas.source.proxy import SourceProxy
 from spe.errors import LogCorrupt
@@ -27,6 +30,7 @@ from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import OtherLog, Subscribe
 from tests.simulation.test_client_process import OUT, plan_with_sinks, runs_client, start_with
 from tests.simulation.test_cluster import SECONDS, make_plan
+from tests.simulation.test_simulate import scenario, story
 
 A = Channel(StreamId("a"), 0)
 NODES = ("n1a", "n1b")
@@ -72,6 +76,7 @@ async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_cl
             assert [list(one["other_logs"]) for one in shown] == [["source:a"], [], []]
 
             await lose(cluster, lost)
+            cluster.lost_logs.clear()  # it is there again
             await trio.sleep(SECONDS + 4)
             assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
 
@@ -200,3 +205,24 @@ async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None
         disk.remove(path)
     with pytest.raises(LogCorrupt, match=f"the log is gone, and only its identity {proxy.identity} is left"):
         await SourceProxy.open(cluster.env("source:a"), source, folder)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_a_log_is_lost_nothing_is_lost_in_silence(seed: int) -> None:
+    """With a kill and a cut beside it, at random."""
+    random = Random(seed)
+    faults = [
+        {"at": f"{random.randint(1500, 6000)}ms", "kind": "wipe", "target": "source:a", "for": "500ms"},
+        {"at": f"{random.randint(1000, 6000)}ms", "kind": "kill", "target": "n1", "for": "700ms"},
+        {"at": f"{random.randint(1000, 5000)}ms", "kind": "cut", "target": "source:b", "for": "1s"},
+    ]
+    outcome = simulate(scenario(seed, faults))
+    assert outcome.holds, story(outcome)
+    assert outcome.counters.amounts["readers of a lost log"] > 0
+
+
+def test_a_consumer_that_reads_another_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceProcess, "_other_log", lambda *_: "")
+    monkeypatch.setattr(Choosing, "greeted", lambda *_: None)
+    outcome = simulate(scenario(1, [{"at": "4s", "kind": "wipe", "target": "source:a", "for": "500ms"}]))
+    assert {f.rule for f in outcome.findings} >= {"another log is not read", "another log is said"}
