@@ -496,7 +496,6 @@ KILLS: dict[str, str] = {
     "standby-acknowledges-its-newest": "the newest checkpoint is damaged",
     "begins-from-nothing-in-any-case": "all that a standby holds is damaged",
     "helper-serves-before-it-has-caught-up": "a standby reads everything again, and slowly",
-    "helper-leaves-too-early": "neighbours that run alone die",
     "order-of-the-past-followed": "an order comes from the past",
     "old-active-goes-first": "rates are others than was thought",
     "nobody-begins-anew": "all that a standby holds is damaged",

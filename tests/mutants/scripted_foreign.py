@@ -81,7 +81,7 @@ SCENARIOS: Final[dict[str, Parts]] = {
 }
 
 #: Of scenarios in which much hangs on the order of tasks, or on which bit turns.
-SEEDS: Final[dict[str, int]] = {"a helper beside a primary, and both die": 2}
+SEEDS: Final[dict[str, int]] = {"a helper beside a primary, and both die": 10}
 
 KILLS: Final[dict[str, str]] = {
     "redo-beside-a-silent-input": "an input heals as another one has failed",

@@ -64,5 +64,6 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-those-that-are-behind": (
         coordination.test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper
     ),
+    "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
 }

@@ -201,9 +201,9 @@ def restored_within(times: list[int], cuts: list[Cut], reach: int) -> bool:
 TIME_WINDOWS = Situations(
     {
         "a window of a group is restored in the middle": 0.02,
-        "two rows of a group at one time": 0.16,
+        "two rows of a group at one time": 0.12,
         "three rows for each group": 0.05,
-        "a late row": 0.05,
+        "a late row": 0.03,
         "a null among other values": 0.13,
     }
 )
@@ -287,7 +287,7 @@ def check_count_windows(stream: tuple[list[Tuple], list[Cut]], size: int) -> Non
 
 
 FLOAT_SUMS = Situations(
-    {"a window is restored in the middle": 0.1, "a sum of three": 0.17, "an infinity, or no number": 0.1}
+    {"a window is restored in the middle": 0.03, "a sum of three": 0.17, "an infinity, or no number": 0.1}
 )
 
 

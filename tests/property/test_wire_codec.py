@@ -14,7 +14,7 @@ from spe.wire.codec import ElementDecoder, ElementEncoder, decode_standalone, en
 from spe.wire.framing import FrameReader
 from spe.wire.string_table import TABLE_ENTRIES, SendTable
 from tests.support.distribution import Situations
-from tests.support.wire import SCHEMA, TEXTS, decoded, elements, plain
+from tests.support.wire import SCHEMA, TEXTS, batches, decoded, elements, plain
 
 TEXT_ONLY = Schema.of(a="string", b="string")
 
@@ -92,7 +92,7 @@ def test_standalone_bytes_hold_the_whole_element(element: Element) -> None:
     assert plain(decode_standalone(data, SCHEMA, StringPool())) == plain(element)
 
 
-LARGE = Situations({"more than one frame": 0.05, "a batch with rows": 0.1, "a string in pieces": 0.05})
+LARGE = Situations({"more than one frame": 0.05, "a batch with rows": 0.1, "a string in pieces": 0.02})
 
 
 def repeated(batch: Batch, times: int) -> Batch:
@@ -104,7 +104,11 @@ def repeated(batch: Batch, times: int) -> Batch:
 
 @LARGE.required
 @settings(max_examples=40, deadline=None)
-@given(element=elements(TEXT_ONLY), frame_bytes=st.integers(130, 600), times=st.sampled_from([1, 1, 200]))
+@given(
+    element=st.one_of(elements(TEXT_ONLY), batches(TEXT_ONLY)),
+    frame_bytes=st.integers(130, 600),
+    times=st.sampled_from([1, 200]),
+)
 def test_no_frame_is_larger_than_the_peer_accepts(element: Element, frame_bytes: int, times: int) -> None:
     if isinstance(element, Batch):
         element = repeated(element, times)
