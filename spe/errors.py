@@ -99,7 +99,7 @@ class LogCorrupt(LogError):
 
 
 class LogFull(LogError):
-    """The disk refused a write.  The log is read-only from here on; what it holds can still be read."""
+    """The disk refused a write, which was taken back.  What is there can be read and synced; try again later."""
 
 
 class OperatorFailed(SpeError):

@@ -22,11 +22,12 @@ from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
-from spe.errors import SpeError
+from spe.errors import LogFull, SpeError
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch
 from spe.plan.plan import Plan
 from spe.plan.results import results_fingerprint
+from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import Env, Storage
 from spe.runtime.log_line import say
 from spe.stream.batch import Batch, Boundary
@@ -121,6 +122,7 @@ class ClientProcess(Bystander):
         self._recorder = self._open_recorder(schemas) if record else None
         root = sinks_root if sinks_root is not None else Path()
         self._sinks: list[Sink] = [self._open_sink(s, root, schemas, place) for s in self.client.plan.sinks]
+        self._sink_names = [f"sink {root / str(s['path'])}" for s in self.client.plan.sinks]
         self._tap = tap
         #: Channels of which our folders say where their results come from.
         self._known_origins: set[Channel] = set()
@@ -191,12 +193,12 @@ class ClientProcess(Bystander):
         """Takes changes until cancelled; ``task_status`` gets the address where we answer ("" where nowhere).
 
         Raises:
-          LogFull, OSError: the recording or a sink cannot be written.
+          SpeError: the recording or a sink cannot be written, and not because a disk is full: then it waits for room.
         """
         try:
             self.client.me.incarnation = await claim(self._env, client_folder(self.client.plan.name) / "incarnation")
             for folder in self._folders.values():
-                await folder.keep()
+                await self._until_room(folder.name, folder.keep)
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
@@ -205,9 +207,10 @@ class ClientProcess(Bystander):
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
                 if self._recorder is not None:
-                    nursery.start_soon(self._make_safe, SYNC_US, self._recorder.sync)
-                for sink in self._sinks:
-                    nursery.start_soon(self._make_safe, sink.period_us, partial(sink.commit, self._env.compute))
+                    nursery.start_soon(self._make_safe, "recording", SYNC_US, self._recorder.sync)
+                for name, sink in zip(self._sink_names, self._sinks):
+                    commit = partial(sink.commit, self._env.compute)
+                    nursery.start_soon(self._make_safe, name, sink.period_us, commit)
                 task_status.started(address)
         finally:
             self.close()
@@ -227,41 +230,55 @@ class ClientProcess(Bystander):
                     await folder.keep({change.channel: origin})
                 self._known_origins.add(change.channel)
             self._note(change)
-            if self._recorder is not None:
-                await self._recorder.sync_due()
-            if self._sinks:
-                await self._env.compute.run(lambda: self._write(change))
+            if (recorder := self._recorder) is not None:
+                new = _after(change, *recorder.position(change.channel))
+                if new is not None:
+                    await self._until_room("recording", partial(_at_once, recorder.write, new))
+                await self._until_room("recording", recorder.sync_due)
+            if self._tap is not None:
+                self._tap(change)
+            for name, sink in zip(self._sink_names, self._sinks):
+                await self._until_room(name, partial(self._env.compute.run, partial(sink.write, change)))
 
-    async def _make_safe(self, period_us: int, sync: Callable[[], Awaitable[None]]) -> None:
+    async def _until_room(self, name: str, store: Callable[[], Awaitable[None]]) -> None:
+        """Stores something.  While the disk is full it tries again and again; nobody acknowledges it meanwhile.
+
+        Raises:
+          SpeError: the disk refused for another reason.
+        """
+        trouble = DiskTrouble(self._env, f"{self.who}: {name}")
+        while True:
+            try:
+                await store()
+            except (OSError, LogFull) as error:
+                if not is_full(error):
+                    raise SpeError(f"{self.who}: {name} cannot be written: {error}") from error
+                trouble.met(error)
+                await self._env.clock.sleep(DISK_RETRY_US / 1e6)
+            else:
+                trouble.over()
+                return
+
+    async def _make_safe(self, name: str, period_us: int, sync: Callable[[], Awaitable[None]]) -> None:
         """Syncs again and again, also while nothing comes: nodes with full buffers may wait for that."""
         while True:
             await self._env.clock.sleep(period_us / 1e6)
             async with self._writing:
-                await sync()
+                await self._until_room(name, sync)
 
     async def _commit(self) -> None:
         """Makes everything safe that was taken, or left by an earlier session."""
         async with self._writing:
             if self._recorder is not None:
-                await self._recorder.sync()
-            for sink in self._sinks:
-                await sink.commit(self._env.compute)
+                await self._until_room("recording", self._recorder.sync)
+            for name, sink in zip(self._sink_names, self._sinks):
+                await self._until_room(name, partial(sink.commit, self._env.compute))
 
     def _note(self, change: Change) -> None:
         one = self._inputs[change.channel]
         self._stats[change.channel].apply(change)
         self._watch.arrived(change.channel, one.main.producer if one.main is not None else None, change.arrived_us)
         self._stats[change.channel].switched(change.channel, self._watch.counts.get(change.channel, 0))
-        if self._recorder is not None:
-            new = _after(change, *self._recorder.position(change.channel))
-            if new is not None:
-                self._recorder.write(new)
-        if self._tap is not None:
-            self._tap(change)
-
-    def _write(self, change: Change) -> None:
-        for sink in self._sinks:
-            sink.write(change)
 
     def close(self) -> None:
         """Makes everything taken safe; once."""
@@ -295,6 +312,10 @@ class ClientProcess(Bystander):
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)
+
+
+async def _at_once(store: Callable[[Change], None], change: Change) -> None:
+    store(change)
 
 
 def _after(change: Change, position: int, frontier: int) -> Change | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from replicas.comparison import ChannelRows
 from spe.errors import LogFull
-from spe.log.format import Segment, encode_header, encode_record
+from spe.log.format import Segment, encode_header, encode_record, write_whole
 from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
 from spe.log.recovery import live_segments
 from spe.runtime.env import AppendFile, Storage
@@ -117,21 +117,19 @@ class ChannelRecorder:
         """Appends a change.
 
         Raises:
-          LogFull: the disk refused it; what was written before can be read.
+          LogFull: the disk refused it; what was written before can be read, and it can be written again later.
         """
         if (undo := self._withdrawn) is not None:
+            self._write(undo)
             self._withdrawn = None
-            self.write(undo)
+        self._write(change)
+
+    def _write(self, change: Change) -> None:
         body = encode_recorded(change.arrived_us, change.element, self._schema)
         sequence = self._sequence + 1
         try:
             file = self._file if self._file is not None else self._begin(sequence)
-            size = file.size()
-            try:
-                file.append(encode_record(sequence, body))
-            except OSError:
-                file.truncate(size)
-                raise
+            write_whole(file, encode_record(sequence, body))
         except OSError as error:
             raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
         self._sequence = sequence

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
-from spe.errors import ConfigError, LogCorrupt
+from spe.errors import ConfigError, LogCorrupt, SpeError
 from spe.runtime.env import Compute
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
@@ -100,6 +101,7 @@ class ParquetSink:
         group_rows: int = GROUP_ROWS,
         part_rows: int = PART_ROWS,
     ) -> None:
+        self._folder = folder
         self._channels = {
             channel: _ChannelParts(folder / channel.stream, channel, schema, mode, group_rows, part_rows)
             for channel, schema in schemas.items()
@@ -112,13 +114,19 @@ class ParquetSink:
         return self._channels[channel].complete
 
     def write(self, change: Change) -> None:
-        self._channels[change.channel].write(change)
+        with _naming(self._folder):
+            self._channels[change.channel].write(change)
 
     async def commit(self, compute: Compute) -> None:
-        await compute.run(self._complete)
+        def complete() -> None:
+            with _naming(self._folder):
+                self._complete()
+
+        await compute.run(complete)
 
     def close(self) -> None:
-        self._complete()
+        with suppress(OSError, SpeError):  # the parts that are complete are what counts
+            self._complete()
 
     def _complete(self) -> None:
         for parts in self._channels.values():
@@ -230,6 +238,18 @@ class _ChannelParts:
         self._open_path = self._folder / f".{self._channel.partition:04d}-{self._number:08d}.open"
         self._written = 0
         self.complete = self._cursor.position
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """A part that the disk refused cannot be continued: its rows come again after a restart."""
+    try:
+        yield
+    except OSError as error:
+        raise SpeError(
+            f"sink {folder}: the disk refused a part: {error}; complete parts are kept, "
+            "and a client that is started again goes on from them"
+        ) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
@@ -18,6 +20,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from spe.errors import LogCorrupt
+from spe.log.format import write_whole
 from spe.runtime.env import AppendFile, Compute, Storage
 from spe.stream.batch import Batch, RecDone, Undo
 from spe.stream.change import Change
@@ -58,11 +61,21 @@ class Sink(Protocol):
         ...
 
     def write(self, change: Change) -> None:
-        """Takes a change; what is here already is passed over.  Raises OSError."""
+        """Takes a change; what is here already is passed over.
+
+        Raises:
+          OSError: the disk refused.  Where it is full nothing has changed, and the same can be written again later.
+          SpeError: as :meth:`commit`.
+        """
         ...
 
     async def commit(self, compute: Compute) -> None:
-        """Makes everything taken so far safe and visible.  Nothing may be written meanwhile.  Raises OSError."""
+        """Makes everything taken so far safe and visible.  Nothing may be written meanwhile.
+
+        Raises:
+          OSError: the disk refused.  Where it is full this can be called again later.
+          SpeError: what was taken is lost; a client that is started again goes on from what is complete.
+        """
         ...
 
     def close(self) -> None:
@@ -195,8 +208,10 @@ class _JsonLinesFile:
         except BaseException:
             self._file.close()
             raise
-        if (entry := self._cursor.begin()) is not None:
-            self._append(entry)
+        #: The undo of what the last session held, to be written first.
+        self._withdrawn = self._cursor.begin()
+        with suppress(OSError):  # where there is no room, it is written with what comes first
+            self._withdraw()
         self.synced = 0
 
     @property
@@ -204,17 +219,29 @@ class _JsonLinesFile:
         return self._cursor.position
 
     def write(self, change: Change) -> None:
+        self._withdraw()
+        before = copy(self._cursor)
         if (entry := self._cursor.take(change)) is not None:
-            self._append(entry)
+            try:
+                self._append(entry)
+            except OSError:
+                self._cursor = before
+                raise
+
+    def _withdraw(self) -> None:
+        if self._withdrawn is not None:
+            self._append(self._withdrawn)
+            self._withdrawn = None
 
     def _append(self, entry: Entry) -> None:
         if entry.batch is None:
             lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
         else:
             lines = json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
-        self._file.append(("\n".join(lines) + "\n").encode())
+        write_whole(self._file, ("\n".join(lines) + "\n").encode())
 
     async def commit(self) -> None:
+        self._withdraw()
         if self.synced != self._cursor.position:
             await self._file.sync()
             self.synced = self._cursor.position

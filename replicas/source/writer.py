@@ -10,9 +10,11 @@ import trio
 from replicas.source.history import SourceHistory
 from replicas.source.pacing import AtOnce, Pace
 from replicas.source.stamping import Stamper
+from spe.errors import LogFull
 from spe.log import Position, SegmentedLog
 from spe.log.source_log import SourceState, encode_source_record
 from spe.plan.plan import Source
+from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble
 from spe.runtime.env import Env
 from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array
 from spe.stream.names import Kind
@@ -57,6 +59,9 @@ class SourceWriter:
         self._clock_offset_us = env.clock.wall_us() - env.clock.monotonic_us()
         self._pending: list[tuple[SourceState, Position, Batch | None]] = []
         self._pending_bytes = 0
+        #: Records, in order, that the log had no room for.
+        self._refused: list[tuple[SourceState, bytes, Batch | None]] = []
+        self._trouble = DiskTrouble(env, f"source {source.stream}")
         self._appended = trio.Event()
         self._committed = trio.Event()
         self._closed = False
@@ -120,7 +125,7 @@ class SourceWriter:
 
     def lease(self, event_us: int) -> None:
         """Logs that nothing on time before ``event_us`` will come, where that is new.  Raises LogError."""
-        if self._stamper.lease(event_us):
+        if not self._refused and self._stamper.lease(event_us):
             self._append(None)
 
     def end(self) -> None:
@@ -145,25 +150,50 @@ class SourceWriter:
             self.origin_us,
             self.begun_us,
         )
-        body = encode_source_record(state, batch, self._source.schema)
-        self._pending.append((state, self._log.append(body), batch))
-        self._pending_bytes += len(body)
+        self._refused.append((state, encode_source_record(state, batch, self._source.schema), batch))
+        if len(self._refused) == 1:
+            self._write()
         self._appended.set()
 
+    def _write(self) -> None:
+        """Appends what there is, as far as there is room."""
+        while self._refused:
+            state, body, batch = self._refused[0]
+            try:
+                self._pending.append((state, self._log.append(body), batch))
+            except LogFull as error:
+                self._trouble.met(error)
+                return
+            self._pending_bytes += len(body)
+            del self._refused[0]
+
     async def commit(self) -> None:
-        """Group commit until closed.
+        """Group commit until closed.  While there is no room it tries again and again.
 
         Raises:
           LogError: a sync failed; nothing more is published.
         """
-        while self._pending or not self._closed:
-            if not self._pending:
+        group: list[tuple[SourceState, Position, Batch | None]] = []
+        while group or self._pending or self._refused or not self._closed:
+            if not group and not self._pending and not self._refused:
                 await self._appended.wait()
                 self._appended = trio.Event()
                 continue
-            group, self._pending, self._pending_bytes = self._pending, [], 0
-            await self._log.sync()
-            self._settle(group)
+            group, self._pending, self._pending_bytes = group + self._pending, [], 0
+            try:
+                await self._log.sync()
+            except LogFull as error:
+                self._trouble.met(error)
+                await self._clock.sleep(DISK_RETRY_US / 1e6)
+                continue
+            if group:
+                self._settle(group)
+                group = []
+            if self._refused:
+                await self._clock.sleep(DISK_RETRY_US / 1e6)
+                self._write()
+            else:
+                self._trouble.over()
 
     def _settle(self, group: list[tuple[SourceState, Position, Batch | None]]) -> None:
         """What was synced is published."""
@@ -176,8 +206,8 @@ class SourceWriter:
         self._committed = trio.Event()
 
     async def room(self) -> None:
-        """Waits while too much is appended and not yet synced."""
-        while self._pending_bytes > _PENDING_BYTES_MAX:
+        """Waits while too much is appended and not yet synced, or the disk is full."""
+        while self._refused or self._pending_bytes > _PENDING_BYTES_MAX:
             await self._committed.wait()
 
     def advance(self) -> None:

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from spe.runtime.env import AppendFile
+
 #: Largest body.  Far above what a source writes (a chunk of rows); bounds what a flipped length can ask for.
 RECORD_BYTES_MAX: Final = 64 << 20
 
@@ -132,3 +134,13 @@ class RecordScan:
     def _stop(self, fault: str) -> StopIteration:
         self.fault = fault
         return StopIteration()
+
+
+def write_whole(file: AppendFile, data: bytes) -> None:
+    """Appends all or nothing.  Where a partial write cannot even be taken back, it is a torn tail.  Raises OSError."""
+    size = file.size()
+    try:
+        file.append(data)
+    except OSError:
+        file.truncate(size)
+        raise

@@ -15,7 +15,8 @@ import zlib
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.errors import LogError
+from spe.errors import LogError, LogFull
+from spe.log.format import write_whole
 from spe.runtime.env import AppendFile, Storage
 
 _SLOT: Final = struct.Struct("<QQI")
@@ -72,6 +73,7 @@ class Marks:
         """Appends a mark and syncs it.
 
         Raises:
+          LogFull: there is no room for it; it can be written again later.
           LogError: a newer writer has taken the log over.
           OSError: from the disk; the mark is then not acknowledged and the log must not be written any more.
         """
@@ -79,8 +81,12 @@ class Marks:
         if self._full:
             self._current = 1 - self._current
             self._files[self._current].truncate(0)
+            self._full = False
         file = self._files[self._current]
-        file.append(_encode(mark))
+        try:
+            write_whole(file, _encode(mark))
+        except OSError as error:
+            raise LogFull(f"log {self._folder}: the disk refused a mark: {error}") from error
         await file.sync()
         self._full = file.size() >= _SLOTS_MAX * _SLOT.size
         self.last = mark

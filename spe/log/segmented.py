@@ -25,6 +25,7 @@ from spe.log.format import (
     Segment,
     encode_header,
     encode_record,
+    write_whole,
 )
 from spe.log.marks import Mark, Marks
 from spe.log.recovery import Recovery
@@ -105,7 +106,7 @@ class SegmentedLog:
         """Writes a record; returns where it begins.
 
         Raises:
-          LogFull: the disk refused it.  The partial record is taken back; what is there can be synced and read.
+          LogFull: the disk refused it.  The partial record is taken back, and it can be appended again later.
           LogError: the log is read-only since an earlier failure, or the record is larger than any may be.
         """
         if self.fault is not None:
@@ -116,29 +117,24 @@ class SegmentedLog:
         try:
             file = self._active if self._active is not None else self._begin_segment(sequence)
             offset = file.size()
-            self._write_whole(file, encode_record(sequence, body))
+            write_whole(file, encode_record(sequence, body))
         except OSError as error:
-            self.fault = LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}")
-            raise self.fault from error
+            raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
         self.last_sequence = sequence
         return Position(sequence, self._segments[-1].first, offset)
 
     def _begin_segment(self, first: int) -> AppendFile:
         segment = Segment(first, self.epoch)
         file = self._storage.open(self._folder / segment.name)
-        self._write_whole(file, encode_header(segment))
+        try:
+            file.truncate(0)  # a header that the disk cut short
+            file.append(encode_header(segment))
+        except OSError:
+            file.close()
+            raise
         self._active = file
         self._segments.append(segment)
         return file
-
-    def _write_whole(self, file: AppendFile, data: bytes) -> None:
-        """Takes a partial write back.  Where even that fails it is a torn tail, which the next open cuts."""
-        size = file.size()
-        try:
-            file.append(data)
-        except OSError:
-            file.truncate(size)
-            raise
 
     async def sync(self) -> int:
         """Acknowledges what was appended before the call; returns the sequence number up to which.
@@ -146,11 +142,12 @@ class SegmentedLog:
         One call at a time; appending goes on meanwhile.
 
         Raises:
+          LogFull: there was no room to write down what is synced; to be called again.
           LogError: the disk refused, or a newer writer took over.  Nothing more is acknowledged.
         """
         if self._syncing:
             raise RuntimeError("one sync at a time")
-        if self.fault is not None and not isinstance(self.fault, LogFull):
+        if self.fault is not None:
             raise self.fault
         target, file = self.last_sequence, self._active
         if target == self.synced_sequence or file is None:
@@ -162,6 +159,8 @@ class SegmentedLog:
         except OSError as error:
             self.fault = LogError(f"log {self._folder}: a sync failed, read-only from here on: {error}")
             raise self.fault from error
+        except LogFull:
+            raise
         except LogError as error:
             self.fault = error
             raise

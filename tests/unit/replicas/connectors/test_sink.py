@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from replicas.connectors.parquet_sink import ParquetSink
 from replicas.connectors.sink import CORRECTIONS, STABLE, JsonLinesSink, Sink
 from replicas.connectors.sink_registry import open_sink
 from spe.errors import ConfigError, LogCorrupt
+from spe.runtime.disk_trouble import is_full
 from spe.runtime.production import ThreadCompute
 from spe.runtime.storage import in_folder
 from spe.stream.change import Change
@@ -319,3 +321,27 @@ def test_every_mistake_in_a_sink_is_named(tmp_path: Path) -> None:
         "stream 'out': attribute '_id' has a name that sinks use themselves",
         "sink kind 'csv'; expected one of: parquet, jsonl",
     ]
+
+
+@pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
+def test_what_a_full_disk_refused_can_be_written_again(tmp_path: Path, mode: str) -> None:
+    """With real files: a line is there as a whole or not at all, and only what is synced is safe."""
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, mode)
+    feed(sink, "S1/5a")
+    commit(sink)
+    size = (tmp_path / "out.0.jsonl").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            feed(sink, "S2/6b", position=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert is_full(refused.value)
+    assert (tmp_path / "out.0.jsonl").stat().st_size == size
+    assert sink.position(ONE) == sink.reached(ONE) == 1
+    feed(sink, "S2/6b", position=1)
+    commit(sink)
+    sink.close()
+    assert [line["_id"] for line in lines(tmp_path)] == [1, 2]
+    assert sink.position(ONE) == 2

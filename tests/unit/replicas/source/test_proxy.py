@@ -17,7 +17,7 @@ from replicas.connectors import Chunk, Live
 from replicas.simulation.disk import SimDisk
 from replicas.source.history import SourceHistory
 from replicas.source.proxy import REFERENCE_START_US, SourceProxy, reference_elements
-from spe.errors import LogCorrupt, LogError, LogFull, SpeError
+from spe.errors import LogCorrupt, LogError, SpeError
 from spe.log import read_log
 from spe.log import segmented as log_module
 from spe.log.format import Position
@@ -615,23 +615,53 @@ async def test_a_missing_file_is_the_fault_and_names_itself(tmp_path: Path) -> N
     assert "nowhere.csv: cannot be read" in str(proxy.fault)
 
 
-async def test_a_full_disk_stops_the_intake_and_leaves_everything_else_readable(
-    autojump_clock: trio.testing.MockClock,
+async def test_a_full_disk_holds_the_intake_up_until_there_is_room(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """1. the disk is full for 90 s: what is synced is published, nothing else; 2. with room all comes, each id once"""
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 1000, "count": 5_000}
     of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
-    storage = SimDisk()
-    proxy = await SourceProxy.open(source_env(storage), of)
+    storage, trace = SimDisk(), ListTrace()
+    proxy = await SourceProxy.open(source_env(storage, trace=trace), of)
     storage.space_left = 40_000
     published: list[Element] = []
-    await proxy.run(published.extend)
-    assert isinstance(proxy.fault, LogFull)
-    assert not proxy.ended
-    assert 0 < proxy.last_id < 5_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy.run, published.extend)
+        await trio.sleep(95)
+        assert 0 < proxy.last_id < 5_000
+        assert rows_of(list(proxy.elements_from(0))) == rows_of(published)
+        lost = storage.power_loss(lambda _path, synced, _written: synced)
+        kept = [e for e in read_source_log(lost, FOLDER, of.schema) if isinstance(e, Batch)]
+        assert rows_of(kept) == rows_of(published)  # what is published is durable
+        storage.space_left = None
+    assert proxy.fault is None
+    assert proxy.ended
+    assert_a_true_stream(published)
+    assert rows_of(published) == rows_of(list(reference_elements(of)))
     assert rows_of(list(proxy.elements_from(0))) == rows_of(published)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0] for line in told] == ["source events"] * 3
+    assert [line.endswith("waiting for room") for line in told] == [True, True, False]
+    assert len(trace.named("disk_full")) == len(trace.named("disk_has_room")) == 1
 
-    proxy, _ = await run_to_end(source_env(storage.restarted()), of)
-    assert rows_of(list(proxy.elements_from(0))) == rows_of(list(reference_elements(of)))
+
+@pytest.mark.parametrize("space", range(0, 400, 7))
+async def test_whatever_a_full_disk_cuts_short_is_written_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, space: int
+) -> None:
+    """A record, the header of a segment or a mark."""
+    storage = SimDisk()
+    proxy = await SourceProxy.open(source_env(storage), csv_source(tmp_path, 1, 20, 40))
+    storage.space_left = space
+    published: list[Element] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy.run, published.extend)
+        await trio.sleep(3)
+        storage.space_left = None
+    assert proxy.fault is None
+    assert [row[-1] for row in rows_of(published)] == ["n1", "n2", "n3"]
+    again, _ = await run_to_end(source_env(storage.restarted()), csv_source(tmp_path, 1, 20, 40))
+    assert rows_of(list(again.elements_from(0))) == rows_of(published)
 
 
 async def test_a_failed_sync_publishes_nothing_more(tmp_path: Path) -> None:
@@ -645,17 +675,21 @@ async def test_a_failed_sync_publishes_nothing_more(tmp_path: Path) -> None:
     assert proxy.read_from(0) == []
 
 
-async def test_a_full_disk_stops_a_live_source_even_where_its_reader_swallows_errors(
+async def test_a_full_disk_holds_a_live_source_up_until_there_is_room(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
-    of = live((0.0, [1], 1), (3_600.0, None, 1), reader={"kind": "stdin", "lease": False})
+    of = live((0.0, [1], 1), (0.0, [2], 1), reader={"kind": "stdin", "lease": False})
     proxy = await SourceProxy.open(source_env(storage), of)
     storage.space_left = 20
-    start = trio.current_time()
-    await proxy.run()
-    assert isinstance(proxy.fault, LogFull)
-    assert trio.current_time() - start < 1
+    published: list[Element] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy.run, published.extend)
+        await trio.sleep(10)
+        assert published == []
+        storage.space_left = None
+    assert proxy.fault is None
+    assert show(published) == "1/1r0 B0(1) 2/2r1 BEND(2)"
 
 
 async def test_what_a_live_readers_tasks_raise_is_the_fault_and_what_is_logged_is_served(

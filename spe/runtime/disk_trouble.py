@@ -1,0 +1,50 @@
+"""A disk that is full: said at a low rate, for as long as it lasts."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from spe.errors import LogFull
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+
+#: Time between two attempts to write.
+DISK_RETRY_US: Final = 200_000
+#: Time between two messages.
+_SAID_US: Final = 60_000_000
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """Will there be room later?  Any other error of a disk is for good."""
+    return isinstance(error, LogFull) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+class DiskTrouble:
+    """What one writer has met.
+
+    Args:
+      who: writes, for the messages.
+    """
+
+    def __init__(self, env: Env, who: str) -> None:
+        self._env = env
+        self._who = who
+        self._said_us: int | None = None
+
+    def met(self, error: BaseException) -> None:
+        """There was no room."""
+        now = self._env.clock.monotonic_us()
+        if self._said_us is None:
+            self._env.trace.event("disk_full", who=self._who, why=str(error))
+        if self._said_us is None or now - self._said_us >= _SAID_US:
+            self._said_us = now
+            say(f"{self._who}: {error}; waiting for room")
+
+    def over(self) -> None:
+        """It could be written."""
+        if self._said_us is not None:
+            self._said_us = None
+            self._env.trace.event("disk_has_room", who=self._who)
+            say(f"{self._who}: there is room again")
