@@ -146,7 +146,7 @@ edited(
     Edit(
         SourceWriter,
         "lease",
-        "if self._stamper.lease(event_us):\n        self._append(None)",
+        "if not self._refused and self._stamper.lease(event_us):\n        self._append(None)",
         "self._stamper.lease(event_us)\n    self._synced_bound_us = self._stamper.bound_us",
     ),
 )
