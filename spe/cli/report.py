@@ -77,13 +77,10 @@ def report(
 
 
 def _check(folders: Sequence[str | Path]) -> None:
-    """Opens runs on this machine before Spark starts, which takes long.  Raises SpeError."""
-    from consistency.proof.remote import is_remote, local_path
-    from consistency.proof.run import Run
-
+    """What lies on this machine is looked for before Spark starts, which takes long.  Raises SpeError."""
     for folder in folders:
-        if not is_remote(str(folder)):
-            Run.open(local_path(str(folder)))
+        if "://" not in str(folder) and not Path(folder).is_dir():
+            raise SpeError(f"{folder}: there is no such directory")
 
 
 class _Progress:
