@@ -140,6 +140,7 @@ class Upstream:
             self._feeds.pop(key)[0].cancel()
         for place in [p for p in self._read if p[0] == name]:
             del self._read[place]
+        self._refused = {refused for refused in self._refused if refused[0] != name}
 
     def tell(self, peer: str, message: Message) -> None:
         """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
