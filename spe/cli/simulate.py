@@ -88,16 +88,7 @@ def cost_text(run_s: float, runs: int, processes: int) -> str:
     """What all of them will take, by the first."""
     at_once = min(processes, runs)
     total = run_s * runs / at_once
-    return (
-        f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {duration_text(total)}"
-    )
-
-
-def duration_text(seconds: float) -> str:
-    """``14 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 120:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {total:,.0f} s"
 
 
 def _scenarios(config: Path | None, data: Path | None, faults: Path | None, length_us: int) -> MakeScenario:
