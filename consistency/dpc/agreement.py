@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from operators.digest import MARKS_KEPT
+from spe.plan.plan import Unit
+from spe.query.query import AggregateSpec, CustomSpec, OperatorSpec, streams_before
+from spe.stream.names import StreamId
 
 
 class Difference(NamedTuple):
@@ -62,3 +65,18 @@ class Agreement:
                     break
         self.differences += found
         return found
+
+
+def suspects(unit: Unit, output: StreamId) -> str:
+    """Whose results may depend on more than the input: those before an output that are the user's own code, if any."""
+    before = streams_before(unit.operators, output)
+    own = [repr(str(o.name)) for o in unit.operators if o.name in before and _is_own(o.spec)]
+    if not own:
+        return f"operator {output!r}, or one before it, is not deterministic"
+    return f"operator {' and '.join(own)} is code of your own and must be deterministic"
+
+
+def _is_own(spec: OperatorSpec) -> bool:
+    if isinstance(spec, AggregateSpec):
+        return any(":" in call.function for call in spec.aggregates.values())
+    return isinstance(spec, CustomSpec)

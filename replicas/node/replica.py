@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from consistency.dpc.agreement import Agreement, Difference
+from consistency.dpc.agreement import Agreement, Difference, suspects
 from consistency.dpc.instance import Checkpoint
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
@@ -24,13 +24,12 @@ from replicas.producer.entry import Entry
 from replicas.producer.output_log import OutputLog
 from spe.log.origin import combined
 from spe.plan.describe import show_duration
-from spe.plan.plan import Plan, Reconcile, Unit
+from spe.plan.plan import Plan, Reconcile
 from spe.plan.review import stall_us
-from spe.query.query import AggregateSpec, CustomSpec, OperatorSpec, inputs_of
 from spe.runtime.spill import Spill
 from spe.stream.batch import Batch, Element
 from spe.stream.ids import Channel, ReplicaId
-from spe.stream.names import NodeState, StreamId
+from spe.stream.names import NodeState
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import OutputStatus
@@ -235,7 +234,7 @@ class Replica:
     def _named(self, differences: Sequence[Difference]) -> list[str]:
         return [
             f"{(channel := self.logs[d.output].channel)} differs from {d.partner}'s by id {d.id}: "
-            f"{_suspects(self.unit, channel.stream)}"
+            f"{suspects(self.unit, channel.stream)}"
             for d in differences
         ]
 
@@ -516,25 +515,3 @@ class Replica:
             "fill": max(log.fill for log in self.logs),
             "held_bytes": self.sunion.stable_bytes,
         }
-
-
-def _suspects(unit: Unit, output: StreamId) -> str:
-    """Whose results may depend on more than the input: those before an output that are the user's own code, if any."""
-    made = {o.name: o.spec for o in unit.operators}
-    before, seen = [output], {output}
-    for name in before:
-        for stream in inputs_of(made[name]) if name in made else ():
-            if stream not in seen:
-                seen.add(stream)
-                before.append(stream)
-    own = [str(name) for name, spec in made.items() if name in seen and _is_own(spec)]
-    if not own:
-        return f"operator {output!r}, or one before it, is not deterministic"
-    some = " and ".join(repr(name) for name in own)
-    return f"operator {some} is code of your own and must be deterministic"
-
-
-def _is_own(spec: OperatorSpec) -> bool:
-    if isinstance(spec, AggregateSpec):
-        return any(":" in call.function for call in spec.aggregates.values())
-    return isinstance(spec, CustomSpec)

@@ -11,7 +11,7 @@ import hashlib
 import json
 
 from spe.plan.plan import Plan
-from spe.query.query import inputs_of
+from spe.query.query import streams_before
 from spe.stream.hashing import HASH_VERSION
 from spe.stream.names import StreamId
 
@@ -22,17 +22,10 @@ def results_fingerprint(plan: Plan, stream: StreamId) -> str:
     These are the schemas of its sources, the operators before it, and how these are cut into units and partitions.
     Names of fragments, placement, timing and limits are not in it, nor is the bucket width (U2).
     """
-    operators = {o.name: o for o in plan.query.operators}
-    found: set[StreamId] = set()
-    waiting = [stream]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += inputs_of(operators[name].spec) if name in operators else ()
+    found = streams_before(plan.query.operators, stream)
     what = {
         "sources": {s: schema.to_wire() for s, schema in plan.query.sources.items() if s in found},
-        "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in operators.values() if o.name in found],
+        "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in plan.query.operators if o.name in found],
         "units": [
             [
                 unit.partitions,

@@ -6,7 +6,7 @@ Each operator defines one stream that has the operator's name.  Inputs are names
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -185,6 +185,19 @@ class Operator:
     name: StreamId
     spec: OperatorSpec
     schema: Schema
+
+
+def streams_before(operators: Iterable[Operator], stream: StreamId) -> set[StreamId]:
+    """A stream, and all that it is made of, as far as these operators go."""
+    made = {o.name: o.spec for o in operators}
+    found: set[StreamId] = set()
+    waiting = [stream]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += inputs_of(made[name]) if name in made else ()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

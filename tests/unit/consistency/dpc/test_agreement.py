@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from consistency.dpc.agreement import Agreement, Difference
+from dataclasses import replace
+
+from consistency.dpc.agreement import Agreement, Difference, suspects
+from spe.plan.plan import InputStream, Unit
+from spe.query.query import CustomSpec, FilterSpec, Operator
+from spe.stream.names import StreamId, UnitId
+from spe.stream.schema import Schema
 
 OURS = {1000: 11, 2000: 22, 3000: 33}
 
@@ -47,3 +53,17 @@ def test_what_a_partner_tells_is_bounded_and_nobody_is_asked_in_vain() -> None:
     assert agreement.compare(0, 100_000, never) == []  # its places up to there are forgotten
     assert agreement.compare(0, 200_000, lambda: {i: i for i in range(1000, 200_000, 1000)}) == []
     assert agreement.compared == 64
+
+
+def test_the_users_own_code_before_an_output_is_suspected_first() -> None:
+    schema = Schema.of(x="int64")
+    a, own, beside, out = (StreamId(n) for n in ("a", "own", "beside", "out"))
+    operators = (
+        Operator(own, CustomSpec((a,), "module:Class"), schema),
+        Operator(beside, CustomSpec((a,), "module:Class"), schema),
+        Operator(out, FilterSpec(own, "x > 1"), schema),
+    )
+    unit = Unit(UnitId("u"), "f", (InputStream(a, schema, 1, None),), operators, (out,), partitions=1)
+    assert suspects(unit, out) == "operator 'own' is code of your own and must be deterministic"
+    plain = replace(unit, operators=(Operator(out, FilterSpec(a, "x > 1"), schema),))
+    assert suspects(plain, out) == "operator 'out', or one before it, is not deterministic"
