@@ -126,6 +126,8 @@ class ClientProcess(Bystander):
         self._tap = tap
         #: Channels of which our folders say where their results come from.
         self._known_origins: set[Channel] = set()
+        #: By what is written: the recording, a sink, a folder.
+        self._troubles: dict[str, DiskTrouble] = {}
         #: Held while something is written or synced.
         self._writing = trio.Lock()
         self._inputs = {i.channel: i for i in self.client.inputs}
@@ -246,7 +248,9 @@ class ClientProcess(Bystander):
         Raises:
           SpeError: the disk refused for another reason.
         """
-        trouble = DiskTrouble(self._env, f"{self.who}: {name}")
+        if name not in self._troubles:
+            self._troubles[name] = DiskTrouble(self._env, f"{self.who}: {name}")
+        trouble = self._troubles[name]
         while True:
             try:
                 await store()

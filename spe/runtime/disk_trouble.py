@@ -31,20 +31,28 @@ class DiskTrouble:
     def __init__(self, env: Env, who: str) -> None:
         self._env = env
         self._who = who
+        self._full = False
+        #: When it was said last, also of an earlier time: a disk that fills up again and again is no news.
         self._said_us: int | None = None
+        #: It was said of this time.
+        self._said = False
 
     def met(self, error: BaseException) -> None:
         """There was no room."""
         now = self._env.clock.monotonic_us()
-        if self._said_us is None:
+        if not self._full:
+            self._full = True
             self._env.trace.event("disk_full", who=self._who, why=str(error))
         if self._said_us is None or now - self._said_us >= _SAID_US:
-            self._said_us = now
+            self._said_us, self._said = now, True
             say(f"{self._who}: {error}; waiting for room")
 
     def over(self) -> None:
         """It could be written."""
-        if self._said_us is not None:
-            self._said_us = None
-            self._env.trace.event("disk_has_room", who=self._who)
+        if not self._full:
+            return
+        self._full = False
+        self._env.trace.event("disk_has_room", who=self._who)
+        if self._said:
+            self._said = False
             say(f"{self._who}: there is room again")

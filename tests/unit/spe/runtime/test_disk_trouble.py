@@ -1,0 +1,35 @@
+"""A full disk is said at once and then once a minute, also where it fills up again and again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.errors import LogCorrupt, LogFull
+from spe.runtime.disk_trouble import DiskTrouble, is_full
+from tests.simulation.test_cluster import make_plan
+
+
+async def test_a_disk_that_fills_up_again_and_again_is_said_once_a_minute(
+    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = SimCluster(make_plan())
+    trouble = DiskTrouble(cluster.env("n1a"), "source a")
+    for _ in range(150):
+        trouble.met(LogFull("no space"))
+        trouble.over()
+        trouble.over()
+        await trio.sleep(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["source a: no space; waiting for room", "source a: there is room again"] * 3
+    assert sum("disk_full" in line for line in cluster.log) == 150
+    assert sum("disk_has_room" in line for line in cluster.log) == 150
+
+
+def test_room_may_come_after_no_space_and_after_no_other_error() -> None:
+    assert all(is_full(error) for error in (LogFull("x"), OSError(errno.ENOSPC, "x"), OSError(errno.EFBIG, "x")))
+    assert not any(is_full(error) for error in (OSError(errno.EIO, "x"), LogCorrupt("x"), ValueError("x")))
