@@ -93,7 +93,7 @@ class Run:
     def _check_origins(self) -> None:
         """Raises SpeError where a recording comes from other source logs than those of the run (docs/rules.md S6).
 
-        What an earlier version made says nothing of it, and is judged by its rows alone.
+        A recording that an earlier version made says nothing of it, and is judged by its rows alone.
         """
         if self.origin:
             return  # of another file system, small files may be missing here
@@ -107,10 +107,11 @@ class Run:
                 known |= {Channel(stream, partition): made for stream in unit.outputs}
         for name, channel in self.recordings():
             kept = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
-            if kept is not None and kept.origin and known[channel] and kept.origin != known[channel]:
+            if kept is not None and kept.origin and kept.origin != known[channel]:
                 raise SpeError(
                     f"{self.path}: what client {name!r} received of {channel} comes from other source logs "
-                    f"({kept.origin}) than those of the run ({known[channel]}): a source's folder was replaced"
+                    f"({kept.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
+                    "a source's folder was replaced"
                 )
 
     def source_path(self, stream: StreamId) -> Path:

@@ -36,14 +36,15 @@ async def run_of(path: Path, identity: str, recorded: str) -> Run:
     return Run(path, plan)
 
 
-async def test_a_recording_of_other_logs_is_refused(tmp_path: Path) -> None:
-    run = await run_of(tmp_path, OTHER, ONE)
+@pytest.mark.parametrize("identity", [OTHER, ""])
+async def test_a_recording_of_other_logs_is_refused(tmp_path: Path, identity: str) -> None:
+    run = await run_of(tmp_path, identity, ONE)
     with pytest.raises(SpeError, match=r"client 'c' received of s2/0 comes from other source logs"):
         run._check_origins()
 
 
-@pytest.mark.parametrize(("identity", "recorded"), [(ONE, ONE), ("", ONE), (ONE, "")])
-async def test_a_recording_of_these_logs_or_of_unknown_ones_is_judged(
+@pytest.mark.parametrize(("identity", "recorded"), [(ONE, ONE), (ONE, ""), ("", "")])
+async def test_a_recording_of_these_logs_or_of_an_earlier_version_is_judged(
     tmp_path: Path, identity: str, recorded: str
 ) -> None:
     (await run_of(tmp_path, identity, recorded))._check_origins()
