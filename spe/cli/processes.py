@@ -11,9 +11,10 @@ import trio
 
 from replicas.faults.injection import FaultInjector
 from replicas.local.supervised import Supervision, die_with_parent
-from spe.cli.run_dir import RunDirectory, Target, load_target, pick, require_addresses, secured
+from spe.cli.run_dir import TOKEN_VARIABLE, RunDirectory, Target, load_target, pick, require_addresses, secured
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError
+from spe.plan.doors import unlocked
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import begin_lines_with, log_time, say
@@ -181,6 +182,8 @@ async def _main(
     clock = SystemClock()
     trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
     begin_lines_with(lambda: f"{log_time(clock.wall_us())} ")
+    if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
+        say(f"{name}: warning: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}")
     ListenerLog(trace).install()
     env = production_env(root, seed, trace)
     faults = None

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
+from spe.plan.doors import is_open
 from spe.plan.lineage import key_names, written
 from spe.plan.plan import Plan, Source, Unit
 from spe.problems import Path
@@ -166,21 +167,15 @@ def _doors(plan: Plan) -> Iterator[Finding]:
         places.append((("coordinator", "address"), plan.coordinator.address))
     expected = "security: {certificates: FOLDER} (spe certs makes them), or {insecure: true} if the network is your own"
     for path, address in places:
-        if _is_open(address):
+        if is_open(address):
             text = f"{address} can be reached from other machines, and there is no TLS; expected {expected}"
             yield Finding(Severity.WARNING, path, text)
             break  # once is enough
     for source in plan.sources.values():
         address = str(source.reader.get("address", ""))
-        if address and _is_open(address):
+        if address and is_open(address):
             text = f"whoever reaches {address} can write rows, without a token or TLS; expected {expected}"
             yield Finding(Severity.WARNING, ("sources", str(source.stream), "from", "tcp"), text)
-
-
-def _is_open(address: str) -> bool:
-    """Can other machines reach it?"""
-    host, _, port = address.rpartition(":")
-    return port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127.")
 
 
 def _disorder(plan: Plan) -> Iterator[Finding]:

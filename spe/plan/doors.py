@@ -1,0 +1,27 @@
+"""Who can come in: addresses that other machines reach, and what keeps strangers out."""
+
+from __future__ import annotations
+
+from spe.plan.plan import Security
+
+
+def is_open(address: str) -> bool:
+    """Can other machines reach it?"""
+    host, _, port = address.rpartition(":")
+    return port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127.")
+
+
+def unlocked(security: Security, address: str, token: str) -> str:
+    """What a process should say when it starts, of who else may come in; "" where nothing is to be said.
+
+    Args:
+      address: where it listens; "" where it only connects.
+      token: the secret that all processes share; "" for none.
+    """
+    if token:
+        return ""
+    if security.certificates is not None:
+        return "TLS without a token: whoever has stolen one key comes in as its holder"
+    if address and is_open(address):
+        return f"{address} can be reached from other machines, without TLS or a token: whoever reaches it comes in"
+    return ""
