@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
-import multiprocessing
+import multiprocessing.connection
 import pstats
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from typing import Any
 import numpy as np
 import trio
 
+from replicas.client.client import Client
 from replicas.link.connection import Connection, Identity
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
 from replicas.node.process import run_node
 from replicas.producer.server import Opened, Server
-from replicas.source.process import run_source_process
+from replicas.source.process import SourceProcess
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.production import production_env, tune_gc, tune_malloc
@@ -89,9 +91,23 @@ class Process:
     def expect(self, what: str) -> None:
         if not self.pipe.poll(120):
             raise RuntimeError(f"a process of the measurement did not get {what}")
-        answer = self.pipe.recv()
+        try:
+            answer = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._failure() from None
         if answer != what:
             raise RuntimeError(f"a process of the measurement failed: {answer}")
+
+    async def live(self) -> None:
+        """Raises RuntimeError when the child ends; never returns."""
+        await trio.to_thread.run_sync(multiprocessing.connection.wait, [self._process.sentinel], abandon_on_cancel=True)
+        raise self._failure()
+
+    def _failure(self) -> RuntimeError:
+        self._process.join(20)
+        return RuntimeError(
+            f"a process of the measurement ended with status {self._process.exitcode}; it said why above"
+        )
 
     def close(self) -> None:
         self.pipe.close()
@@ -99,6 +115,22 @@ class Process:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+async def results(client: Client, sources: Sequence[Process], nodes: Sequence[Process], within_s: float) -> list[Rows]:
+    """Starts the sources and waits for all that the client gets.  Raises RuntimeError as soon as one of them ends."""
+    rows: list[Rows] = []
+    async with trio.open_nursery() as nursery:
+        for process in (*sources, *nodes):
+            nursery.start_soon(process.live)
+        for source in sources:
+            nursery.start_soon(partial(trio.to_thread.run_sync, source.ask, "begin", abandon_on_cancel=True))
+        with trio.fail_after(within_s):
+            async for change in client.changes():
+                if isinstance(change.element, Batch):
+                    rows.append(change.element.rows)
+        nursery.cancel_scope.cancel()
+    return rows
 
 
 @contextlib.contextmanager
@@ -152,7 +184,10 @@ def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
 
 
 def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
-    """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told."""
+    """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told.
+
+    It ends where its input fails, for nobody would wait for what it goes on to serve.
+    """
     die_with_parent()
     tune_malloc()
     tune_gc()
@@ -162,13 +197,21 @@ def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
             env = production_env(Path(folder), 0)
             pipe.send("ready")
             await _hear(pipe)
+            source = SourceProcess(env, plan, StreamId(stream))
+
+            async def end_on_failure() -> None:
+                while not source.status().get("fault"):  # noqa: ASYNC110 - it tells who asks, and nobody else
+                    await trio.sleep(0.2)
+                nursery.cancel_scope.cancel()
+
             async with trio.open_nursery() as nursery:
 
                 async def serve(task_status: trio.TaskStatus[str]) -> None:
-                    await run_source_process(env, plan, StreamId(stream), task_status=task_status)
+                    await source.run(task_status=task_status)
 
                 await nursery.start(serve)
                 pipe.send("done")
+                nursery.start_soon(end_on_failure)
                 await _hear(pipe)
                 nursery.cancel_scope.cancel()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import trio
 
-from benchmarks.cluster import Process, free_address, node_main, running, source_main
+from benchmarks.cluster import Process, free_address, node_main, results, running, source_main
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, show
 from benchmarks.throughput import check_merge, generate, merged_per_key
@@ -24,7 +24,7 @@ from replicas.client.client import open_client
 from spe.api import Environment
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_gc, tune_malloc
-from spe.stream.batch import Batch, Rows
+from spe.stream.batch import Rows
 
 #: Partitions and replicas of each.
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 3))
@@ -74,18 +74,11 @@ async def measure(plan: Plan, tuples: int) -> tuple[list[Rows], Cost]:
     """Result rows, and what they cost."""
     made = [Process(source_main, plan, stream) for stream in plan.sources]
     nodes = [Process(node_main, plan, node, None) for node in plan.nodes]
-    rows: list[Rows] = []
     with running(*nodes, *made):
         async with open_client(production_env(Path("."), 0), plan, "bench") as client:
             begun = time.perf_counter()
             before = [cpu_of(p.pid) for p in (*made, *nodes)]
-            async with trio.open_nursery() as nursery:
-                for process in made:
-                    nursery.start_soon(trio.to_thread.run_sync, process.ask, "begin")
-                with trio.fail_after(PATIENCE_S):
-                    async for change in client.changes():
-                        if isinstance(change.element, Batch):
-                            rows.append(change.element.rows)
+            rows = await results(client, made, nodes, PATIENCE_S)
             wall_s = time.perf_counter() - begun
             spent = [1e9 * (cpu_of(p.pid) - b) / tuples for p, b in zip((*made, *nodes), before, strict=True)]
     of_sources, of_nodes = spent[: len(made)], spent[len(made) :]

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import trio
 
-from benchmarks.cluster import Process, free_address, node_main, running, source_main
+from benchmarks.cluster import Process, free_address, node_main, results, running, source_main
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show
 from replicas.client.client import open_client
 from spe.api import Environment, Stream, parquet, tumbling
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_gc, tune_malloc
-from spe.stream.batch import AnyArray, Batch, Rows
+from spe.stream.batch import AnyArray, Rows
 
 START_US = 1_700_000_000_000_000
 #: Relative difference of a float sum that another order of addition explains.
@@ -144,17 +144,10 @@ async def measure(plan: Plan) -> tuple[list[Rows], float, float]:
     """Result rows, wall seconds from the start of the sources to the end of the output, CPU seconds of the node."""
     processes = [Process(source_main, plan, s) for s in plan.sources]
     node = Process(node_main, plan, "n", None)
-    rows: list[Rows] = []
     with running(node, *processes):
         async with open_client(production_env(Path("."), 0), plan, "bench") as client:
             cpu, wall = cpu_of(node.pid), time.perf_counter()
-            async with trio.open_nursery() as nursery:
-                for process in processes:
-                    nursery.start_soon(trio.to_thread.run_sync, process.ask, "begin")
-                with trio.fail_after(600):
-                    async for change in client.changes():
-                        if isinstance(change.element, Batch):
-                            rows.append(change.element.rows)
+            rows = await results(client, processes, [node], 600)
             return rows, time.perf_counter() - wall, cpu_of(node.pid) - cpu
 
 
