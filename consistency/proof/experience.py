@@ -2,23 +2,36 @@
 
 The definitions are those of ``replicas.client.statistics``, computed here from the recording: *Delay_new* of a tuple
 that is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from
-the wall time of its tuple time to its first receipt.
+the wall time of its tuple time to its first receipt.  Only where a source ends does a result come before its time: the
+last windows are over then.  No result comes before its data.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consistency.proof.elements import STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY
 from spe.plan.delays import ReplayEpoch
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
-def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch) -> DataFrame:
-    """``partition, sequence, arrived_us, delay_us`` of each batch with something new: of its oldest new tuple."""
+#: What the clocks of two machines may differ by.  A result that comes earlier before its data says that they differ by
+#: more, or that its time of arrival is wrong: then no delay is known.
+CLOCK_SKEW_US: Final = 500_000
+
+
+def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
+    """``partition, sequence, arrived_us, delay_us, early_us`` of each batch with something new.
+
+    Both are of its oldest new tuple: ``delay_us`` is never negative; ``early_us`` is how long before the wall time of
+    its data it came (negative: after).
+
+    Args:
+      data_until_us: no tuple of the sources has a later time.
+    """
     from pyspark.sql import functions as F
 
     batches = parts.where(F.col("kind").isin(STABLE, TENTATIVE))
@@ -33,11 +46,20 @@ def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch) -> DataFra
         .agg(F.first("arrived_us").alias("arrived_us"), F.min("time_us").alias("oldest_us"))
     )
     columns = ["partition", "sequence", "arrived_us", "oldest_us"]
-    created = F.lit(epoch.wall_start_us) + F.round(
-        (F.col("oldest_us") - F.lit(epoch.event_start_us)) / F.lit(epoch.speed)
-    ).cast("long")
+
+    def created(time: Column) -> Column:
+        since = F.round((time - F.lit(epoch.event_start_us)) / F.lit(epoch.speed)).cast("long")
+        return F.lit(epoch.wall_start_us) + since
+
+    oldest, arrived = F.col("oldest_us"), F.col("arrived_us")
     new = whole.select(*columns).unionByName(found.select(*columns))
-    return new.select("partition", "sequence", "arrived_us", (F.col("arrived_us") - created).alias("delay_us"))
+    return new.select(
+        "partition",
+        "sequence",
+        "arrived_us",
+        F.greatest(arrived - created(oldest), F.lit(0)).alias("delay_us"),
+        (created(F.least(oldest, F.lit(data_until_us))) - arrived).alias("early_us"),
+    )
 
 
 def gaps(parts: DataFrame, skip_us: int) -> DataFrame:

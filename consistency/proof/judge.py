@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
@@ -19,8 +19,10 @@ from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
 from spe.errors import SpeError
+from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan
+from spe.plan.review import origins
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def judge_run(
         duration_us=_ended_us(run) - begun_us,
         faults=fault_spans(run.events, begun_us),
         known_us={o: network.frontier[o] for o in plan.query.outputs},
+        data_until_us={o: _data_until_us([states[s.stream] for s in origins(plan, o)]) for o in plan.query.outputs},
         failed=something_failed(run.events),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
@@ -200,6 +203,14 @@ def _keeper(spark: SparkSession, folder: str) -> Callable[[str, DataFrame], Data
         return spark.read.schema(frame.schema).parquet(path)
 
     return keep
+
+
+def _data_until_us(states: Iterable[SourceState]) -> int:
+    """The largest event time of sources; END_OF_TIME where one has not ended."""
+    each = list(states)
+    if any(one.bound_us < END_OF_TIME for one in each):
+        return END_OF_TIME
+    return max(one.max_event_us for one in each)
 
 
 def _begun_us(run: Run) -> int:

@@ -31,7 +31,7 @@ from consistency.proof.report.model import (
     Tentative,
     Window,
 )
-from consistency.proof.report.words import moment
+from consistency.proof.report.words import moment, seconds
 from spe.plan.delays import delay_bound_us, epochs, longest_path
 from spe.plan.plan import Plan
 from spe.query.query import AggregateSpec, TopKSpec
@@ -59,6 +59,7 @@ class Scene:
       begun_us: wall time at which the sources began.
       duration_us: from then to the end.
       known_us: by output: how far in tuple time the logs of its sources tell the truth.
+      data_until_us: by output: no tuple of its sources has a later time, or ever will; END_OF_TIME where one may come.
       failed, cause: as in ``decision.Circumstances``.
     """
 
@@ -67,6 +68,7 @@ class Scene:
     duration_us: int
     faults: Sequence[FaultSpan]
     known_us: dict[StreamId, int]
+    data_until_us: dict[StreamId, int]
     failed: bool
     cause: str
 
@@ -120,9 +122,9 @@ def judge_output(
     offenders = {} if flaws is None else first_offenders(flaws, parts, schema, scene.begun_us)
 
     epoch = epochs(plan, scene.begun_us).get(str(output))
-    delays = None if epoch is None else experience.delays(received, parts, epoch)
-    if delays is not None:
-        delays = delays.where(F.col("arrived_us") >= _first_arrival(sums) + SKIP_US)
+    delays = None if epoch is None else experience.delays(received, parts, epoch, scene.data_until_us[output])
+    why = "tuple time does not follow the clock" if delays is None else _implausible(delays)
+    delays = None if why or delays is None else delays.where(F.col("arrived_us") >= _first_arrival(sums) + SKIP_US)
     bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
     true_count = truth.count()
     delay = _delay(delays)
@@ -159,6 +161,7 @@ def judge_output(
             bound_us=bound_us,
             predicted_us=expected.delay_us,
             kept=None if longest is None else longest <= bound_us,
+            why=why,
         ),
         tentative=tentative,
         gaps=Gaps(any_us=silence["any_us"] or 0, stable_us=silence["stable_us"] or 0),
@@ -234,6 +237,18 @@ def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
 
 def _first_arrival(sums: Sequence[Row]) -> int:
     return min((s["first_arrival_us"] for s in sums), default=0)
+
+
+def _implausible(delays: DataFrame) -> str:
+    """Why nothing is known of delays: results that came before their data.  "" where none did."""
+    from pyspark.sql import functions as F
+
+    row = delays.agg(F.max("early_us").alias("early")).first()
+    early = None if row is None else row["early"]
+    if early is None or early <= experience.CLOCK_SKEW_US:
+        return ""
+    allowed = seconds(experience.CLOCK_SKEW_US)
+    return f"results came up to {seconds(early)} before their data: the clocks differ by more than {allowed}"
 
 
 def _delay(delays: DataFrame | None) -> dict[str, Any] | None:

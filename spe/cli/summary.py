@@ -224,7 +224,9 @@ _NO_PROMISE_BROKEN: Final = (
 
 def _headline(summary: Mapping[str, Any]) -> Text:
     worst, text = summary["worst"], Text()
-    if worst is not None:
+    if worst is not None and worst["delay_max_us"] < 0:
+        text.append("largest delay of a new tuple   unknown: all came before their time\n", style="yellow")
+    elif worst is not None:
         within = worst["delay_max_us"] <= worst["bound_us"]
         text.append(f"largest delay of a new tuple   {seconds(worst['delay_max_us'])} s, allowed {_allowed(worst)}: ")
         text.append("kept" if within else "EXCEEDED", style="green" if within else "bold red")

@@ -51,13 +51,14 @@ TRUE = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5 S@2:1,12,4.5 S@2:2,22,5.5 
 CUT = FaultSpan(name="cut", from_us=0, until_us=6 * SECOND, kind="cut", targets=["source:a", "all"])
 
 
-def judged(spark: SparkSession, folder: Path, text: str) -> Output:
+def judged(spark: SparkSession, folder: Path, text: str, *, start_us: int = 0) -> Output:
     def keep(name: str, frame: DataFrame) -> DataFrame:
         frame.write.parquet(str(folder / name))
         return spark.read.parquet(str(folder / name))
 
-    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], {TOTALS: END_OF_TIME}, failed=True, cause="interrupted")
-    came = received(spark, [stream(text)], SCHEMA)
+    until = {TOTALS: END_OF_TIME}
+    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], until, {TOTALS: 4 * SECOND}, failed=True, cause="interrupted")
+    came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
     return judge_output(scene, "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keep)
 
 
@@ -102,6 +103,24 @@ def test_delay_is_of_new_tuples_only_on_first_receipt(healed: Output) -> None:
     assert healed.delay.max_us == 8 * SECOND - (4 * SECOND - 1)
     assert healed.delay.kept is False
     assert (healed.delay.bound_us, healed.k) == (2 * SECOND, 1)
+
+
+def test_results_before_their_data_keep_no_threshold(spark: SparkSession, tmp_path: Path) -> None:
+    """An hour before: the clocks differ, or the times of arrival are not those at which anything arrived."""
+    text = "B-1 S1@0:1,10,1.5 S2@0:2,20,2.5 S3@1:1,11,3.5 S4@2:1,12,4.5 S5@2:2,22,5.5 S6@3:1,13,6.5 Binf"
+    found = judged(spark, tmp_path, text, start_us=-3600 * SECOND).delay
+    assert (found.kept, found.max_us, found.p99_us, found.median_us) == (None, None, None, None)
+    assert found.why == "results came up to 3599 s before their data: the clocks differ by more than 0.5 s"
+
+
+def test_the_last_window_of_a_stream_that_ends_is_no_result_before_its_data(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The last data are of 4 s, where it is known that nothing follows; its window is over at 10 s."""
+    text = "S1@0:1,10,1.5 B0 S2@1:1,11,3.5 B1 S3@9:1,13,6.5 Binf"  # at 5 s
+    found = judged(spark, tmp_path, text).delay
+    assert (found.why, found.kept) == ("", True)
+    assert found.max_us == 1_000_001
 
 
 def test_silences_and_the_time_from_heal_to_correction(healed: Output) -> None:

@@ -116,11 +116,11 @@ class Delay(_Data):
     """Delay_new: how late new tuples came, by the definition of DPC, against what is allowed and what the model says.
 
     Attributes:
-      max_us, p99_us, median_us: of tuples that were new, on first receipt; None where tuple time does not follow the
-        clock.
+      max_us, p99_us, median_us: of tuples that were new, on first receipt, at least 0; None where they are not known.
       bound_us: kX.
       predicted_us: what the model of DPC expects of the longest; None where nothing was tentative.
-      kept: the longest was within the bound; None where there is no delay.
+      kept: the longest was within the bound; None where that is not known.
+      why: it is not known; "" where it is, or where nothing new came.
     """
 
     max_us: int | None
@@ -129,6 +129,7 @@ class Delay(_Data):
     bound_us: int
     predicted_us: int | None
     kept: bool | None
+    why: str = ""
 
 
 class Tentative(_Data):

@@ -320,7 +320,8 @@ def _kept(outputs: Sequence[Output]) -> str:
     rows = []
     for one in outputs:
         d = one.delay
-        kept = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: "unknown"}[d.kept]
+        unknown = f"unknown<br><span class='dim'>{escape(d.why)}</span>" if d.why else "unknown"
+        kept = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: unknown}[d.kept]
         rows.append(
             [
                 escape(one.title),

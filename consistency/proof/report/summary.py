@@ -73,14 +73,17 @@ def _tentative(outputs: list[Output]) -> Headline:
 
 def _delay(outputs: list[Output]) -> Headline:
     known = [o for o in outputs if o.delay.max_us is not None]
+    unknown = [o for o in outputs if o.delay.why]
     if not known:
-        return Headline("Longest delay", "unknown", "tuple time does not follow the clock")
+        return Headline("Longest delay", "unknown", unknown[0].delay.why if unknown else "nothing new was received")
     worst = max(known, key=lambda o: (o.delay.max_us or 0) / max(o.delay.bound_us, 1))
     filled = (worst.delay.max_us or 0) / max(worst.delay.bound_us, 1)
     allowed = f"of {'kX' if worst.k > 1 else 'X'} = {seconds(worst.delay.bound_us)}"
     note = "kept" if filled <= 1 else "not kept"
     if len(outputs) > 1:
         note += f" (worst: {worst.output})"
+    if unknown:
+        note += f"; unknown of {', '.join(dict.fromkeys(o.output for o in unknown))}: {unknown[0].delay.why}"
     return Headline("Longest delay of a new tuple", seconds(worst.delay.max_us), note, allowed, filled, filled > 1)
 
 

@@ -834,6 +834,14 @@ def test_a_delay_above_the_bound_that_breaks_no_promise_says_so(verdict: dict[st
     assert ("no promise is broken" in text) == said
 
 
+def test_a_delay_below_nothing_keeps_nothing() -> None:
+    summary = a_summary()
+    summary["worst"]["delay_max_us"] = -3599 * SECOND
+    text = shown(summary_text(summary), 120)
+    assert "largest delay of a new tuple   unknown: all came before their time" in text
+    assert "kept" not in text
+
+
 def test_a_failure_is_told_once() -> None:
     story = Story()
     failed = {"incarnation": 1, "fault": "line 7: no number"}
