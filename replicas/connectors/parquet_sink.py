@@ -7,6 +7,7 @@ and one hidden file, which the next start removes.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
-from spe.errors import ConfigError, LogCorrupt, SpeError
+from spe.errors import ConfigError, LogCorrupt
+from spe.runtime.disk_trouble import is_full
 from spe.runtime.env import Compute
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
@@ -114,18 +116,13 @@ class ParquetSink:
         return self._channels[channel].complete
 
     def write(self, change: Change) -> None:
-        with _naming(self._folder):
-            self._channels[change.channel].write(change)
+        self._channels[change.channel].write(change)
 
     async def commit(self, compute: Compute) -> None:
-        def complete() -> None:
-            with _naming(self._folder):
-                self._complete()
-
-        await compute.run(complete)
+        await compute.run(self._complete)
 
     def close(self) -> None:
-        with suppress(OSError, SpeError):  # the parts that are complete are what counts
+        with suppress(OSError):  # the parts that are complete are what counts
             self._complete()
 
     def _complete(self) -> None:
@@ -154,6 +151,7 @@ class _ChannelParts:
         self._buffered = 0
         self._written = 0
         self._writer: Any = None
+        self._part: _OpenPart | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._number, self.complete, held = self._find_end()
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
@@ -174,9 +172,17 @@ class _ChannelParts:
         return last
 
     def write(self, change: Change) -> None:
+        self._store()
         self._take(self._cursor.take(change))
-        if self._written + self._buffered >= self._part_rows:
+        with suppress(DiskFull):  # it is taken: what has no room is stored before the next one is
+            self._store()
+
+    def _store(self) -> None:
+        """Stores what was encoded.  Raises DiskFull where there is no room; nothing is lost by that."""
+        if self._written + self._buffered >= self._part_rows or (self._part is not None and self._writer is None):
             self.complete_part()
+        elif self._part is not None:
+            self._part.store()
 
     def _take(self, entry: Entry | None) -> None:
         if entry is None:
@@ -188,7 +194,8 @@ class _ChannelParts:
 
     def _write_groups(self) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._open_path, self._arrow_schema, compression="zstd")
+            self._part = _OpenPart(self._open_path)
+            self._writer = pq.ParquetWriter(self._part, self._arrow_schema, compression="zstd")
         tables = []
         run: list[Entry] = []
         for entry in self._entries:
@@ -221,35 +228,82 @@ class _ChannelParts:
         return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
 
     def complete_part(self) -> None:
-        """Ends the open part: all its rows are on disk before its name appears."""
+        """Ends the open part: all its rows are on disk before its name appears.
+
+        Raises:
+          DiskFull: there is no room; the same can be called again.
+        """
         if self._entries:
             self._write_groups()
-        if self._writer is None:
+        if self._part is None:
             return
-        self._writer.close()
-        self._writer = None
-        with self._open_path.open("rb") as file:
-            os.fsync(file.fileno())
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         held = "-tentative" if self._cursor.held else ""
         name = f"{self._channel.partition:04d}-{self._number:08d}-{self._cursor.position}{held}.parquet"
-        os.replace(self._open_path, self._folder / name)
-        _sync_folder(self._folder)
+        self._part.complete(self._folder / name)
+        self._part = None
         self._number += 1
         self._open_path = self._folder / f".{self._channel.partition:04d}-{self._number:08d}.open"
         self._written = 0
         self.complete = self._cursor.position
 
 
+class DiskFull(OSError):
+    """The disk has no room for the open part."""
+
+
+class _OpenPart(io.RawIOBase):
+    """The file of an open part, as Arrow writes it: what the disk has no room for yet is kept.
+
+    Arrow cannot go on with a file that has refused a write, so it never sees that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._left = bytearray()
+        self._named = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._left += data
+        return len(data)
+
+    def store(self) -> None:
+        """Writes what there is to the file.  Raises DiskFull."""
+        with _noticing_full():
+            if self._file is None:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+            while self._left:
+                with memoryview(self._left) as left:
+                    done = os.write(self._file, left)
+                del self._left[:done]
+
+    def complete(self, path: Path) -> None:
+        """Gives the file its name when all is on disk.  Raises DiskFull; can be called again then."""
+        self.store()
+        assert self._file is not None
+        with _noticing_full():
+            if not self._named:
+                os.fsync(self._file)
+                os.replace(self._path, path)
+                self._named = True
+            _sync_folder(path.parent)
+        os.close(self._file)
+
+
 @contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """A part that the disk refused cannot be continued: its rows come again after a restart."""
+def _noticing_full() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SpeError(
-            f"sink {folder}: the disk refused a part: {error}; complete parts are kept, "
-            "and a client that is started again goes on from them"
-        ) from error
+        if is_full(error):
+            raise DiskFull(error.errno, error.strerror) from error
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from replicas.connectors.parquet_sink import ParquetSink
+from replicas.connectors.parquet_sink import DiskFull, ParquetSink
 from replicas.connectors.sink import CORRECTIONS, STABLE, JsonLinesSink, Sink
 from replicas.connectors.sink_registry import open_sink
 from spe.errors import ConfigError, LogCorrupt
@@ -330,13 +331,8 @@ def test_what_a_full_disk_refused_can_be_written_again(tmp_path: Path, mode: str
     feed(sink, "S1/5a")
     commit(sink)
     size = (tmp_path / "out.0.jsonl").stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
-    try:
-        with pytest.raises(OSError, match="File too large") as refused:
-            feed(sink, "S2/6b", position=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_of_at_most(size + 10), pytest.raises(OSError, match="File too large") as refused:
+        feed(sink, "S2/6b", position=1)
     assert is_full(refused.value)
     assert (tmp_path / "out.0.jsonl").stat().st_size == size
     assert sink.position(ONE) == sink.reached(ONE) == 1
@@ -345,3 +341,57 @@ def test_what_a_full_disk_refused_can_be_written_again(tmp_path: Path, mode: str
     sink.close()
     assert [line["_id"] for line in lines(tmp_path)] == [1, 2]
     assert sink.position(ONE) == 2
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
+@pytest.mark.parametrize("size", [0, 3, 100, 1_000, 2_000])
+def test_a_part_waits_for_room_wherever_the_disk_refuses_it(tmp_path: Path, mode: str, size: int) -> None:
+    """In the header, in a row group or in the footer: each change is taken once, and none is lost."""
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, mode, group_rows=1, part_rows=4)
+    changes = ["S1/5a", "T/6x", "U(1)", "S2/7b", "S3/8c", "S4/9d", "S5/10e"]
+    left, refused, position = list(changes), 0, 0
+    with files_of_at_most(size):
+        while left:
+            try:
+                feed(sink, left[0], position=position)
+            except DiskFull:
+                refused += 1
+                break
+            position += left.pop(0).startswith("S")
+        with suppress(DiskFull):
+            commit(sink)
+        assert sink.position(ONE) <= position
+    assert refused or size == 2_000
+    for text in left:
+        feed(sink, text, position=position)
+        position += text.startswith("S")
+    commit(sink)
+    assert sink.position(ONE) == 5
+    sink.close()
+    assert not list((tmp_path / "out").glob(".*.open"))
+    told = replayed if mode == CORRECTIONS else brief
+    assert told(table(tmp_path)) == "S1a S2b S3c S4d S5e"
+
+
+def test_a_sink_that_is_closed_on_a_full_disk_goes_on_from_its_complete_parts(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
+    feed(sink, "S1/5a")
+    commit(sink)
+    with files_of_at_most(10):
+        feed(sink, "S2/6b", position=1)
+        sink.close()
+    again = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    assert again.position(ONE) == 1
+    feed(again, "S2/6b", position=1)
+    again.close()
+    assert brief(table(tmp_path)) == "S1a S2b"
