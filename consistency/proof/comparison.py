@@ -164,6 +164,13 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
     return _flaws(reordered.withColumn("place", F.col("true_place"))).unionByName(_flaws(judged))
 
 
+def unfounded(rest: DataFrame) -> DataFrame:
+    """FLAWS of stable tuples that :func:`unplaced` left over and that lie beyond what the sources' logs imply (S3)."""
+    from pyspark.sql import functions as F
+
+    return _flaws(rest.withColumn("flaw", F.lit(Flaw.UNFOUNDED.value)))
+
+
 def late(received: DataFrame, parts: DataFrame) -> DataFrame:
     """FLAWS of tuples that came, with the right id, after a larger one; copies of earlier ones are not meant."""
     from pyspark.sql import Window

@@ -17,39 +17,46 @@ class Circumstances:
     Attributes:
       known_us: how far in tuple time the sources' logs tell the truth; END_OF_TIME: to its end.
       received_us: how far the client had the output for final (the smallest stable boundary over its partitions).
+      reached_us: the largest of them.
       failed: was there any failure: a fault, a process that died, a tentative tuple?
       cause: why the run was broken off; "" where it ended by itself.
     """
 
     known_us: int
     received_us: int
+    reached_us: int
     failed: bool
     cause: str = ""
 
 
-def decide(flaws: Mapping[Flaw, int], *, to_come: int, unjudged: int, now: Circumstances) -> tuple[Verdict, list[str]]:
+def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tuple[Verdict, list[str]]:
     """The verdict on one output at one client, and its reasons, the weightiest first; none for CONSISTENT.
 
     Args:
       flaws: how many tuples have each.
       to_come: true tuples beyond what the client has for final, not received.
-      unjudged: stable tuples received beyond what the logs tell.
 
     A tentative tuple that was never taken back is wrong at the end of a stream; before it, it may still be taken back.
+    What is final at a client rests on what sources have logged and synced (S3): where it goes beyond the logs, a part
+    of them is gone, or was never there.
     """
     ended = now.received_us >= END_OF_TIME
     open_ = 0 if ended else flaws.get(Flaw.UNCORRECTED, 0)
     wrong = {flaw: n for flaw, n in flaws.items() if n and (ended or flaw is not Flaw.UNCORRECTED)}
-    if wrong:
-        return Verdict.INCONSISTENT, [f"{plural(n, 'tuple')} {flaw}" for flaw, n in sorted(wrong.items(), key=_weight)]
+    beyond = now.reached_us > now.known_us
+    if wrong or beyond:
+        why = [f"{plural(n, 'tuple')} {flaw}" for flaw, n in sorted(wrong.items(), key=_weight)]
+        if beyond:
+            why.append(
+                f"final until {moment(now.reached_us)}, but the sources' logs imply no more than "
+                f"{moment(now.known_us)}: what was published had been synced before, so a log has lost its end"
+            )
+        return Verdict.INCONSISTENT, why
     reasons = []
     if open_:
         reasons.append(f"still tentative: {plural(open_, 'tuple')}, of which nobody can say yet whether they stay")
     if now.known_us < END_OF_TIME:
-        reasons.append(
-            f"log incomplete: the sources' logs tell the truth until {moment(now.known_us)} only"
-            + (f"; {plural(unjudged, 'stable tuple')} behind it could not be judged" if unjudged else "")
-        )
+        reasons.append(f"log incomplete: the sources' logs tell the truth until {moment(now.known_us)} only")
     elif not ended:
         reasons.append(
             f"recording incomplete: final until {moment(now.received_us)}"

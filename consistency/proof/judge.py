@@ -55,6 +55,13 @@ def judge_run(
     _remove_earlier(spark, run)
     tables = f"{run.where}/{REPORT_FOLDER}/tables"
     plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
+    _suit(spark, run)
+    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in plan.clients.items() for o in one.reads}
+    tell("what the clients received")
+    began = time.monotonic()
+    # Before the logs: what was received by now is in the logs that are read from now on, also while the run goes on.
+    came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
+    timings["what the clients received"] = time.monotonic() - began
     network = Network(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
     scene = Scene(
@@ -68,22 +75,18 @@ def judge_run(
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
 
-    _suit(spark, run)
     truths: dict[str, DataFrame] = {}
     outputs: list[Output] = []
-    for client, one in plan.clients.items():
-        for output in one.reads:
-            keep = _keeper(spark, f"{tables}/{client}/{output}")
-            if output not in truths:
-                tell(f"{output}: the truth, from the sources' logs")
-                began = time.monotonic()
-                truths[output] = _keeper(spark, f"{tables}/truth")(str(output), truth(network, output))
-                timings[f"truth of {output}"] = time.monotonic() - began
-            tell(f"{client} · {output}: what was received, against it")
+    for (client, output), keep in keepers.items():
+        if output not in truths:
+            tell(f"{output}: the truth, from the sources' logs")
             began = time.monotonic()
-            received = keep("received", changes(spark, run, client, output))
-            outputs.append(judge_output(scene, client, output, truths[output], received, keep))
-            timings[f"{client} · {output}"] = time.monotonic() - began
+            truths[output] = _keeper(spark, f"{tables}/truth")(str(output), truth(network, output))
+            timings[f"truth of {output}"] = time.monotonic() - began
+        tell(f"{client} · {output}: what was received, against it")
+        began = time.monotonic()
+        outputs.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
+        timings[f"{client} · {output}"] = time.monotonic() - began
     spark.catalog.clearCache()
     verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
     replicas = tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run))

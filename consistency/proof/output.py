@@ -95,20 +95,25 @@ def judge_output(
     sums = _sums(parts)
     known_us = scene.known_us[output]
     frontier = min((s["frontier_us"] for s in sums), default=BEFORE_TIME)
+    reached = max((s["frontier_us"] for s in sums), default=BEFORE_TIME)
     if len(sums) < plan.partitions_of(output):
         frontier = BEFORE_TIME  # a partition from which nothing ever came
 
     rest = _judged(keep("unplaced", comparison.unplaced(truth, received, schema)), parts, known_us)
     open_ = rest.agg(
-        F.count(F.when(F.col("open") & F.col("received").isNull(), 1)).alias("to_come"),
-        F.count(F.when(F.col("open"), F.col("received"))).alias("unjudged"),
-        F.count(F.when(~F.col("open"), 1)).alias("wrong"),
+        F.count(F.when(F.col("open"), 1)).alias("to_come"),
+        F.count(F.when(F.col("unfounded"), 1)).alias("unfounded"),
+        F.count(F.when(~F.col("open") & ~F.col("unfounded"), 1)).alias("wrong"),
     ).first()
     corrections = _corrections(stretches)
     assert open_ is not None
     found: list[DataFrame] = []
     if open_["wrong"]:
-        found.append(comparison.misplaced(rest.where("not open").drop("open"), truth, schema))
+        found.append(
+            comparison.misplaced(rest.where("not open and not unfounded").drop("open", "unfounded"), truth, schema)
+        )
+    if open_["unfounded"]:
+        found.append(comparison.unfounded(rest.where("unfounded")))
     if any(s["behind"] for s in sums):
         found.append(comparison.late(received, parts))
     if corrections["wrong"]:
@@ -117,8 +122,8 @@ def judge_output(
     counted = [] if flaws is None else flaws.groupBy("flaw").count().collect()
     counts = {Flaw(r["flaw"]): int(r["count"]) for r in counted}
     failed = scene.failed or any(s["tentative"] for s in sums)
-    now = Circumstances(known_us, frontier, failed, scene.cause)
-    verdict, reasons = decide(counts, to_come=open_["to_come"], unjudged=open_["unjudged"], now=now)
+    now = Circumstances(known_us, frontier, reached, failed, scene.cause)
+    verdict, reasons = decide(counts, to_come=open_["to_come"], now=now)
     offenders = {} if flaws is None else first_offenders(flaws, parts, schema, scene.begun_us)
 
     epoch = epochs(plan, scene.begun_us).get(str(output))
@@ -225,14 +230,18 @@ def _corrections(stretches: DataFrame) -> Row:
 
 
 def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
-    """What did not meet, with ``open``: may the client still get it, or is it beyond what the logs tell?"""
+    """What did not meet.
+
+    With ``open``: may the client still get it?  And ``unfounded``: was it received beyond what the logs tell?
+    """
     from pyspark.sql import functions as F
 
     stable = parts.where(F.col("kind") == STABLE_BOUNDARY)
     final = stable.groupBy("partition").agg(F.max("last_us").alias("final_us"))
     come = F.col("received").isNull() & (F.col("time_us") >= F.coalesce("final_us", F.lit(BEFORE_TIME)))
     placed = rest.join(F.broadcast(final), "partition", how="left")
-    return placed.withColumn("open", come | (F.col("time_us") >= known_us)).drop("final_us")
+    unfounded = F.col("received").isNotNull() & (F.col("time_us") >= known_us)
+    return placed.withColumn("open", come).withColumn("unfounded", unfounded).drop("final_us")
 
 
 def _first_arrival(sums: Sequence[Row]) -> int:

@@ -51,15 +51,17 @@ TRUE = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5 S@2:1,12,4.5 S@2:2,22,5.5 
 CUT = FaultSpan(name="cut", from_us=0, until_us=6 * SECOND, kind="cut", targets=["source:a", "all"])
 
 
-def judged(spark: SparkSession, folder: Path, text: str, *, start_us: int = 0) -> Output:
+def judged(
+    spark: SparkSession, folder: Path, text: str, *, true: str = TRUE, known_us: int = END_OF_TIME, start_us: int = 0
+) -> Output:
     def keep(name: str, frame: DataFrame) -> DataFrame:
         frame.write.parquet(str(folder / name))
         return spark.read.parquet(str(folder / name))
 
-    until = {TOTALS: END_OF_TIME}
+    until = {TOTALS: known_us}
     scene = Scene(PLAN, 0, 12 * SECOND, [CUT], until, {TOTALS: 4 * SECOND}, failed=True, cause="interrupted")
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
-    return judge_output(scene, "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keep)
+    return judge_output(scene, "board", TOTALS, truth(spark, [true], SCHEMA), came, keep)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,27 @@ def test_delay_is_of_new_tuples_only_on_first_receipt(healed: Output) -> None:
     assert healed.delay.max_us == 8 * SECOND - (4 * SECOND - 1)
     assert healed.delay.kept is False
     assert (healed.delay.bound_us, healed.k) == (2 * SECOND, 1)
+
+
+@pytest.mark.parametrize(
+    ("received_too", "verdict"),
+    [
+        ("B1", Verdict.UNKNOWN),  # merely unfinished: the logs go to 2 s, and so does what is final
+        ("B1 S4@2:1,12,4.5", Verdict.INCONSISTENT),
+        ("B2", Verdict.INCONSISTENT),
+        ("Binf", Verdict.INCONSISTENT),
+    ],
+)
+def test_what_is_stable_beyond_the_logs_is_proof_that_they_lost_their_end(
+    spark: SparkSession, tmp_path: Path, received_too: str, verdict: Verdict
+) -> None:
+    """No correct run publishes what its sources have not logged and synced (S3)."""
+    known = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5")
+    text = f"S1@0:1,10,1.5 S2@0:2,20,2.5 B0 S3@1:1,11,3.5 {received_too}"
+    found = judged(spark, tmp_path, text, true=known, known_us=2 * SECOND)
+    assert found.verdict is verdict, found.reasons
+    named = [(f.flaw, o.place) for f in found.findings for o in f.offenders]
+    assert named == ([(Flaw.UNFOUNDED, 4)] if "S4" in received_too else [])
 
 
 def test_results_before_their_data_keep_no_threshold(spark: SparkSession, tmp_path: Path) -> None:

@@ -139,7 +139,11 @@ def found(spark: SparkSession, run_dir: Path) -> Report:
         made = judge_run(spark, run, told.append, {"start-up of Spark": 1.0})
         assert write_report(spark, made, run)[0] == f"{run.origin}/report/report.json"
     assert (made.name, made.folder) == ("simulated", run.origin)
-    assert told[:2] == ["sums: the truth, from the sources' logs", "honest · sums: what was received, against it"]
+    assert told[:3] == [
+        "what the clients received",
+        "sums: the truth, from the sources' logs",
+        "honest · sums: what was received, against it",
+    ]
     return made
 
 

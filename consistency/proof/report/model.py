@@ -29,6 +29,7 @@ class Flaw(enum.StrEnum):
     UNDONE = "undone"  # a stable tuple that was taken back (P4)
     MISSING = "missing"  # in the truth, never received as stable
     EXTRA = "extra"  # received as stable, not in the truth
+    UNFOUNDED = "unfounded"  # received as stable, from data that no source has logged (S3)
     ALTERED = "altered"  # received as stable in the place of another tuple
     DUPLICATED = "duplicated"  # received as stable more often than the truth has it
     REORDERED = "reordered"  # received as stable after one that the truth has later

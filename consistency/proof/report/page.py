@@ -21,6 +21,7 @@ FLAWS = {
     Flaw.UNDONE: "stable, then taken back",
     Flaw.MISSING: "missing",
     Flaw.EXTRA: "extra",
+    Flaw.UNFOUNDED: "beyond the logs",
     Flaw.ALTERED: "altered",
     Flaw.DUPLICATED: "duplicated",
     Flaw.REORDERED: "out of order",

@@ -33,6 +33,8 @@ def sentence(report: Report) -> str:
     stable = sum(o.stable for o in report.outputs)
     flawed = sum(f.count for o in report.outputs for f in o.findings)
     said = [f"The clients received {plural(stable, 'stable tuple')}"]
+    if report.verdict is Verdict.INCONSISTENT and not flawed:
+        return f"{said[0]}, and more than the sources' logs account for."
     if report.verdict is Verdict.INCONSISTENT:
         kinds = ", ".join(dict.fromkeys(f.flaw for o in report.outputs for f in o.findings))
         are = "is" if flawed == 1 else "are"

@@ -16,7 +16,7 @@ from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
 SECOND = 1_000_000
-WELL = Circumstances(known_us=END_OF_TIME, received_us=END_OF_TIME, failed=True)
+WELL = Circumstances(known_us=END_OF_TIME, received_us=END_OF_TIME, reached_us=END_OF_TIME, failed=True)
 CONFIG = """
 sources:
   a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
@@ -41,24 +41,24 @@ def plan(policy: str = "process", more: str = "") -> Plan:
 
 
 def test_without_flaws_a_run_that_failed_and_healed_is_consistent() -> None:
-    assert decide({}, to_come=0, unjudged=0, now=WELL) == (Verdict.CONSISTENT, [])
+    assert decide({}, to_come=0, now=WELL) == (Verdict.CONSISTENT, [])
 
 
 def test_any_flaw_is_inconsistent_and_the_weightiest_is_said_first() -> None:
-    verdict, why = decide({Flaw.DUPLICATED: 2, Flaw.MISSING: 1}, to_come=0, unjudged=0, now=WELL)
+    verdict, why = decide({Flaw.DUPLICATED: 2, Flaw.MISSING: 1}, to_come=0, now=WELL)
     assert verdict is Verdict.INCONSISTENT
     assert why == ["1 tuple missing", "2 tuples duplicated"]
 
 
 def test_where_nothing_failed_nothing_is_known_of_recovery() -> None:
-    verdict, why = decide({}, to_come=0, unjudged=0, now=Circumstances(END_OF_TIME, END_OF_TIME, failed=False))
+    verdict, why = decide({}, to_come=0, now=Circumstances(END_OF_TIME, END_OF_TIME, END_OF_TIME, failed=False))
     assert verdict is Verdict.UNKNOWN
     assert why == ["nothing failed: whether failures are put right was not tried"]
 
 
 def test_what_is_still_tentative_at_the_end_of_a_recording_that_broke_off_is_unknown() -> None:
-    now = Circumstances(END_OF_TIME, 5 * SECOND, failed=True, cause="interrupted after 5 s")
-    verdict, why = decide({Flaw.UNCORRECTED: 3}, to_come=4, unjudged=0, now=now)
+    now = Circumstances(END_OF_TIME, 5 * SECOND, 5 * SECOND, failed=True, cause="interrupted after 5 s")
+    verdict, why = decide({Flaw.UNCORRECTED: 3}, to_come=4, now=now)
     assert verdict is Verdict.UNKNOWN
     assert why[0].startswith("still tentative: 3 tuples")
     assert "4 true tuples still to come" in why[1]
@@ -66,20 +66,31 @@ def test_what_is_still_tentative_at_the_end_of_a_recording_that_broke_off_is_unk
 
 
 def test_what_is_still_tentative_behind_the_end_of_the_stream_is_wrong() -> None:
-    assert decide({Flaw.UNCORRECTED: 3}, to_come=0, unjudged=0, now=WELL)[0] is Verdict.INCONSISTENT
+    assert decide({Flaw.UNCORRECTED: 3}, to_come=0, now=WELL)[0] is Verdict.INCONSISTENT
 
 
 def test_with_an_incomplete_log_nothing_is_proved_behind_it() -> None:
-    now = Circumstances(5 * SECOND, END_OF_TIME, failed=True)
-    verdict, why = decide({}, to_come=0, unjudged=7, now=now)
+    now = Circumstances(5 * SECOND, 4 * SECOND, 5 * SECOND, failed=True)
+    verdict, why = decide({}, to_come=0, now=now)
     assert verdict is Verdict.UNKNOWN
     assert "log incomplete" in why[0]
-    assert "7 stable tuples behind it" in why[0]
+
+
+@pytest.mark.parametrize("reached_us", [5 * SECOND + 1, END_OF_TIME])
+def test_what_is_final_beyond_the_logs_is_proof_that_a_log_has_lost_its_end(reached_us: int) -> None:
+    """Also where no tuple lies there: a boundary is published when it is logged and synced, not before (S2, S3)."""
+    now = Circumstances(5 * SECOND, 4 * SECOND, reached_us, failed=True)
+    verdict, why = decide({}, to_come=0, now=now)
+    assert verdict is Verdict.INCONSISTENT
+    assert why[0].endswith("a log has lost its end")
+    verdict, why = decide({Flaw.UNFOUNDED: 2}, to_come=0, now=now)
+    assert verdict is Verdict.INCONSISTENT
+    assert why[0] == "2 tuples unfounded"
 
 
 def test_a_flaw_outweighs_an_incomplete_log() -> None:
-    now = Circumstances(5 * SECOND, 5 * SECOND, failed=True)
-    assert decide({Flaw.ALTERED: 1}, to_come=9, unjudged=7, now=now)[0] is Verdict.INCONSISTENT
+    now = Circumstances(5 * SECOND, 5 * SECOND, 5 * SECOND, failed=True)
+    assert decide({Flaw.ALTERED: 1}, to_come=9, now=now)[0] is Verdict.INCONSISTENT
 
 
 def test_of_several_outputs_the_worst_stands_and_what_all_say_is_said_once() -> None:
