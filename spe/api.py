@@ -131,6 +131,8 @@ class Environment:
         on_malformed: str | None = None,
         address: str | None = None,
         ahead: str | None = None,
+        watermark: str | None = None,
+        idle: str | Mapping[str, str] | None = None,
     ) -> Stream:
         """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
         options = _given(
@@ -142,6 +144,8 @@ class Environment:
             on_malformed=on_malformed,
             address=address,
             ahead=ahead,
+            watermark=watermark,
+            idle=idle if idle is None or isinstance(idle, str) else dict(idle),
         )
         self._sources[self._new(name)] = {**options, "from": dict(reader)}
         return Stream(self, name)

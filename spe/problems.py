@@ -58,7 +58,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 #: What other stream processors call it, and the key that it is here.
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "watermark": ("disorder",),
     "lateness": ("disorder",),
     "parallelism": ("partitions",),
     "key_by": ("key", "group_by", "partition_by"),

@@ -10,12 +10,11 @@ from typing import Final
 
 from replicas.connectors.reader import Chunk, Live, Malformed, Replay
 from spe.errors import SpeError
-from spe.plan.plan import Source
+from spe.plan.plan import LIVE_KINDS, Source
 
-__all__ = ["KINDS", "LIVE_KINDS", "Chunk", "Live", "Malformed", "Replay", "open_reader"]
+__all__ = ["KINDS", "Chunk", "Live", "Malformed", "Replay", "open_reader"]
 
 REPLAY_KINDS: Final = ("generator", "csv", "jsonl", "parquet")
-LIVE_KINDS: Final = ("tcp", "stdin")
 KINDS: Final = REPLAY_KINDS + LIVE_KINDS
 
 

@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import LIVE_KINDS, Chunk, Live, Replay, open_reader
+from replicas.connectors import Chunk, Replay, open_reader
 from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
+from replicas.source.live import LivePlay
 from replicas.source.pacing import AtSpeed, pace_of
 from replicas.source.stamping import Stamper, admitted
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
@@ -63,6 +64,7 @@ class SourceProxy:
         self.note = ""
         self._told: Callable[[str], None] = lambda note: None
         self.fault: SpeError | None = None
+        writer.told = self._tell
 
     @classmethod
     async def open(
@@ -102,7 +104,7 @@ class SourceProxy:
         writer = SourceWriter(env, source, log, state, history)
         if state.begun_us == BEFORE_TIME and begun_us is not None:
             writer.begun_us = begun_us
-        if source.reader.get("kind") in LIVE_KINDS or state.bound_us >= END_OF_TIME:
+        if source.live or state.bound_us >= END_OF_TIME:
             history.frontier_us = state.bound_us
         else:  # a replay may have leased a whole gap; where in it we are, the pace will say
             implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
@@ -191,11 +193,16 @@ class SourceProxy:
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
-                    await self._listen(reader)
+                    await self._live().run(reader)
                 writer.end()
             except* (SpeError, OSError) as group:  # of a live reader's tasks, too
                 self._fail(self._said(next(leaves(group))))
         writer.close()
+
+    def _tell(self, note: str) -> None:
+        self.note = note
+        if note:
+            self._told(note)
 
     def _said(self, error: BaseException) -> SpeError:
         return error if isinstance(error, SpeError) else SpeError(f"source {self._source.stream}: {error}")
@@ -262,12 +269,11 @@ class SourceProxy:
         if wait_us > _LONG_WAIT_US:
             speed = float(self._source.replay.get("speed") or 1.0)
             unit = SECOND if wait_us < 120 * SECOND else 60 * SECOND
-            self.note = (
+            self._tell(
                 f"{self._source.stream}: first tuple {format_timestamp(first_us)} is due in "
                 f"{show_duration(floor_to(wait_us + unit // 2, unit))} "
                 f"(origin {format_timestamp(writer.origin_us)}, speed {speed:g})"
             )
-            self._told(self.note)
 
     async def _play(self, chunk: Chunk, following: Chunk | None) -> None:
         """Releases the rows of a chunk as they become due, and boundaries in between."""
@@ -305,40 +311,17 @@ class SourceProxy:
             return wake_us
         return min(wake_us, now_us if boundary_us <= BEFORE_TIME else pace.reached_us(boundary_us))
 
-    # -- live input -------------------------------------------------------------------------------------------
-
-    async def _listen(self, reader: Live) -> None:
-        async with trio.open_nursery() as nursery:
-            if self._source.reader.get("lease", True):
-                nursery.start_soon(self._lease_by_the_clock)
-            await reader.read(self._env, self._accept)
-            nursery.cancel_scope.cancel()
-
-    async def _accept(self, chunk: Chunk) -> None:
-        """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
-        try:
-            chunk = self._checked(chunk, self._source.ahead_us)
-            at, n = 0, len(chunk)
-            events = chunk.events if chunk.events is not None else np.full(n, self._writer.now_us(), np.int64)
-            while at < n:
-                stop = chunk.stop_within(at, n, RECORD_ROWS_BYTES)
-                self._writer.take(events[at:stop], chunk.slice(at, stop), chunk.consumed(stop))
-                at = stop
-            if self._admission.stopped is not None:
-                raise self._admission.stopped
-        except SpeError as error:
-            self._fail(error)
-        await self._writer.room()
-
-    async def _lease_by_the_clock(self) -> None:
-        """A silent live input still lets time pass: its event time is the wall clock's."""
-        step_us = max(self._source.boundary_us, _RELEASE_US)
-        while True:
-            try:
-                self._writer.lease(self._writer.now_us())
-            except SpeError as error:
-                self._fail(error)
-            await self._env.clock.sleep(step_us / 1e6)
+    def _live(self) -> LivePlay:
+        """Rows that are too far ahead of the clock are refused; a malformed one may stop us, behind those before it."""
+        return LivePlay(
+            self._env,
+            self._source,
+            self._writer,
+            lambda chunk: self._checked(chunk, self._source.ahead_us),
+            lambda: self._admission.stopped,
+            self._fail,
+            self._tell,
+        )
 
     def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
         """The rows that may be taken, in our dictionary."""

@@ -39,6 +39,7 @@ class Stamper:
       lease_us: promised in the log, besides what the tuples imply.
       late_by_us: the disorder that all tuples so far would have needed, where it is more than ours; else 0.
       late_count: tuples whose event time lay before W or the lease, since this object was made.
+      latest: of the last rows stamped, as (late_count, late_by_us).
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Stamper:
         self.lease_us = lease_us
         self.late_count = 0
         self.late_by_us = 0
+        self.latest = (0, 0)
 
     def stamp(self, events: Int64Array, columns: tuple[Column, ...]) -> Batch:
         """The next tuples of the stream, in order of arrival; ``time`` need not be sorted.
@@ -72,9 +74,10 @@ class Stamper:
         np.maximum(peaks[:-1], self.max_event_us, out=before[1:])
         floor = np.maximum(before - self._disorder_us, self.lease_us)
         time = np.maximum(events, floor)
-        if late := int((events < floor).sum()):
-            self.late_count += late
-            self.late_by_us = max(self.late_by_us, int((floor - events).max()) + self._disorder_us)
+        late = int((events < floor).sum())
+        self.latest = (late, int((floor - events).max()) + self._disorder_us if late else 0)
+        self.late_count += late
+        self.late_by_us = max(self.late_by_us, self.latest[1])
         self.max_event_us = max(self.max_event_us, int(peaks[-1]))
         first = self.last_id
         self.last_id += len(events)
@@ -89,6 +92,11 @@ class Stamper:
     def bound_us(self) -> int:
         """The largest boundary that may be sent once everything so far is logged (S2)."""
         return floor_to(max(self.disorder_floor_us, self.lease_us), self._boundary_us)
+
+    @property
+    def stands_us(self) -> int:
+        """Event time that is implied: no later tuple that is before it by more than the disorder is on time."""
+        return max(self.max_event_us, saturating_add(self.lease_us, self._disorder_us))
 
     def lease(self, event_us: int) -> bool:
         """Promises that no later tuple has an event time that would be on time before ``event_us``.

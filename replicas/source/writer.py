@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from replicas.source.history import SourceHistory
+from replicas.source.lateness import Lateness
 from replicas.source.pacing import AtOnce, Pace
 from replicas.source.stamping import Stamper
 from spe.errors import LogFull
@@ -40,6 +41,7 @@ class SourceWriter:
       pace: of the replay; boundaries do not go ahead of it.
       consumed: rows taken from the reader, malformed ones included.
       origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not.
+      told: called with what somebody who waits for results has to know.
     """
 
     def __init__(self, env: Env, source: Source, log: SegmentedLog, state: SourceState, history: SourceHistory) -> None:
@@ -52,6 +54,8 @@ class SourceWriter:
             max_event_us=state.max_event_us,
             lease_us=state.bound_us,  # also with another disorder than before the restart, what was promised holds
         )
+        self._env = env
+        self._lateness = Lateness()
         #: Boundary implied by what is synced.
         self._synced_bound_us = state.bound_us
         #: Deadlines are on the monotonic clock; it is read as the wall clock stood at start, so it never steps.
@@ -67,6 +71,7 @@ class SourceWriter:
         self._closed = False
         self.history = history
         self.publish: Publish = _nobody
+        self.told: Callable[[str], None] = _nobody
         self.pace: Pace = AtOnce()
         self.consumed = state.consumed
         self.origin_us = state.origin_us
@@ -85,6 +90,11 @@ class SourceWriter:
     def max_event_us(self) -> int:
         """Largest raw event time so far."""
         return self._stamper.max_event_us
+
+    @property
+    def stands_us(self) -> int:
+        """Event time that the tuples and leases imply; BEFORE_TIME: none."""
+        return self._stamper.stands_us
 
     @property
     def late_count(self) -> int:
@@ -118,6 +128,9 @@ class SourceWriter:
           LogError: the log refused.
         """
         batch = self._stamper.stamp(events, columns)
+        if mostly := self._lateness.took(self.now_us(), len(batch), *self._stamper.latest):
+            self._env.trace.event("rows_mostly_late", stream=self._source.stream, **mostly._asdict())
+            self.told(f"source {self._source.stream}: {mostly}")
         if next_event_us is not None:
             self._stamper.lease(next_event_us)
         self.consumed = consumed
@@ -227,5 +240,5 @@ class SourceWriter:
         return [Boundary(Kind.STABLE, bound, self.history.last_id)]
 
 
-def _nobody(_elements: list[Element]) -> None:
+def _nobody(_told: object) -> None:
     pass

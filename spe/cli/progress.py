@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from replicas.connectors import LIVE_KINDS
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 
@@ -17,7 +16,7 @@ class ProgressWatch:
         self._plan = plan
         self._sources = [f"source:{s}" for s in plan.sources]
         self._clients = [f"client:{c}" for c in plan.clients]
-        self._replayed = all(s.reader.get("kind") not in LIVE_KINDS for s in plan.sources.values())
+        self._replayed = not any(s.live for s in plan.sources.values())
         self._last: Mapping[str, Mapping[str, Any]] = {}
         #: Wall time of the last change of each process's figures.
         self._moved_us: dict[str, int] = {}

@@ -47,8 +47,9 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
             entry["replay"] = {"speed": _pace(source)}
             why = f"{path} is not there" if path is not None else f"{kind} is live"
             said.append(f"{name}: {why}; made-up rows of its schema instead, {_RATE} a second")
-            if kind in ("tcp", "stdin"):
-                entry.pop("ahead", None)
+            if source.live:
+                for key in ("ahead", "watermark", "idle"):
+                    entry.pop(key, None)
                 entry.setdefault("time", _time_attribute(source))
     _in_memory(changed, plan)
     return changed, said

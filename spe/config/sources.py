@@ -9,14 +9,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
-from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of
+from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of, duration_of
 from spe.plan.generators import GENERATORS
-from spe.plan.plan import ANY_ADDRESS, Source
+from spe.plan.plan import ANY_ADDRESS, LIVE_KINDS, Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import MILLISECOND, SECOND
 
+#: Silence after which time passes in a live source all the same, unless told otherwise (docs/rules.md S7).
+IDLE_US: Final = 500 * MILLISECOND
 #: A live source refuses event times further ahead of its clock than this, unless told otherwise (docs/rules.md S5).
 AHEAD_US: Final = 3_600 * SECOND
 
@@ -121,7 +123,7 @@ class ReaderModel(Model):
 
     @property
     def live(self) -> bool:
-        return self.kind in ("tcp", "stdin")
+        return self.kind in LIVE_KINDS
 
     def reader(self, data: FilePath) -> dict[str, Any]:
         """The dict of ``spe.plan.plan.Source.reader``; paths absolute, relative ones below ``data``."""
@@ -181,6 +183,25 @@ class ReplayModel(Model):
         return out if self.origin is None else {**out, "origin_us": self.origin}
 
 
+class IdleModel(Model):
+    """When a live source counts as silent; None: never.  Then time goes on from where it stood, or from the present."""
+
+    after: PositiveDuration | None
+    then: Literal["now"] | None = None
+
+
+def _idle(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value
+    if value == "never":
+        return {"after": None}
+    try:
+        _ = duration_of(value)
+    except ValueError:
+        raise ValueError(f"expected a duration such as 5s, {{after: 5s, then: now}} or never, got {value!r}") from None
+    return {"after": value}
+
+
 class SourceModel(Model):
     """One source."""
 
@@ -193,6 +214,8 @@ class SourceModel(Model):
     on_malformed: Literal["skip", "stop"] = "skip"
     address: Address = ANY_ADDRESS
     ahead: PositiveDuration | None = None
+    watermark: Literal["data", "clock"] | None = None
+    idle: Annotated[IdleModel, BeforeValidator(_idle)] | None = None
 
 
 def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> Schema | None:
@@ -249,8 +272,29 @@ def read_source(
         replay=model.replay.pace(),
         on_malformed=model.on_malformed,
         disorder_given=model.disorder is not None,
+        **_watermark(model, path, problems),
     )
     return source, schema
+
+
+def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, Any]:
+    """What lets time pass in a live source (docs/rules.md S7)."""
+    given = [k for k in ("watermark", "idle") if getattr(model, k) is not None]
+    if not model.from_.live:
+        for key in given:
+            problems.add((*path, key), f"{model.from_.kind} is replayed and knows its next row; expected no {key}")
+        return {}
+    by = Watermark(model.watermark or ("clock" if model.time is None else "data"))
+    if by is Watermark.DATA and model.time is None:
+        expected = "time: ATTRIBUTE, or watermark: clock"
+        problems.add((*path, "watermark"), f"rows are stamped when they come, so there is no data; expected {expected}")
+    if by is Watermark.CLOCK:
+        if model.idle is not None:
+            problems.add((*path, "idle"), "by the clock time passes whether rows come or not; expected no idle")
+        return {"watermark": by}
+    if model.idle is None:
+        return {"watermark": by, "idle_us": IDLE_US}
+    return {"watermark": by, "idle_us": model.idle.after, "idle_to_now": model.idle.then == "now"}
 
 
 def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None:

@@ -10,8 +10,6 @@ from spe.plan.review import origins
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
 
-_LIVE: Final = ("tcp", "stdin")
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpoch:
@@ -41,7 +39,7 @@ def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
     Args:
       begun_us: wall time at which the replay began; None: not known.
     """
-    if source.reader.get("kind") in _LIVE:
+    if source.live:
         return _CLOCK
     replay = source.replay
     if replay.get("max") or replay.get("rate") is not None or begun_us is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from spe.plan.plan import Source
+from spe.plan.plan import Source, Watermark
 from spe.query.query import (
     AggregateCall,
     AggregateSpec,
@@ -130,9 +130,9 @@ def describe_reader(reader: Mapping[str, Any]) -> str:
 
 
 def describe_pace(source: Source) -> str:
-    """``60x``, ``1000 rows/s``, ``as fast as it goes``, ``live``."""
-    if source.reader.get("kind") in ("tcp", "stdin"):
-        return "live"
+    """``60x``, ``1000 rows/s``, ``as fast as it goes``, ``live, watermark by data, idle after 500ms``."""
+    if source.live:
+        return f"live, {_watermark(source)}"
     if source.replay.get("max"):
         return "as fast as it goes"
     if source.replay.get("rate") is not None:
@@ -140,3 +140,12 @@ def describe_pace(source: Source) -> str:
     text = f"{float(source.replay.get('speed') or 1.0):g}x"
     origin = source.replay.get("origin_us")
     return text if origin is None else f"{text} from {format_timestamp(int(origin))}"
+
+
+def _watermark(source: Source) -> str:
+    if source.watermark is Watermark.CLOCK:
+        return "watermark by clock"
+    if source.idle_us is None:
+        return "watermark by data, never idle"
+    then = ", then by clock" if source.idle_to_now else ""
+    return f"watermark by data, idle after {show_duration(source.idle_us)}{then}"

@@ -25,6 +25,8 @@ from spe.stream.schema import Schema
 ANY_ADDRESS: Final = "127.0.0.1:0"
 #: The process that tells standbys to run, by the name that it has for others.
 COORDINATOR: Final = "coordinator"
+#: Kinds of readers whose rows happen once.
+LIVE_KINDS: Final = ("tcp", "stdin")
 
 
 class Policy(enum.StrEnum):
@@ -198,6 +200,13 @@ class CoordinatorSettings:
     margin: float = 0.05
 
 
+class Watermark(enum.StrEnum):
+    """What lets time pass in a live source."""
+
+    DATA = "data"
+    CLOCK = "clock"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A source proxy: one process, one durable log, one stream.
@@ -211,6 +220,9 @@ class Source:
       replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
       on_malformed: "skip" (counted, kept aside with its line number) or "stop".
       disorder_given: somebody has said how far, rather than nobody having thought of it.
+      watermark: what lets time pass in a live source (docs/rules.md S7); a replay knows its next row.
+      idle_us: of a live source by data: silence after which time passes by the clock; None: never.
+      idle_to_now: and then it is that of the clock, rather than going on from where it stood.
     """
 
     stream: StreamId
@@ -224,6 +236,14 @@ class Source:
     replay: Mapping[str, Any]
     on_malformed: str
     disorder_given: bool = True
+    watermark: Watermark = Watermark.CLOCK
+    idle_us: int | None = None
+    idle_to_now: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Rows happen once, and nobody knows the next one."""
+        return self.reader.get("kind") in LIVE_KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.doors import is_open
 from spe.plan.lineage import key_names, written
-from spe.plan.plan import Plan, Source, Unit
+from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.problems import Path
 from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
 from spe.stream.ids import Channel, PartitionId
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 def review(plan: Plan) -> list[Finding]:
     """All findings, errors first, in the order of the plan."""
-    rooms = (_waiting, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
+    rooms = (_waiting, _silence, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
     found = [finding for room in rooms for finding in room(plan)]
     return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
 
@@ -155,6 +155,52 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
         more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
         path: Path = ("nodes", str(found[0][2]), "x")
         yield Finding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
+
+
+def _silence(plan: Plan) -> Iterator[Finding]:
+    """A live source that is silent holds up the bucket of its last row, and what others have (docs/rules.md S7)."""
+    for stream, source in plan.sources.items():
+        if not source.live or source.watermark is not Watermark.DATA:
+            continue
+        path: Path = ("sources", str(stream), "idle")
+        if source.idle_us is None:
+            yield Finding(
+                Severity.WARNING,
+                path,
+                "is never: whenever no row comes for αX, results are tentative until one does; expected a duration "
+                "where that is not meant",
+            )
+        elif found := _tightest(plan, source):
+            room_us, needed_us, alpha_x_us, unit = found
+            expected = f"at most {_show_down(room_us)}, or " if room_us > 0 else ""
+            yield Finding(
+                Severity.WARNING,
+                path,
+                f"{show_duration(source.idle_us)} is long for unit {unit!r}, whose αX is {_show(alpha_x_us)}: whenever "
+                f"no row comes for so long, results are tentative; expected {expected}αX above {_show(needed_us)}",
+            )
+
+
+def _tightest(plan: Plan, source: Source) -> tuple[int, int, int, UnitId] | None:
+    """Where αX is too short for the silences of a source: (longest silence that it allows, αX needed, αX, unit).
+
+    The bucket of the last row ends d later at the most; the promise stands ``disorder`` before that row, and goes on
+    only after the silence.  To the present it goes at once.
+    """
+    found = []
+    for unit in plan.units:
+        if all(source not in origins(plan, i.stream) for i in unit.inputs):
+            continue
+        delay_us = NORMAL_DELAY_US * depth(plan, unit)
+        bare_us = plan.bucket_us + source.boundary_us + source.disorder_us
+        idle_us = source.idle_us or 0
+        rest_us = delay_us + (source.boundary_us if source.idle_to_now else bare_us)
+        needed_us = max(bare_us + delay_us, idle_us + rest_us)
+        hosts = {n for p in range(unit.partitions) for n in plan.hosts(PartitionId(unit.id, p))}
+        for alpha_x_us in (plan.share(unit.id, node).alpha_x_us for node in hosts):
+            if alpha_x_us <= needed_us and idle_us + rest_us > bare_us + delay_us:
+                found.append((alpha_x_us - rest_us - 1, needed_us, alpha_x_us, unit.id))
+    return min(found, default=None)
 
 
 def _doors(plan: Plan) -> Iterator[Finding]:
@@ -330,3 +376,8 @@ def _unused(plan: Plan) -> Iterator[Finding]:
 def _show(us: int) -> str:
     """A duration to the millisecond, rounded up: requirements must not look met when they are not."""
     return show_duration(-(-us // 1000) * 1000)
+
+
+def _show_down(us: int) -> str:
+    """The same, rounded down: of what there is room for."""
+    return show_duration(us // 1000 * 1000)

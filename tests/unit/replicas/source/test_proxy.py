@@ -23,7 +23,7 @@ from spe.log import segmented as log_module
 from spe.log.format import Position
 from spe.log.source_log import SourceState, decode_source_state, read_source_log, source_folder
 from spe.plan.generators import generator_schema
-from spe.plan.plan import Source
+from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
 from spe.stream import text_size
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
@@ -405,13 +405,13 @@ async def test_a_promise_holds_although_the_disorder_was_raised_at_the_restart(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
-    first = live((0.0, [500], 1), (10.0, None, 0), boundary_us=100, reader={"kind": "stdin", "lease": False})
+    first = live((0.0, [500], 1), (10.0, None, 0), boundary_us=100, watermark=Watermark.DATA)
     proxy = await SourceProxy.open(source_env(storage), first)
     with trio.move_on_after(1.0):
         await proxy.run()
     assert proxy.frontier == 500
 
-    second = live((0.0, [50], 1), boundary_us=100, disorder_us=400, reader={"kind": "stdin", "lease": False})
+    second = live((0.0, [50], 1), boundary_us=100, disorder_us=400, watermark=Watermark.DATA)
     _, published = await run_to_end(source_env(storage.restarted()), second)
     assert rows_of(published)[0][:2] == (2, 500)
 
@@ -565,7 +565,8 @@ async def test_long_rows_are_divided_among_records(
     tmp_path: Path, live: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, is_live: bool
 ) -> None:
     """What is read at once may be more than a record of the log may hold."""
-    monkeypatch.setattr("replicas.source.proxy.RECORD_ROWS_BYTES", 10_000)
+    for module in ("proxy", "live"):
+        monkeypatch.setattr(f"replicas.source.{module}.RECORD_ROWS_BYTES", 10_000)
     monkeypatch.setattr(log_module, "RECORD_BYTES_MAX", 20_000)
     names = ["x" * 3_000 + str(n) for n in range(40)]
     if is_live:
@@ -679,7 +680,7 @@ async def test_a_full_disk_holds_a_live_source_up_until_there_is_room(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
-    of = live((0.0, [1], 1), (0.0, [2], 1), reader={"kind": "stdin", "lease": False})
+    of = live((0.0, [1], 1), (0.0, [2], 1), watermark=Watermark.DATA)
     proxy = await SourceProxy.open(source_env(storage), of)
     storage.space_left = 20
     published: list[Element] = []

@@ -29,6 +29,7 @@ from spe.plan.plan import (
     Reconcile,
     Standbys,
     Timing,
+    Watermark,
 )
 from spe.plan.review import review
 from spe.problems import Problems
@@ -344,6 +345,38 @@ def test_only_live_sources_refuse_the_future_unless_told_to() -> None:
     assert [s.ahead_us for s in plan.sources.values()] == [3_600_000_000, None, 10_000_000]
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("", (Watermark.DATA, 500_000, False)),
+        ("idle: 5s", (Watermark.DATA, 5_000_000, False)),
+        ("watermark: data, idle: {after: 5s}", (Watermark.DATA, 5_000_000, False)),
+        ("idle: {after: 5s, then: now}", (Watermark.DATA, 5_000_000, True)),
+        ("idle: never", (Watermark.DATA, None, False)),
+        ("watermark: clock", (Watermark.CLOCK, None, False)),
+    ],
+)
+def test_in_a_live_source_time_passes_by_its_data_unless_told_otherwise(written: str, expected: Any) -> None:
+    options = f", {written}}}" if written else "}"
+    plan = plan_of(
+        f"""
+        sources:
+          live: {{schema: {{t: timestamp, v: int64}}, time: t, from: {{tcp: "127.0.0.1:7000"}}{options}
+        query:
+          q: {{filter: {{from: live, where: v > 0}}}}
+        """
+    )
+    (live,) = plan.sources.values()
+    assert (live.watermark, live.idle_us, live.idle_to_now) == expected
+
+
+def test_rows_without_an_event_time_have_the_clocks() -> None:
+    plan = plan_of(
+        "sources: {live: {schema: {v: int64}, from: {stdin: true}}}\nquery: {q: {filter: {from: live, where: v > 0}}}\n"
+    )
+    assert [s.watermark for s in plan.sources.values()] == [Watermark.CLOCK]
+
+
 def test_sinks_become_kind_path_and_mode() -> None:
     plan = plan_of(
         f"""{SOURCE}
@@ -614,7 +647,21 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ("{schema: {}, time: t, from: {csv: a}}", "at least one attribute"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a, jsonl: b}}", "exactly one of csv, jsonl"),
         ("{schema: {t: timestamp}, time: t, from: {}}", "exactly one of csv, jsonl"),
-        ("{schema: {t: timestamp}, time: t, from: {csv: a}, watermark: 5s}", "(that is 'disorder' here)"),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, lateness: 5s}", "(that is 'disorder' here)"),
+        (
+            "{schema: {t: timestamp}, time: t, from: {stdin: true}, watermark: 5s}",
+            "expected 'data' or 'clock', got '5s'",
+        ),
+        (
+            "{schema: {t: timestamp}, time: t, from: {csv: a}, watermark: data}",
+            "csv is replayed and knows its next row",
+        ),
+        ("{schema: {t: timestamp}, time: t, from: {csv: a}, idle: 5s}", "expected no idle"),
+        ("{schema: {t: timestamp}, from: {stdin: true}, watermark: data}", "expected time: ATTRIBUTE, or watermark"),
+        ("{schema: {t: timestamp}, from: {stdin: true}, idle: 1s}", "expected no idle"),
+        ("{schema: {t: timestamp}, time: t, from: {stdin: true}, idle: 5}", "{after: 5s, then: now} or never, got 5"),
+        ("{schema: {t: timestamp}, time: t, from: {stdin: true}, idle: {after: 0s}}", "expected a duration above zero"),
+        ("{schema: {t: timestamp}, time: t, from: {stdin: true}, idle: {then: now}}", "idle.after: is missing"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a, columns: {x: y}}}", "no attribute 'x'"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a}, replay: {speed: 1, max: true}}", "one of speed, rate"),
         ("{schema: {t: timestamp}, time: t, from: {stdin: true}, replay: {speed: 2}}", "live and has its own pace"),
@@ -778,6 +825,51 @@ def test_a_file_without_disorder_is_warned_about_and_zero_is_an_answer() -> None
     assert finding.path == ("sources", "s", "disorder")
     assert "0s if the file is sorted" in finding.message
     assert review(plan_of(file.replace("time: ts", "time: ts, disorder: 0s"))) == []
+
+
+def live(idle: str, alpha_x: str = "2s", disorder: str = "500ms") -> str:
+    return f"""
+bucket: 100ms
+sources:
+  s: {{schema: {{ts: timestamp!, n: int64}}, time: ts, disorder: {disorder}, idle: {idle}, from: {{stdin: true}}}}
+query:
+  q: {{filter: {{from: s, where: n > 1}}}}
+defaults: {{alpha: 1.0, x: {alpha_x}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("idle", "room"),
+    [("1s", None), ("1199ms", None), ("1200ms", "1.199s"), ("5s", "1.199s"), ("{after: 1799ms, then: now}", None)],
+)
+def test_a_silence_that_alpha_x_has_no_room_for_is_warned_about(idle: str, room: str | None) -> None:
+    """bucket + boundary + disorder + a normal delay = 800ms, of αX = 2s."""
+    findings = review(plan_of(live(idle)))
+    if room is None:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert finding.path == ("sources", "s", "idle")
+    assert "is long for unit 'main', whose αX is 2s" in finding.message
+    assert f"expected at most {room}, or αX above" in finding.message
+
+
+def test_a_silence_that_alpha_x_has_room_for_is_not_warned_about_again() -> None:
+    plan = plan_of(live("1200ms"))
+    (finding,) = review(plan)
+    assert finding.message.endswith("αX above 2s")
+    assert review(plan_of(live("1200ms", alpha_x="2001ms"))) == []
+    assert review(plan_of(live("1199ms"))) == []
+
+
+def test_a_jump_to_the_present_needs_no_more_than_the_silence() -> None:
+    (finding,) = review(plan_of(live("{after: 1800ms, then: now}")))
+    assert "expected at most 1.799s, or αX above 2s" in finding.message
+
+
+def test_a_source_that_is_never_silent_is_warned_about() -> None:
+    (finding,) = review(plan_of(live("never")))
+    assert finding.message.startswith("is never: whenever no row comes for αX, results are tentative")
 
 
 # -- configurations that come with the software

@@ -206,7 +206,13 @@ def test_reader_is_described_in_short(reader: dict[str, object], text: str) -> N
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("{from: {stdin: true}}", "live"),
+        ("{from: {stdin: true}}", "live, watermark by data, idle after 500ms"),
+        (
+            "{from: {stdin: true}, idle: {after: 5s, then: now}}",
+            "live, watermark by data, idle after 5s, then by clock",
+        ),
+        ("{from: {stdin: true}, idle: never}", "live, watermark by data, never idle"),
+        ("{from: {stdin: true}, watermark: clock}", "live, watermark by clock"),
         ("{from: {jsonl: a}, replay: {rate: 100}}", "100 rows/s"),
         ("{from: {jsonl: a}, replay: {max: true}}", "as fast as it goes"),
         ("{from: {jsonl: a}, replay: {speed: 0.5, origin: 1970-01-01T01:00:00}}", "0.5x from 1970-01-01T01:00:00"),

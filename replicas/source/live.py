@@ -1,0 +1,115 @@
+"""Plays a live reader: rows are taken as they come, and time passes though none does (docs/rules.md S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import trio
+
+from replicas.connectors import Chunk, Live
+from replicas.source.watermark import ByClock, ByData, EventClock
+from replicas.source.writer import RECORD_ROWS_BYTES, SourceWriter
+from spe.errors import SpeError
+from spe.plan.plan import Source, Watermark
+from spe.runtime.env import Env
+from spe.stream.times import BEFORE_TIME, SECOND
+
+#: Shortest time between two promises.
+_STEP_US: Final = 5_000
+#: A source by data that has had no row for so long says what that means for others.
+_NO_ROW_US: Final = 10 * SECOND
+
+
+class LivePlay:
+    """One live reader and the writer that it feeds.
+
+    Args:
+      admit: the rows of a chunk that may be taken, in the source's dictionary.
+      stopped: why nothing more may be taken, once those rows have been; None while all is well.
+      fail: called with why taking in ends.
+      tell: called with what somebody who waits for results has to know; "" when that is over.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        source: Source,
+        writer: SourceWriter,
+        admit: Callable[[Chunk], Chunk],
+        stopped: Callable[[], SpeError | None],
+        fail: Callable[[SpeError], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._env = env
+        self._source = source
+        self._writer = writer
+        self._admit = admit
+        self._stopped = stopped
+        self._fail = fail
+        self._tell = tell
+        self._step_us = max(source.boundary_us, _STEP_US)
+        self._begun_us = writer.now_us()
+        self._told_of_no_row = False
+        #: Chunks that wait for room on the disk.
+        self._waiting = 0
+        self._clock: EventClock = ByClock()
+        if source.watermark is Watermark.DATA:
+            self._clock = ByData(
+                source.idle_us, to_now=source.idle_to_now, step_us=self._step_us, now_us=self._begun_us
+            )
+
+    async def run(self, reader: Live) -> None:
+        """Until the reader ends.  Raises what it raises."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._promise)
+            await reader.read(self._env, self._accept)
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, chunk: Chunk) -> None:
+        """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
+        writer, taken = self._writer, 0
+        try:
+            chunk = self._admit(chunk)
+            n = len(chunk)
+            events = chunk.events if chunk.events is not None else np.full(n, writer.now_us(), np.int64)
+            while taken < n:
+                stop = chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
+                writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop))
+                taken = stop
+            if (why := self._stopped()) is not None:
+                raise why
+        except SpeError as error:
+            self._fail(error)
+        if self._told_of_no_row and taken:
+            self._told_of_no_row = False
+            self._tell("")
+        self._waiting += 1
+        try:
+            await writer.room()
+        finally:
+            self._waiting -= 1
+        if taken:
+            self._clock.heard(writer.now_us())
+
+    async def _promise(self) -> None:
+        """Time passes though no row comes."""
+        writer = self._writer
+        while True:
+            now = writer.now_us()
+            if self._waiting:  # nothing is read meanwhile
+                self._clock.heard(now)
+            reached_us = self._clock.reached_us(now, writer.stands_us)
+            if reached_us is not None:
+                try:
+                    writer.lease(reached_us)
+                except SpeError as error:
+                    self._fail(error)
+            elif writer.stands_us <= BEFORE_TIME and not self._told_of_no_row and now - self._begun_us >= _NO_ROW_US:
+                self._told_of_no_row = True
+                self._tell(
+                    f"source {self._source.stream}: no row yet, so no time passes in it; what reads other sources as "
+                    "well stays tentative until the first one"
+                )
+            await self._env.clock.sleep(self._step_us / 1e6)
