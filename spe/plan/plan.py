@@ -201,7 +201,7 @@ class CoordinatorSettings:
 
 
 class Watermark(enum.StrEnum):
-    """What lets time pass in a live source."""
+    """What lets time pass in a live source (docs/live.md)."""
 
     DATA = "data"
     CLOCK = "clock"
