@@ -130,21 +130,47 @@ def filled(count: int, fill: int) -> Steps[IndexArray]:
     return array
 
 
+def chosen(mask: npt.NDArray[np.bool_]) -> Steps[IndexArray]:
+    """``mask.nonzero()[0]``, in portions."""
+    found = []
+    for start, stop in portions(len(mask), steps.COPIED):
+        if start:
+            yield
+        found.append(mask[start:stop].nonzero()[0] + start)
+    return (yield from picked(found, [None] * len(found))) if found else np.empty(0, np.intp)
+
+
+def inverse(which: IndexArray, numbers: IndexArray, count: int) -> Steps[IndexArray]:
+    """An array of ``count`` entries, ``numbers`` at ``which`` and −1 elsewhere, made in portions."""
+    array = yield from filled(count, -1)
+    for start, stop in portions(len(which), steps.INDEXED):
+        if start:
+            yield
+        array[which[start:stop]] = numbers[start:stop]
+    return array
+
+
 def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
     """``values.argsort(kind="stable")``, in portions: entries are dealt to ranges of values, each sorted alone."""
     count = len(values)
     if count <= 2 * steps.INDEXED:
         return values.argsort(kind="stable")
-    # One of so many is looked at, so that a range holds about INDEXED / 4 entries; equal values cannot be told apart.
-    sample = np.sort(values[:: max(1, steps.INDEXED // 256)])
-    splitters = np.unique(sample[:: max(1, len(sample) * steps.INDEXED // (4 * count))])
+    # So many are looked at that a range holds about INDEXED / 4 entries.  Equal values cannot be told apart, but what
+    # is often there is a splitter, whose equals have a range of their own and need no sorting.  Which are looked at
+    # changes nothing in what comes out; anything regular could miss all of a periodic order.
+    looked_at = np.random.default_rng(0).integers(0, count, 256 * (count // steps.INDEXED + 1))
+    splitters = np.unique(np.sort(values[looked_at])[::64])
     ranges = np.empty(count, np.int32)
-    sizes = np.zeros(len(splitters) + 1, np.int64)
+    sizes = np.zeros(2 * len(splitters) + 1, np.int64)
     for start, stop in portions(count, steps.INDEXED):
-        ranges[start:stop] = found = splitters.searchsorted(values[start:stop], side="right")
+        some = values[start:stop]
+        found = splitters.searchsorted(some, side="right")
+        found += splitters.searchsorted(some, side="left")
+        ranges[start:stop] = found
         sizes += np.bincount(found, minlength=len(sizes))
         yield
-    order = np.empty(count, np.intp)
+    # It is written all over from the first step on, which should not be the one that the system clears it all in.
+    order = yield from filled(count, 0)
     ends = sizes.cumsum()
     free = ends - sizes
     for start, stop in portions(count, steps.INDEXED):
@@ -155,13 +181,12 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
         order[(free[which[begins]] - begins).repeat(lengths) + np.arange(len(which))] = dealt + start
         free[which[begins]] += lengths
         yield
-    done = 0
-    for end in ends.tolist():
-        if end - done > 1:
-            part = order[done:end]
-            order[done:end] = part[values[part].argsort(kind="stable")]
-        done = end
-        yield
+    between = ends[::2]
+    for end, size in zip(between.tolist(), sizes[::2].tolist()):
+        if size > 1:
+            part = order[end - size : end]
+            order[end - size : end] = part[values[part].argsort(kind="stable")]
+            yield
     return order
 
 

@@ -77,13 +77,13 @@ class _Ranking:
         if not by:
             return [np.arange(count)]
         shares = 2 * count // steps.INDEXED + 1
-        share_of = np.empty(count, np.int64)
+        share_of, sizes = np.empty(count, np.int64), np.zeros(shares, np.int64)
         for start, stop in portions(count, steps.INDEXED):
             if start:
                 yield
             share_of[start:stop] = partition_of([_plain(c.slice(start, stop)) for c in by], shares)
+            sizes += np.bincount(share_of[start:stop], minlength=shares)
         order = yield from sorted_order(share_of)
-        sizes = np.bincount(share_of, minlength=shares)
         return [s for s in np.split(order, sizes.cumsum()[:-1]) if len(s)]
 
     def _pruned(self, rows: Rows, within: Sequence[Column], which: IndexArray) -> Steps[IndexArray]:
@@ -95,7 +95,7 @@ class _Ranking:
                     yield
                 some = which[start:stop]
                 kept.append(some[np.sort(self.best(rows.take(some), *[c.take(some) for c in within])[0])])
-            fewer = np.concatenate(kept)
+            fewer = yield from picked(kept, [None] * len(kept))
             if 4 * len(fewer) > 3 * len(which):
                 return fewer
             which = fewer

@@ -11,7 +11,7 @@ from operators import steps
 from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells
-from operators.columns import filled
+from operators.columns import chosen, filled, inverse, picked
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -116,7 +116,7 @@ class CountAggregate(StepwiseOperator):
             if start:
                 yield
             live.append(start + (self._fills()[start:stop] < self._size).nonzero()[0])
-        return np.concatenate(live)
+        return (yield from picked(live, [None] * len(live)))
 
     def _find_open(self) -> Steps[None]:
         open_ = yield from filled(self._keys.size + self._keys.size // 2 + 8, -1)
@@ -138,11 +138,9 @@ class CountAggregate(StepwiseOperator):
                 if start:
                     yield
                 is_live[slots[start:stop]] = True
-            kept = is_live.nonzero()[0]
+            kept = yield from chosen(is_live)
             self._keys, new = yield from self._keys.compacted(kept)
-            renumbered = np.empty(size, np.intp)
-            renumbered[kept] = new
-            yield from self._cells.renumber(renumbered)
+            yield from self._cells.renumber((yield from inverse(kept, new, size)))
         yield from self._find_open()
         self._compact_at = 2 * self._cells.count + _SPARE
 

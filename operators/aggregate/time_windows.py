@@ -17,7 +17,7 @@ from operators import steps
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells
 from operators.aggregate.panes import Panes
-from operators.columns import filled, sorted_order
+from operators.columns import chosen, filled, inverse, sorted_order
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -182,11 +182,10 @@ class WindowAggregate(StepwiseOperator):
                 if start:
                     yield
                 is_live[cells.slots[start:stop]] = True
-        live = is_live.nonzero()[0]
+        live = yield from chosen(is_live)
         if 2 * len(live) < size:
             self._keys, slots = yield from self._keys.compacted(live)
-            renumbered = np.empty(size, np.intp)
-            renumbered[live] = slots
+            renumbered = yield from inverse(live, slots, size)
             for cells in panes:
                 yield from cells.renumber(renumbered)
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS

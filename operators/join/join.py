@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from operators import steps
+from operators.columns import chosen, inverse
 from operators.ids import IndexArray, Int64Array
 from operators.join.match import LEFT, RIGHT, Dues, IntervalMatcher, Matcher, Pairs, WindowMatcher
 from operators.join.runs import Run, Side
@@ -339,11 +340,10 @@ class Join(StepwiseOperator):
                     if start:
                         yield
                     is_live[run.keys[start:stop]] = True
-            live = is_live[:size].nonzero()[0]
+            live = yield from chosen(is_live[:size])
             if 2 * len(live) < size:
                 self._keys, slots = yield from self._keys.compacted(live)
-                renumbered = np.empty(size + 1, np.intp)
-                renumbered[live], renumbered[size] = slots, -1
+                renumbered = yield from inverse(live, slots, size + 1)
                 made = []
                 for run in runs:
                     made.append((yield from run.renumbered(renumbered)))

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from operators import steps
-from operators.columns import Columns, picked, picked_rows, sorted_order
+from operators.columns import Columns, inverse, picked, picked_rows, sorted_order
 from operators.ids import IndexArray, Int64Array, stable_order
 from operators.join.match import Dues, Matcher, Spans
 from operators.steps import Steps, portions
@@ -222,7 +222,7 @@ def _kept(run: Run, now: int) -> Steps[IndexArray | None]:
         found.append(start + (latest >= now).nonzero()[0])
     if sum(map(len, found)) == len(run):
         return None
-    return np.concatenate(found)
+    return (yield from picked(found, [None] * len(found)))
 
 
 def _merged_flags(
@@ -242,12 +242,9 @@ def _merged_flags(
 def _filtered(run: Run, kept: IndexArray | None, first: int) -> Steps[Index]:
     """The part of a run's index that is kept, its rows numbered from ``first`` on."""
     order, ordered, _ = run.index
-    number = np.full(len(run), -1, np.intp) if kept is not None else None
-    if number is not None and kept is not None:
-        for start, stop in portions(len(kept), steps.INDEXED):
-            if start:
-                yield
-            number[kept[start:stop]] = np.arange(first + start, first + stop)
+    number = None
+    if kept is not None:
+        number = yield from inverse(kept, np.arange(first, first + len(kept)), len(run))
     orders, keys = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for start, stop in portions(len(order), steps.INDEXED):
         if start:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from operators import steps
-from operators.columns import Columns, sorted_order
+from operators.columns import Columns, chosen, inverse, sorted_order
 from operators.filter import Filter
 from operators.fragment import Fragment
 from operators.ids import IntegerIds
@@ -205,10 +205,65 @@ def test_keys_of_two_attributes_get_wide_pairs_while_they_are_few() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [np.arange(5_000) % 7, np.zeros(300, np.int64), np.array([2**62, -5, 2**62, 0] * 50)]
+    "values",
+    [
+        np.arange(5_000) % 7,
+        np.zeros(300, np.int64),
+        np.array([2**62, -5, 2**62, 0] * 50),
+        np.arange(5_000) * 7919 % 5_000,
+        np.random.default_rng(1).zipf(1.3, 5_000),
+    ],
 )
 def test_sorting_in_steps_is_a_stable_sort(values: npt.NDArray[np.int64]) -> None:
     assert (finished(sorted_order(values)) == values.argsort(kind="stable")).all()
+
+
+def test_sorting_in_steps_clears_its_memory_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system clears a page where it is written first, so no step may write to new pages all over an array."""
+    made: list[npt.NDArray[Any]] = []
+    real, page = np.empty, 8
+
+    def empty(shape: Any, dtype: Any = float) -> npt.NDArray[Any]:
+        array = real(shape, dtype)
+        if np.ndim(shape) == 0 and shape == GROUPS:
+            array[:] = -7
+            made.append(array)
+        return array
+
+    monkeypatch.setattr(np, "empty", empty)
+    work = sorted_order(np.random.default_rng(1).permutation(GROUPS))
+    before = 0
+    for _ in work:
+        written = sum(int((array.reshape(-1, page) != -7).any(axis=1).sum()) for array in made)
+        assert written - before <= (steps.COPIED + steps.INDEXED) // page
+        before = written
+    assert len(made) == 2
+
+
+def test_what_is_often_there_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal values cannot be divided, and are in order as they were dealt."""
+    longest = 0
+
+    class Watched(np.ndarray[Any, np.dtype[Any]]):
+        def argsort(self, *args: Any, **kwargs: Any) -> Any:
+            nonlocal longest
+            longest = max(longest, len(self))
+            return super().argsort(*args, **kwargs)
+
+    values = np.where(np.arange(GROUPS) % 2 == 0, 5, np.arange(GROUPS)).view(Watched)
+    assert (finished(sorted_order(values)) == np.asarray(values).argsort(kind="stable")).all()
+    assert 0 < longest <= 4 * steps.INDEXED
+
+
+def test_chosen_entries_and_their_numbers_are_found_in_steps() -> None:
+    mask = np.random.default_rng(1).random(GROUPS) < 0.3
+    which = finished(chosen(mask))
+    assert which.tolist() == mask.nonzero()[0].tolist()
+    assert pauses(chosen(mask)) >= GROUPS // steps.COPIED
+    numbers = finished(inverse(which, np.arange(len(which)), GROUPS))
+    assert (numbers[which] == np.arange(len(which))).all()
+    assert (numbers[~mask] == -1).all()
+    assert finished(chosen(np.empty(0, np.bool_))).tolist() == []
 
 
 def test_wide_integers_are_put_into_a_new_table_in_steps() -> None:
