@@ -11,7 +11,9 @@ from operators.filter import Filter
 from operators.join.join import Join
 from operators.map import Map
 from operators.operator import Operator
+from operators.skipping import Skipping
 from operators.topk import InstantTopK, WindowTopK
+from operators.trials import Trials
 from operators.union import Union
 from spe.errors import QueryError
 from spe.query import query
@@ -20,7 +22,7 @@ from spe.stream.schema import Schema
 
 
 def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operator:
-    """A running operator in its initial state.
+    """A running operator in its initial state; one that skips is :class:`Skipping`.
 
     Args:
       operator: name, specification and output schema.
@@ -32,6 +34,11 @@ def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operat
     spec, schema = operator.spec, derive_schema(operator.spec, inputs)
     if schema != operator.schema:
         raise QueryError("", f"operator {operator.name!r} makes ({schema}), but was declared as ({operator.schema})")
+    made = _built(spec, inputs, schema)
+    return Skipping(made, inputs) if query.skips(spec) else made
+
+
+def _built(spec: query.OperatorSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
     if isinstance(spec, query.FilterSpec):
         return Filter(spec, schema)
     if isinstance(spec, query.MapSpec):
@@ -49,10 +56,10 @@ def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operat
     return _custom(spec, inputs)
 
 
-def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> CustomHost:
+def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> Operator:
     found = load_class(spec.path, "path")
     try:
         made = CustomHost(found(tuple(inputs), **spec.arguments))
     except Exception as error:  # a user's code
         raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
-    return made
+    return Trials(made) if query.skips(spec) else made

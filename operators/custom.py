@@ -54,6 +54,11 @@ class CustomHost(Operator):
         self._previous = BEFORE_TIME
         self.schema = operator.schema
 
+    @property
+    def previous(self) -> int:
+        """End of the slice before."""
+        return self._previous
+
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         rows = self._operator.step(ports, boundary)
         if rows is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from operators import steps
 from operators.build import build_operator
 from operators.operator import Operator, OperatorState
+from operators.rejections import Rejection
+from operators.skipping import Rejected, Skipping
 from operators.steps import Steps, finished
 from operators.sunion.sunion import Slice
 from operators.union import Union
@@ -19,8 +21,8 @@ from spe.stream.names import StreamId
 from spe.stream.text_size import RowTooLarge, check_text
 from spe.stream.times import format_timestamp
 
-#: (operator, the rows of each port, what it released, end of the slice).
-Watch = Callable[[StreamId, Sequence[Rows | None], Rows | None, int], None]
+#: (operator, the rows of each port, whether it released or rejected something, end of the slice).
+Watch = Callable[[StreamId, Sequence[Rows | None], bool, int], None]
 
 #: A slice's rows of a stream: those of an operator in one piece; those of an input in parts, as the SUnion holds them
 #: (several, or not in order of time), until somebody needs them in one.
@@ -45,6 +47,8 @@ class Fragment:
         schemas = {i.stream: i.schema for i in unit.inputs}
         self._inputs: Sequence[StreamId] = [i.stream for i in unit.inputs]
         self._outputs = unit.outputs
+        #: What operators went on without since :meth:`take_rejections`.
+        self._rejections: list[Rejection] = []
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         for operator in unit.operators:
             ports = inputs_of(operator.spec)
@@ -90,6 +94,8 @@ class Fragment:
                 else:
                     given = [([_whole(streams, p) for p in ports], piece.end)]
                 streams[name] = yield from self._portions(name, operator, given, watch)
+                if isinstance(operator, Skipping):
+                    self._rejections += self._named(name, ports, operator.take_rejected(), piece)
             except Exception as error:
                 raise OperatorFailed(name, _said(piece), error) from error
         out = [_released(streams, o) for o in self._outputs]
@@ -109,20 +115,42 @@ class Fragment:
         watch: Watch | None,
     ) -> Steps[_Stream]:
         released: list[Rows] = []
+        rejected = operator.rejected if isinstance(operator, Skipping) else []
         for number, (ports, end) in enumerate(given):
             if number:
                 yield
-            before = len(released)
+            before = len(released) + len(rejected)
             for rows in operator.work(ports, end):
                 if rows is None:
                     yield
                 else:
                     released.append(rows)
             if watch is not None:
-                watch(name, ports, released[-1] if len(released) > before else None, end)
+                watch(name, ports, len(released) + len(rejected) > before, end)
         if len(released) < 2:
             return released[0] if released else None
         return Pieces(_of_good_size(released))
+
+    def _named(
+        self, name: StreamId, ports: Sequence[StreamId], rejected: Sequence[Rejected], piece: Slice
+    ) -> Iterator[Rejection]:
+        """What an operator has rejected of a slice, with the ids of rows that came into the unit."""
+        ids: dict[tuple[int, int], tuple[int, int]] = {}
+        for port, stream in enumerate(ports):
+            rows = [one.row for one in rejected if one.port == port]
+            if rows and stream in self._inputs:
+                found = piece.ids_of(self._inputs.index(stream), rows)
+                ids |= zip([(port, row) for row in rows], found, strict=True)
+        for one in rejected:
+            stream = StreamId("") if one.port is None else ports[one.port]
+            at = None if one.port is None else ids.get((one.port, one.row))
+            input_, id_ = (None, None) if at is None else at
+            yield Rejection(name, one.port is None, one.number, stream, input_, id_, one.time, one.values, one.reason)
+
+    def take_rejections(self) -> list[Rejection]:
+        """What operators went on without since the last call, of each operator and kind in order."""
+        taken, self._rejections = self._rejections, []
+        return taken
 
     def snapshot(self) -> OperatorState:
         """State of every operator, by reference.  Raises OperatorFailed."""
@@ -134,6 +162,7 @@ class Fragment:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Raises OperatorFailed, as where a user's operator knows the form of an earlier one's state no more."""
+        self._rejections = []
         for name, _, operator in self._steps:
             with blaming(name, "the state that it was given"):
                 operator.restore(state[name])

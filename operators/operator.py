@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
+from operators.rejections import Refusals
 from operators.steps import Steps
 from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
@@ -51,7 +52,9 @@ class Operator(ABC):
 
     #: Can the rows of one slice be given in several calls of :meth:`work`?  Rows may then have the time of the boundary
     #: that they come with, if more rows of this time follow.
-    takes_portions: ClassVar[bool] = False
+    takes_portions: bool = False
+    #: Where it says what it goes on without (``on_error: skip``); None: it takes everything, or raises.
+    refusals: Refusals | None = None
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         """The same as :meth:`step`, in portions: yields rows that it releases, and None between two portions."""

@@ -157,6 +157,13 @@ class Environment:
         self._query[self._new(name)] = {kind: body}
         return Stream(self, name)
 
+    def on_error(self, name: str, what: str) -> None:
+        """Sets ``on_error`` of an operator that has been given as a mapping."""
+        body = next(iter(self._query.get(name, {}).values()), None)
+        if not isinstance(body, dict):
+            raise ValueError(f"{name!r} has no on_error: no row makes it fail")
+        body["on_error"] = what
+
     def _new(self, name: str) -> str:
         if name in self._query or name in self._sources:
             raise ValueError(f"there is a stream {name!r} already; expected another name")
@@ -339,6 +346,11 @@ class Stream:
         """A user-defined operator, ``module:Class``, over this stream and others."""
         body = {"class": path, "from": [self.name, *_names(others)], **_given(arguments=_plain(arguments))}
         return self.environment.operator(name, "custom", body)
+
+    def on_error(self, what: str) -> Stream:
+        """What follows when the operator of this stream cannot take or make a row: ``stop`` or ``skip``."""
+        self.environment.on_error(self.name, what)
+        return self
 
     def output(self) -> Stream:
         """Makes this a stream that clients read."""

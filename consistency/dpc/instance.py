@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from operators.fragment import Fragment, Watch
+from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
 from operators.sunion.sunion import Slice
 from spe.plan.plan import Unit
 from spe.stream.batch import Element
 
-#: What came out of a portion of a slice: (output, elements), or nothing.
-Released = tuple[int, list[Element]] | None
+#: What came out of a portion of a slice: (output, elements), or what operators went on without, or nothing.
+Released = tuple[int, list[Element]] | list[Rejection] | None
 
 
 class Mark(Protocol):
@@ -51,11 +52,13 @@ class Instance:
         self._unfinished = False
 
     def stable(self, piece: Slice) -> Iterator[Released]:
-        """A stable slice, in portions: yields (output, elements), and None between two portions.
+        """A stable slice, in portions: yields (output, elements), rejections, and None between two portions.
 
         Raises OperatorFailed.
         """
         results = yield from self.fragment.work(piece, self._watch_stable())
+        if rejections := self.fragment.take_rejections():
+            yield rejections
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
             for number, rows in enumerate(pieces or [None], 1):
                 more = number < len(pieces)
@@ -64,8 +67,9 @@ class Instance:
                     yield None
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
-        """The same for a tentative slice."""
+        """The same for a tentative slice; what is rejected of it may be taken in in the end, and is told nobody."""
         results = yield from self.fragment.work(piece, self._watch_tentative())
+        self.fragment.take_rejections()
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
             for number, rows in enumerate(pieces or [None], 1):
                 more = number < len(pieces)

@@ -15,6 +15,7 @@ from consistency.dpc.instance import Checkpoint, Instance, Mark, Released
 from consistency.dpc.partners import Alone, Ask, Partners
 from consistency.dpc.states import Event, after
 from consistency.dpc.undo import UndoInstance
+from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
 from operators.sunion.sunion import Slice, SUnion
@@ -30,6 +31,10 @@ class Outputs(Protocol):
     def stable(self, output: int, elements: Sequence[Element]) -> None: ...
 
     def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
+
+    def rejected(self, rejections: Sequence[Rejection]) -> None:
+        """Operators went on without these, for good; after a redo they may be told once more (U15)."""
+        ...
 
     def clear_suffix(self) -> None:
         """Nothing tentative is true any more (rec_done)."""
@@ -481,7 +486,10 @@ class UnitReplica:
             if released is None:
                 self._working, self._paused = (portions, release), True
                 return
-            release(*released)
+            if isinstance(released, tuple):
+                release(*released)
+            else:
+                self._outputs.rejected(released)
 
     def _slice_done(self, now: int) -> None:
         """What had to wait until all of a slice was through."""

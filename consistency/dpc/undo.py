@@ -120,11 +120,11 @@ class UndoInstance(Instance):
     def _watch_tentative(self) -> Watch:
         return self._touched
 
-    def _took(self, name: StreamId, ports: Sequence[Rows | None], released: Rows | None, end: int) -> None:
+    def _took(self, name: StreamId, ports: Sequence[Rows | None], released: bool, end: int) -> None:
         with blaming(name, _ASKED):
             self._buffers[name].took(ports, end)
         self._touched(name, ports, released, end)
 
-    def _touched(self, name: StreamId, ports: Sequence[Rows | None], released: Rows | None, end: int) -> None:
-        if released is not None or any(rows is not None for rows in ports):
+    def _touched(self, name: StreamId, ports: Sequence[Rows | None], released: bool, end: int) -> None:
+        if released or any(rows is not None for rows in ports):
             self._affected.add(name)

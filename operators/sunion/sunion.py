@@ -12,7 +12,7 @@ merges its parts, so that a union of several streams copies them once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,15 @@ class Slice:
     Attributes:
       parts: per input stream its rows, as they are held, none of them empty: put one after the other and sorted by
         time, stably, they are in the order (time, input, id).
+      begin: of what the parts were taken from the chunks, or before it.
+      chunks: of each part, the index of its input, and the chunk that it was taken from.
     """
 
     parts: list[list[Rows]]
     end: int
     kind: Kind
+    begin: int = BEFORE_TIME
+    chunks: list[list[tuple[int, Chunk]]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return sum(len(rows) for parts in self.parts for rows in parts)
@@ -48,6 +52,21 @@ class Slice:
     def merged(self) -> list[Rows | None]:
         """Per input stream all rows, sorted by (time, input, id), or None where there are none."""
         return [merge_rows(parts) if parts else None for parts in self.parts]
+
+    def ids_of(self, stream: int, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Index of the input, and id there, of rows of a stream, given by number in the order (time, input, id).
+
+        Looks at all rows of the stream: for the few of which somebody has to be told.
+        """
+        times = [one.time for one in self.parts[stream]]
+        places = np.concatenate(times).argsort(kind="stable")[list(rows)]
+        begins = np.cumsum([0, *map(len, times)])
+        found = []
+        for place in places.tolist():
+            part = int(begins.searchsorted(place, side="right")) - 1
+            at, chunk = self.chunks[stream][part]
+            found.append((at, chunk.id_in(self.begin, self.end, place - int(begins[part]))))
+        return found
 
 
 class SUnionInput:
@@ -342,7 +361,7 @@ class SUnion:
         if self.kept_from is None:
             released = self._take(end)
         else:
-            released = Slice(self._gather(self.next, end, tentative=False), end, Kind.STABLE)
+            released = self._gather(self.next, end, Kind.STABLE)
         self.next = end
         self._forget_clocks()
         return released
@@ -372,7 +391,7 @@ class SUnion:
         end = self._bounded(low, end, max_rows, tentative=True)
         if self.redo_next is not None and low < self.redo_next:
             self._load_divided(min(end, self.redo_next))
-        parts = self._gather(low, end, tentative=True)
+        released = self._gather(low, end, Kind.TENTATIVE)
         for one in self.inputs:
             self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
         self.next = end
@@ -380,7 +399,7 @@ class SUnion:
             self._forget(min(end, self.redo_next))
         self._forget_clocks()
         self.spill_redo_data()
-        return Slice(parts, end, Kind.TENTATIVE)
+        return released
 
     def spill_redo_data(self) -> None:
         """What was released tentatively is needed by the redo only: it need not be in memory."""
@@ -419,7 +438,7 @@ class SUnion:
             end = min(end, self.next)
         end = self._bounded(self.redo_next, end, max_rows)
         if self._beside_redo and end > self.next:
-            released = Slice(self._gather(self.redo_next, end, tentative=False), end, Kind.STABLE)
+            released = self._gather(self.redo_next, end, Kind.STABLE)
         else:
             released = self._take(end)
         self.redo_next = end
@@ -503,18 +522,29 @@ class SUnion:
                     merge_divided(one.tentative, low, cut)
         return cut
 
-    def _gather(self, low: int, end: int, *, tentative: bool) -> list[list[Rows]]:
+    def _gather(self, low: int, end: int, kind: Kind) -> Slice:
         """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
-        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
-        for one in self.inputs:
-            into = parts[one.stream]
+        made = self._nothing(low, end, kind)
+        tentative = kind is Kind.TENTATIVE
+        for at, one in enumerate(self.inputs):
             for chunks in (one.stable, one.tentative) if tentative else (one.stable,):
                 for chunk in chunks:
                     if chunk.floor >= end:
                         break
-                    if chunk.max >= low and (rows := chunk.select(low, end)) is not None:
-                        into.append(rows)
-        return parts
+                    if chunk.max < low:
+                        continue
+                    if isinstance(chunk, SpilledChunk):
+                        if chunk.min >= end:
+                            continue
+                        chunk = chunk.loaded()
+                    if (rows := chunk.select(low, end)) is not None:
+                        made.parts[one.stream].append(rows)
+                        made.chunks[one.stream].append((at, chunk))
+        return made
+
+    def _nothing(self, begin: int, end: int, kind: Kind) -> Slice:
+        streams = range(self._streams)
+        return Slice([[] for _ in streams], end, kind, begin, [[] for _ in streams])
 
     def _take(self, end: int) -> Slice:
         """Removes and returns every stable tuple with time < end.
@@ -523,14 +553,15 @@ class SUnion:
         """
         if self._spilled:
             self._load(end)
-        parts: list[list[Rows]] = [[] for _ in range(self._streams)]
-        for one in self.inputs:
+        made = self._nothing(BEFORE_TIME, end, Kind.STABLE)
+        for at, one in enumerate(self.inputs):
             chunks = one.stable
             if not chunks:
                 continue
-            into = parts[one.stream]
+            into, where = made.parts[one.stream], made.chunks[one.stream]
             if len(chunks) == 1 and isinstance(chunks[0], Chunk) and chunks[0].max < end:  # all is well
                 into.append(chunks[0].rows)
+                where.append((at, chunks[0]))
                 self.stable_bytes -= chunks[0].nbytes
                 chunks.clear()
                 continue
@@ -546,10 +577,12 @@ class SUnion:
                 assert isinstance(chunk, Chunk)
                 if chunk.max < end:
                     into.append(chunk.rows)
+                    where.append((at, chunk))
                     self.stable_bytes -= chunk.nbytes
                     continue
                 if (rows := chunk.select(BEFORE_TIME, end)) is not None:
                     into.append(rows)
+                    where.append((at, chunk))
                     self.stable_bytes -= chunk.nbytes
                     rest = chunk.from_time(end)
                     assert rest is not None
@@ -558,7 +591,7 @@ class SUnion:
                 kept.append(chunk)
             if seen:
                 chunks[:seen] = kept
-        return Slice(parts, end, Kind.STABLE)
+        return made
 
     def _forget(self, low: int) -> None:
         """Removes every stable tuple with time < low.  Raises SpillDamaged, SpillNotLoaded, with nothing changed."""

@@ -18,6 +18,7 @@ from replicas.link.connection import Identity, dial
 from replicas.link.incarnation import claim
 from replicas.link.signal import Signal
 from replicas.node.hosted import Hosted
+from replicas.node.rejected_rows import RejectedRows
 from replicas.node.replica import Replica
 from replicas.node.ticks import Ticks
 from replicas.placement.epoch import FollowedEpoch
@@ -30,6 +31,7 @@ from replicas.producer.server import Injector, Opened, Server, fetch_snapshot
 from replicas.producer.substream import substream
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
 from spe.plan.plan import COORDINATOR, Plan
+from spe.query.query import skips
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.runtime.spill import Shelf, Spill, SpillDamaged, SpillFolder, SpillNotLoaded
@@ -88,6 +90,8 @@ class NodeProcess:
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         self._epoch: FollowedEpoch
         self._stores: dict[PartitionId, CheckpointStore] = {}
+        #: Of partitions with an operator that skips rows.
+        self._rejected: dict[PartitionId, RejectedRows] = {}
         self._channels: dict[Channel, PartitionId] = {}
         #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
         self._changes = count(1)
@@ -234,9 +238,15 @@ class NodeProcess:
         self._begin(id.of, self._replica_tasks)
 
     async def _replica_tasks(self, partition: PartitionId) -> None:
+        skipping = any(skips(o.spec) for o in self._plan.unit[partition.unit].operators)
+        if skipping and partition not in self._rejected:
+            id = ReplicaId(*partition, self._node)
+            self._rejected[partition] = RejectedRows(self._env, self._plan, id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._work, partition)
             nursery.start_soon(self._recover, partition)
+            if (rejected := self._rejected.get(partition)) is not None:
+                nursery.start_soon(rejected.run)
             if self._plan.disk_us(ReplicaId(*partition, self._node)) is not None:
                 nursery.start_soon(self._write_checkpoints, partition)
 
@@ -339,6 +349,7 @@ class NodeProcess:
                 else:
                     hosted.release_loaded(LOADED_PIECES if more else 0)
                     hosted.advanced()
+                    self._take_rejected(hosted)
                     self._tell_of_large_steps(hosted)
                     if ask is not None:
                         self._ask_partner(hosted, ask)
@@ -346,6 +357,11 @@ class NodeProcess:
                 await self._env.compute.turn()
             else:
                 await hosted.work.wait(token)
+
+    def _take_rejected(self, hosted: Hosted) -> None:
+        if hosted.replica.rejections:
+            rejections, hosted.replica.rejections = hosted.replica.rejections, []
+            self._rejected[hosted.replica.id.of].take(hosted.replica, rejections)
 
     def _tell_of_large_steps(self, hosted: Hosted) -> None:
         """Said once: rows of one time go in one step, and heartbeats wait for it (B8)."""
@@ -478,6 +494,10 @@ class NodeProcess:
             snapshot = await self._snapshot_of(hosted) if replica.worth_storing() else None
             if snapshot is None:
                 continue
+            self._take_rejected(hosted)
+            rejected = self._rejected.get(partition)
+            if rejected is not None and not await rejected.flush():
+                continue  # nothing durable may hold rows that its file still lacks (U15)
             last = clock.monotonic_us()
             try:
                 size = await store.write(snapshot)

@@ -15,6 +15,7 @@ from consistency.dpc.instance import Checkpoint
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from consistency.dpc.skew import InputSkew
+from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
 from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
@@ -77,6 +78,8 @@ class Replica:
         #: Of our outputs (S6); "" until every input was greeted.
         self.origin = ""
         self.tentative_count = 0
+        #: What operators went on without, for good, until somebody takes it (U15).
+        self.rejections: list[Rejection] = []
         self.agreement = Agreement()
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
         channels = self.unit.channels_in(id.partition)
@@ -166,6 +169,9 @@ class Replica:
         self.tentative_count += sum(len(e) for e in elements if isinstance(e, Batch))
         self.logs[output].append_tentative(elements)
         self.wake(output)
+
+    def rejected(self, rejections: Sequence[Rejection]) -> None:
+        self.rejections += rejections
 
     def clear_suffix(self) -> None:
         for log in self.logs:

@@ -17,6 +17,7 @@ from spe.query.query import (
     JoinKind,
     JoinSpec,
     MapSpec,
+    OnError,
     OperatorSpec,
     TopKSpec,
     UnionSpec,
@@ -165,6 +166,7 @@ def _got(kinds: list[str]) -> str:
     return f", got {' and '.join(kinds)}" if kinds else ", got none"
 
 
+OnErrorField = Literal["stop", "skip"]
 WindowField = Annotated[WindowModel, BeforeValidator(_window_shorthand)]
 
 
@@ -184,9 +186,10 @@ class MapModel(Model):
     from_: str = Field(alias="from")
     compute: dict[str, Expression]
     keep: bool = False
+    on_error: OnErrorField = "stop"
 
     def spec(self) -> OperatorSpec:
-        return MapSpec(StreamId(self.from_), self.compute, self.keep)
+        return MapSpec(StreamId(self.from_), self.compute, self.keep, OnError(self.on_error))
 
 
 class UnionModel(Model):
@@ -223,6 +226,7 @@ class JoinModel(Model):
     right_time: str | None = None
     where: Expression | None = None
     prefix: tuple[str, str] = Field(default=("l_", "r_"), strict=False)
+    on_error: OnErrorField = "stop"
 
     @model_validator(mode="after")
     def _bounded(self) -> JoinModel:
@@ -246,6 +250,7 @@ class JoinModel(Model):
             self.right_time,
             self.where,
             self.prefix,
+            OnError(self.on_error),
         )
 
 
@@ -279,9 +284,10 @@ class CustomModel(Model):
     class_: str = Field(alias="class", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     from_: Names = Field(alias="from", min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict)
+    on_error: OnErrorField = "stop"
 
     def spec(self) -> OperatorSpec:
-        return CustomSpec(tuple(map(StreamId, self.from_)), self.class_, self.arguments)
+        return CustomSpec(tuple(map(StreamId, self.from_)), self.class_, self.arguments, OnError(self.on_error))
 
 
 OPERATORS: Final[dict[str, type[Model]]] = {
@@ -293,6 +299,8 @@ OPERATORS: Final[dict[str, type[Model]]] = {
     "topk": TopKModel,
     "custom": CustomModel,
 }
+#: Operators that cannot fail on a row: they make none that is larger than what they get, and run no code of a user's.
+NEVER_FAIL: Final = ("filter", "union", "topk")
 AnyOperator = FilterModel | MapModel | UnionModel | AggregateModel | JoinModel | TopKModel | CustomModel
 
 #: Where a field of a specification is written in the configuration, below the operator's kind.

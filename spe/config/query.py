@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from spe.config.operators import OPERATORS, AnyOperator, written_path
+from spe.config.operators import NEVER_FAIL, OPERATORS, AnyOperator, written_path
 from spe.config.validate import validated
 from spe.errors import ExpressionError, QueryError
 from spe.plan.graphs import stable_order
@@ -45,6 +45,9 @@ def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None
     body = entry[kind]
     if kind == "union" and not isinstance(body, Mapping):
         body = {"from": body}
+    if kind in NEVER_FAIL and isinstance(body, Mapping) and "on_error" in body:
+        problems.add((*path, kind, "on_error"), f"{kind} has no on_error: no row makes it fail")
+        body = {key: value for key, value in body.items() if key != "on_error"}
     model = cast("AnyOperator | None", validated(OPERATORS[kind], body, (*path, kind), problems))
     return None if model is None else model.spec()
 

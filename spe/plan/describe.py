@@ -20,6 +20,7 @@ from spe.query.query import (
     UnionSpec,
     Window,
     WindowKind,
+    skips,
 )
 from spe.stream.times import SECOND, format_duration, format_timestamp
 
@@ -44,6 +45,10 @@ def operator_kind(spec: OperatorSpec) -> str:
 
 def describe_operator(spec: OperatorSpec) -> str:
     """What the operator does, without its name."""
+    return _described(spec) + ("; goes on without rows that fail" if skips(spec) else "")
+
+
+def _described(spec: OperatorSpec) -> str:
     if isinstance(spec, FilterSpec):
         return f"{spec.input} where {spec.where}"
     if isinstance(spec, MapSpec):

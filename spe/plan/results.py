@@ -25,7 +25,7 @@ def results_fingerprint(plan: Plan, stream: StreamId) -> str:
     found = streams_before(plan.query.operators, stream)
     what = {
         "sources": {s: schema.to_wire() for s, schema in plan.query.sources.items() if s in found},
-        "operators": [[o.name, repr(o.spec), o.schema.to_wire()] for o in plan.query.operators if o.name in found],
+        "operators": [o.described() for o in plan.query.operators if o.name in found],
         "units": [
             [
                 unit.partitions,

@@ -14,6 +14,16 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
 
+class OnError(enum.StrEnum):
+    """Where an operator cannot take a row in, or make one: does the replica stop, or go on without the row?
+
+    It is in no specification's text, of which fingerprints are made: see :meth:`Operator.described`.
+    """
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
 class WindowKind(enum.StrEnum):
     TUMBLING = "tumbling"
     SLIDING = "sliding"
@@ -78,6 +88,7 @@ class MapSpec:
     input: StreamId
     columns: Mapping[str, str]
     keep: bool = False
+    on_error: OnError = field(default=OnError.STOP, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class AggregateSpec:
     window: Window
     group_by: Mapping[str, str]
     aggregates: Mapping[str, AggregateCall]
+    on_error: OnError = field(default=OnError.STOP, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,7 @@ class JoinSpec:
     right_time: str | None = None
     where: str | None = None
     prefix: tuple[str, str] = ("l_", "r_")
+    on_error: OnError = field(default=OnError.STOP, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,7 @@ class CustomSpec:
     inputs: tuple[StreamId, ...]
     path: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = field(default=OnError.STOP, repr=False)
 
 
 OperatorSpec = Union[  # noqa: UP007
@@ -178,6 +192,11 @@ def inputs_of(spec: OperatorSpec) -> tuple[StreamId, ...]:
     return (spec.input,)
 
 
+def skips(spec: OperatorSpec) -> bool:
+    """Does the operator go on without rows that it cannot take in or make?"""
+    return getattr(spec, "on_error", OnError.STOP) is OnError.SKIP
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """A named operator and the schema of the stream that it makes (derived when the query is typed)."""
@@ -185,6 +204,10 @@ class Operator:
     name: StreamId
     spec: OperatorSpec
     schema: Schema
+
+    def described(self) -> list[Any]:
+        """All that its rows depend on, for fingerprints.  One that skips nothing is described as it always was."""
+        return [self.name, repr(self.spec), self.schema.to_wire(), *(["skip"] if skips(self.spec) else [])]
 
 
 def streams_before(operators: Iterable[Operator], stream: StreamId) -> set[StreamId]:

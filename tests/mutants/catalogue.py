@@ -17,7 +17,7 @@ from operators.join.join import Join
 from operators.join.runs import Run
 from operators.soutput import SOutput
 from operators.sunion.clocks import BucketClocks
-from operators.sunion.sunion import Slice, SUnion, SUnionInput
+from operators.sunion.sunion import SUnion, SUnionInput
 from replicas.client.view import ClientPort
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
@@ -272,8 +272,7 @@ def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
     piece = original(self, max_rows)
     end = floor_to(min(max(i.frontier, i.tentative_frontier) for i in self.inputs), self._bucket_us)
     if piece is None and self.redo_next < end:
-        parts = self._gather(self.redo_next, end, tentative=True)
-        piece = Slice(parts, end, Kind.STABLE)
+        piece = replace(self._gather(self.redo_next, end, Kind.TENTATIVE), kind=Kind.STABLE)
         self.redo_next = end
     return piece
 

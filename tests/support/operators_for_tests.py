@@ -153,3 +153,33 @@ class NeedsAFile(PassThrough):
         super().__init__(inputs, **arguments)
         if self.lacking:
             raise FileNotFoundError("model.bin")
+
+
+class Picky(PassThrough):
+    """Adds up ``n`` of the rows that it takes, in ``total``: none that is a multiple of ``bad``."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._bad = int(arguments["bad"])
+        self._column = inputs[0].index("n")
+        self._total = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        totals = []
+        for n in rows.columns[self._column].to_list():
+            self._total += n
+            if n % self._bad == 0:
+                raise ValueError(f"{n} is a multiple of {self._bad}")
+            totals.append(self._total)
+        columns = list(rows.columns)
+        columns[self._column] = Column(np.array(totals, np.int64))
+        return rows.with_columns(tuple(columns))
+
+    def snapshot(self) -> Any:
+        return {"total": self._total}
+
+    def restore(self, state: Any) -> None:
+        self._total = state["total"]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from operators.fragment import Fragment
-from operators.sunion.sunion import Slice
+from operators.sunion.sunion import Slice, SUnion
 from spe.errors import OperatorFailed
 from spe.plan.plan import InputStream, Unit
 from spe.query import query
-from spe.query.query import FilterSpec, MapSpec, Operator, UnionSpec
+from spe.query.query import CustomSpec, FilterSpec, MapSpec, OnError, Operator, UnionSpec
 from spe.stream import text_size
-from spe.stream.batch import Column, Rows, concat_rows
+from spe.stream.batch import Batch, Boundary, Column, Rows, concat_rows
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 
 SCHEMA = Schema.of(x="int64!", name="string!")
+NUMBERS = Schema.of(n="int64!")
 A, B, OUT, FEW = (StreamId(n) for n in ("a", "b", "out", "few"))
 END = 100
 
@@ -62,6 +64,51 @@ def test_a_result_with_too_much_text_names_operator_and_limit(watched: bool, mon
     assert [len(t[1]) for t in step([[long_enough], []], watched=watched, of=made)[0]] == [18, 20]
     with pytest.raises(OperatorFailed, match=r"operator 'out' .*: 22 bytes of text in one row; at most 20 can be sent"):
         step([[Rows.from_tuples(SCHEMA, [1], [(3, "s" * 11)])], []], watched=watched, of=made)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_with_skip_a_result_with_too_much_text_is_left_out(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it does not leave the unit: else results would depend on how the query is cut into fragments."""
+    monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 20)
+    spec = MapSpec(A, {"long": "concat(name, name)"}, False, OnError.SKIP)
+    wide = Operator(StreamId("wide"), spec, Schema.of(long="string!"))
+    short = MapSpec(wide.name, {"n": "length(long)"}, keep=False)
+    fragment = Fragment(unit(wide, Operator(OUT, short, Schema.of(n="int64!")), outputs=(OUT,)))
+    texts = ["s" * 9, "s" * 11, "s" * 10, "s" * 2000]
+    given = Rows.from_tuples(SCHEMA, [1, 2, 2, 3], list(enumerate(texts)))
+    watch = (lambda *_: None) if watched else None
+    (made,) = fragment.step(Slice([[given], []], END, Kind.STABLE), watch)
+    assert made is not None
+    assert made.columns[0].to_list() == [18, 20]
+    first, second = fragment.take_rejections()
+    assert (first.operator, first.result, first.number, first.time, first.id) == ("wide", True, 1, 2, None)
+    assert first.values == {"long": "s" * 22}
+    assert first.reason == "22 bytes of text in one row; at most 20 can be sent"
+    assert second.values == {"long": "s" * 1024 + "… (4,000 characters)"}
+    assert fragment.counters() == {"wide.rejected": 0, "wide.rejected_results": 2}
+    assert fragment.take_rejections() == []
+
+
+def test_a_rejected_row_of_an_input_has_its_id() -> None:
+    """Also of a source out of order, in several chunks, of several inputs, cut by a slice."""
+    sunion = SUnion(inputs=[(0, False), (0, False)], streams=1, bucket_us=10)
+    batches = [(0, [5, 1, 12, 3], [4, 7, 7, 7]), (0, [3, 14], [7, 8]), (1, [3, 2], [7, 1])]
+    for at, times, values in batches:
+        made = Rows.from_tuples(NUMBERS, times, [(v,) for v in values])
+        one = sunion.inputs[at]
+        one.add_stable(Batch(Kind.STABLE, one.position, one.position + len(times), None, made), 0)
+    spec = CustomSpec((A,), "tests.support.operators_for_tests:Picky", {"bad": 7}, OnError.SKIP)
+    one_input = InputStream(A, NUMBERS, 1, None)
+    fragment = Fragment(replace(unit(outputs=(OUT,)), inputs=(one_input,), operators=(Operator(OUT, spec, NUMBERS),)))
+    found = []
+    for end in (10, 20):
+        for at in (0, 1):
+            sunion.inputs[at].add_boundary(Boundary(Kind.STABLE, end, sunion.inputs[at].position), 0)
+        piece = sunion.release_stable(100)
+        assert piece is not None
+        fragment.step(piece)
+        found += [(one.stream, one.time, one.input, one.id) for one in fragment.take_rejections()]
+    assert found == [("a", 1, 0, 2), ("a", 3, 0, 4), ("a", 3, 0, 5), ("a", 3, 1, 1), ("a", 12, 0, 3)]
 
 
 @pytest.mark.parametrize("watched", [False, True])

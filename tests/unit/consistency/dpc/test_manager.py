@@ -11,6 +11,7 @@ import pytest
 
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
+from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
 from spe.plan.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
 from spe.query.query import AggregateCall, AggregateSpec, Operator, UnionSpec, Window, WindowKind
@@ -68,6 +69,7 @@ class World:
     ) -> None:
         self.out: list[str] = []
         self.states: list[str] = []
+        self.rejections: list[Rejection] = []
         self.live = [True, True]
         self.partner: dict[str, NodeState | None] = {p: NodeState.UP_FAILURE for p in partners}
         self.asks: list[Ask] = []
@@ -91,6 +93,9 @@ class World:
 
     def tentative(self, output: int, elements: Sequence[Element]) -> None:
         self._write("T", "b", elements)
+
+    def rejected(self, rejections: Sequence[Rejection]) -> None:
+        self.rejections += rejections
 
     def clear_suffix(self) -> None:
         self.out.append("clear")

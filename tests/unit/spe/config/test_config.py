@@ -19,6 +19,7 @@ from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
 from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
+from spe.plan.describe import describe_operator
 from spe.plan.plan import (
     ANY_ADDRESS,
     Checkpoints,
@@ -40,6 +41,7 @@ from spe.query.query import (
     JoinKind,
     JoinSpec,
     MapSpec,
+    OnError,
     OperatorSpec,
     TopKSpec,
     UnionSpec,
@@ -630,6 +632,12 @@ query:
         ("{filter: {from: orders, where: }}", "expected an SQL expression"),
         ("{filter: {from: orders, where: qty > 1}, map: {}}", "expected one operator, got filter, map"),
         ("filter", "expected an operator, one of: filter, map"),
+        (
+            "{filter: {from: orders, where: qty > 1, on_error: skip}}",
+            "test.yaml:8: query.q.filter.on_error: filter has no on_error: no row makes it fail",
+        ),
+        ("{topk: {from: orders, k: 2, order_by: qty, on_error: stop}}", "topk has no on_error: no row makes it fail"),
+        ("{map: {from: orders, compute: {q: qty}, on_error: ignore}}", "on_error: expected 'stop' or 'skip', got"),
     ],
 )
 def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> None:
@@ -1132,3 +1140,14 @@ def test_aliases_of_aliases_are_refused_before_they_fill_memory() -> None:
         bomb += f"{this}: &{this} [{', '.join([f'*{before}'] * 9)}]\n"
     with pytest.raises(ConfigError, match="expected at most 100,000 values, aliases followed"):
         load_plan_text(bomb, "bomb.yaml")
+
+
+def test_what_becomes_of_rows_that_fail_is_said_in_python_as_in_yaml() -> None:
+    env = api.Environment()
+    orders = env.source("s", api.generator("orders", rate=10))
+    plan = env.outputs(orders.map({"key": "key"}, name="q").on_error("skip")).plan()
+    (operator,) = plan.query.operators
+    assert operator.spec == MapSpec(StreamId("s"), {"key": "key"}, False, OnError.SKIP)
+    assert describe_operator(operator.spec) == "s: key; goes on without rows that fail"
+    with pytest.raises(ValueError, match="'s' has no on_error"):
+        orders.on_error("skip")

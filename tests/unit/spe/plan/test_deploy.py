@@ -17,6 +17,7 @@ from spe.plan.deploy import Deployment, make_plan, processes, with_addresses
 from spe.plan.graphs import stable_order
 from spe.plan.lineage import key_names
 from spe.plan.plan import Client, InputStream, Node, Partitioning, Plan, Policy, Source, Unit
+from spe.plan.results import results_fingerprint
 from spe.plan.review import Severity, review
 from spe.plan.units import FragmentSpec, cut_units
 from spe.problems import Problems
@@ -27,6 +28,7 @@ from spe.query.query import (
     JoinKind,
     JoinSpec,
     MapSpec,
+    OnError,
     Operator,
     OperatorSpec,
     Query,
@@ -471,6 +473,15 @@ def test_fingerprint_is_of_what_decides_ids_and_of_nothing_else() -> None:
 
     assert base.fingerprint == longer_x.fingerprint == one_replica.fingerprint
     assert len({p.fingerprint for p in (base, wider, divided, other_key, turned)}) == 5
+
+
+def test_what_becomes_of_a_row_that_fails_decides_ids_too() -> None:
+    """And who has never heard of it has the fingerprint that it had."""
+    spec = MapSpec(StreamId("A"), {"key": "key"})
+    stop, skip = (deploy(query({"u": one}, ["u"])) for one in (spec, replace(spec, on_error=OnError.SKIP)))
+    assert stop.fingerprint != skip.fingerprint
+    assert "on_error" not in repr(stop.query.operators)
+    assert results_fingerprint(stop, StreamId("u")) != results_fingerprint(skip, StreamId("u"))
 
 
 # -- what is likely not meant

@@ -1,0 +1,130 @@
+"""``on_error: skip``: an operator that goes on without the rows that it cannot take in, or cannot make (U15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from operators.operator import Operator
+from operators.rejections import Refusals, Refused, shown
+from spe.stream.batch import Rows, concat_rows
+from spe.stream.schema import Schema
+from spe.stream.text_size import refusal, too_large
+
+#: Names of the counters.
+REJECTED: Final = "rejected"
+REJECTED_RESULTS: Final = "rejected_results"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that was left out, as far as the operator knows it.
+
+    Attributes:
+      number: counts the rejected rows, or results, of the operator from 1.
+      port: None for a result.
+      row: its number among the rows of the port in the slice; of those that came out together.
+    """
+
+    number: int
+    port: int | None
+    row: int
+    time: int
+    values: Mapping[str, Any]
+    reason: str
+
+
+class Skipping(Operator):
+    """Runs an operator, counts the rows that it goes on without, and leaves out results with too much text.
+
+    Args:
+      operator: what it cannot take in or make it says in ``operator.refusals``.
+      inputs: schema of each port.
+    """
+
+    def __init__(self, operator: Operator, inputs: Sequence[Schema]) -> None:
+        self._operator = operator
+        self._inputs = inputs
+        self._refusals = Refusals() if operator.refusals is None else operator.refusals
+        self._rows = self._results = 0
+        self.schema = operator.schema
+        self.takes_portions = operator.takes_portions
+        #: Since :meth:`take_rejected`.
+        self.rejected: list[Rejected] = []
+        #: Rows of earlier calls for the same slice.
+        self._before = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        released = [rows for rows in self.work(ports, boundary) if rows is not None]
+        return concat_rows(released) if released else None
+
+    def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        for rows in self._operator.work(ports, boundary):
+            yield rows if rows is None else self._without_rejected(rows)
+        self._count_rows(ports)
+        self._before += 0 if ports[0] is None else len(ports[0])
+
+    def take_rejected(self) -> list[Rejected]:
+        """What was rejected since the last call; to be called after each slice."""
+        taken, self.rejected, self._before = self.rejected, [], 0
+        return taken
+
+    def _without_rejected(self, rows: Rows) -> Rows | None:
+        reasons = self._refusals.results
+        large = too_large(rows.columns)
+        if not reasons and not large:
+            return rows
+        reasons = {row: refusal(size) for row, size in large.items()} | reasons
+        self._refusals.results = {}
+        for row in sorted(reasons):
+            self._results += 1
+            values = shown(rows, self.schema, row)
+            self.rejected.append(Rejected(self._results, None, row, int(rows.time[row]), values, reasons[row]))
+        kept = np.ones(len(rows), np.bool_)
+        kept[list(reasons)] = False
+        return rows.select(kept) if kept.any() else None
+
+    def _count_rows(self, ports: Sequence[Rows | None]) -> None:
+        """In the order of time, port and place: one that no cutting of the input changes."""
+        refused, self._refusals.rows = self._refusals.rows, []
+        placed: list[tuple[int, Refused, Rows]] = []
+        for one in refused:
+            rows = ports[one.port]
+            assert rows is not None
+            placed.append((int(rows.time[one.row]), one, rows))
+        placed.sort(key=lambda p: (p[0], p[1].port, p[1].row))  # stable: of one row as they were found
+        for time, one, rows in placed:
+            self._rows += 1
+            values = shown(rows, self._inputs[one.port], one.row)
+            self.rejected.append(Rejected(self._rows, one.port, self._before + one.row, time, values, one.reason))
+
+    def load(self) -> bool:
+        return self._operator.load()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"rejected": (self._rows, self._results), "operator": self._operator.snapshot()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.take_rejected()
+        self._rows, self._results = state["rejected"]
+        self._operator.restore(state["operator"])
+
+    def counters(self) -> Mapping[str, int]:
+        return {**self._operator.counters(), REJECTED: self._rows, REJECTED_RESULTS: self._results}
+
+    def oldest_needed(self) -> int | None:
+        return self._operator.oldest_needed()
+
+    def clear(self, boundary: int) -> None:
+        self._operator.clear(boundary)
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self.take_rejected()  # again what is known
+        self._rows, self._results = counters[REJECTED], counters[REJECTED_RESULTS]
+        self._operator.recount({k: n for k, n in counters.items() if k not in (REJECTED, REJECTED_RESULTS)})
+
+    def rewind(self, boundary: int) -> bool:
+        return self._operator.rewind(boundary)

@@ -1,0 +1,145 @@
+"""``on_error: skip`` in a cluster that fails: the same rows are rejected by all, and their files say which (U15)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+import trio
+
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.log.source_log import read_source_log
+from spe.plan.plan import Checkpoints, Plan, Reconcile
+from spe.query.query import CustomSpec, OnError, Operator
+from spe.stream.names import StreamId
+from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
+from tests.support.plans import union_of
+
+BAD = 7
+PATH = PurePosixPath("nodes")
+
+
+def skipping_plan(**options: Any) -> Plan:
+    """Unit u1: three sources in one, and an operator that takes no multiple of seven; u2 does nothing to it."""
+    plan = make_plan(2, **options)
+    first, second = plan.units
+    spec = CustomSpec((StreamId("s0"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
+    operators = (Operator(StreamId("s0"), union_of("a", "b", "c"), SCHEMA), Operator(StreamId("s1"), spec, SCHEMA))
+    return with_operators(replace(plan, units=(replace(first, operators=operators), second)))
+
+
+def of_one_source(**options: Any) -> Plan:
+    """One unit, of an operator that reads a source."""
+    plan = make_plan(1, **options)
+    (unit,) = plan.units
+    spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
+    return with_operators(replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),)))
+
+
+def with_operators(plan: Plan) -> Plan:
+    query = replace(plan.query, operators=tuple(o for unit in plan.units for o in unit.operators))
+    return replace(plan, query=query)
+
+
+def lines_of(cluster: SimCluster, node: str) -> list[dict[str, Any]]:
+    data = cluster.env(node).storage.read(PATH / node / "rejected" / "u1-0.jsonl")
+    header, *lines = map(json.loads, data.splitlines())
+    assert set(header) == {"plan", "origin"}
+    return lines
+
+
+def expected(cluster: SimCluster, *sources: str) -> list[int]:
+    """``n`` of each row that is to be rejected, in order of time."""
+    rows = []
+    for at, name in enumerate(sources):
+        storage = cluster.env(f"source:{name}").storage
+        for element in read_source_log(storage, PurePosixPath(name), SCHEMA):
+            if hasattr(element, "rows"):
+                values = element.rows.columns[SCHEMA.index("n")].to_list()
+                ids = element.row_ids().tolist()
+                rows += list(zip(element.rows.time.tolist(), [at] * len(ids), ids, values, strict=True))
+    return [n for _, _, _, n in sorted(rows) if n % BAD == 0]
+
+
+@pytest.mark.parametrize("reconcile", Reconcile)
+async def test_all_replicas_reject_the_same_rows_through_failures(
+    jump_clock: JumpClock, reconcile: Reconcile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = skipping_plan()
+    plan = replace(plan, nodes={n: replace(one, reconcile=reconcile) for n, one in plan.nodes.items()})
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            cluster.cut("source:b", "*")
+            await trio.sleep(3)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 6)
+            outcome.assert_complete()
+            assert outcome.tentative > 100
+            wanted = expected(cluster, "a", "b", "c")
+            assert len(wanted) > 100
+            for node in ("n1a", "n1b"):
+                lines = lines_of(cluster, node)
+                assert [line["n"] for line in lines] == list(range(1, len(wanted) + 1))
+                assert [line["values"]["n"] for line in lines] == wanted
+                assert {line["from"] for line in lines} == {"s0"}  # made inside the unit: no ids
+                assert {line["id"] for line in lines} == {None}
+                replica = cluster.replicas()[f"u1/0@{node}"]
+                assert replica.counters()["s1.rejected"] == len(wanted)
+                assert not replica.status()["differs"]
+    said = capsys.readouterr().err.splitlines()
+    first = "operator 's1' goes on without a row of s0 of "
+    assert sum(line.startswith(f"u1/0@n1a: {first}") for line in said) == 1
+    assert len(said) == 2
+
+
+async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -> None:
+    async with SimCluster(of_one_source()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            outcome = await run(cluster, SECONDS + 4)
+            outcome.assert_complete()
+            lines = lines_of(cluster, "n1a")
+            assert lines == lines_of(cluster, "n1b")
+            assert {line["from"] for line in lines} == {"a/0"}
+            log = read_source_log(cluster.env("source:a").storage, PurePosixPath("a"), SCHEMA)
+            by_id = {
+                id: n
+                for e in log
+                if hasattr(e, "rows")
+                for id, n in zip(e.row_ids().tolist(), e.rows.columns[SCHEMA.index("n")].to_list(), strict=True)
+            }
+            assert [line["id"] for line in lines] == [id for id, n in by_id.items() if n % BAD == 0]
+
+
+async def test_after_restarts_no_row_is_twice_in_a_file(jump_clock: JumpClock) -> None:
+    plan = of_one_source()
+    every = Checkpoints(every_us=500_000, disk=True)
+    plan = replace(plan, nodes={n: replace(one, checkpoints=every) for n, one in plan.nodes.items()})
+    async with SimCluster(plan) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(2)
+            cluster.kill("n1a")
+            cluster.kill("n1b")
+            await trio.sleep(0.5)
+            cluster.restart("n1a")
+            await trio.sleep(1)
+            cluster.restart("n1b")
+            await trio.sleep(1)
+            cluster.kill("n1a")
+            await trio.sleep(0.5)
+            cluster.restart("n1a")
+            outcome = await run(cluster, SECONDS + 8)
+            outcome.assert_complete()
+            wanted = expected(cluster, "a")
+            numbers = {node: [line["n"] for line in lines_of(cluster, node)] for node in ("n1a", "n1b")}
+            for found in numbers.values():
+                assert found == sorted(set(found))
+            # what one missed for it took its partner's state, the partner has
+            assert sorted(set(numbers["n1a"]) | set(numbers["n1b"])) == list(range(1, len(wanted) + 1))

@@ -1,0 +1,193 @@
+"""``on_error: skip`` of an operator of one's own: which rows are rejected, however the input is cut (U15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.custom import CustomOperator
+from operators.skipping import Rejected, Skipping
+from spe.query.query import CustomSpec, OnError
+from spe.stream.batch import Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
+from tests.support.operators import Run, Tuple, check_contract, make, text, tuples
+
+NUMBERS = Schema.of(n="int64")
+HERE = "tests.unit.operators.test_trials"
+IN = (StreamId("in"),)
+
+
+class Sums(CustomOperator):
+    """The sum so far of what all ports bring, which must not pass ``limit``; a row is released two instants later.
+
+    Null raises; so does time, from ``until`` on.
+    """
+
+    def __init__(self, inputs: Sequence[Schema], limit: int = 100, until: int = END_OF_TIME) -> None:
+        super().__init__(inputs)
+        self._limit, self._until = limit, until
+        self._sum = 0
+        self._due: list[tuple[int, int]] = []
+        self.calls = 0
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return inputs[0]
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        self.calls += 1
+        came = [
+            (time, port, value)
+            for port, rows in enumerate(ports)
+            if rows is not None
+            for time, value in zip(rows.time.tolist(), rows.columns[0].to_list())
+        ]
+        for time, _, value in sorted(came, key=lambda c: c[:2]):
+            self._sum += value
+            if self._sum > self._limit:
+                raise ValueError(f"{self._sum} is more than {self._limit}")
+            self._due.append((time + 2, self._sum))
+        if self._until < boundary < END_OF_TIME:
+            raise ZeroDivisionError("time is up")
+        out = [(time, value) for time, value in self._due if time < boundary]
+        self._due = [d for d in self._due if d[0] >= boundary]
+        return Rows.from_tuples(NUMBERS, [t for t, _ in out], [(v,) for _, v in out]) if out else None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"sum": self._sum, "due": list(self._due)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._sum, self._due = state["sum"], [(int(t), int(v)) for t, v in state["due"]]
+
+
+class Narrow(Sums):
+    """Returns what the host refuses, where there is a 6."""
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        return rows if rows is None or 6 not in rows.columns[0].to_list() else rows.with_columns(())
+
+
+class OutOfMemory(Sums):
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        if ports[0] is not None:
+            raise MemoryError
+        return None
+
+
+def skipping(ports: int = 1, name: str = "Sums", **arguments: Any) -> Skipping:
+    spec = CustomSpec(IN * ports, f"{HERE}:{name}", arguments, OnError.SKIP)
+    made = make(spec, *[NUMBERS] * ports)
+    assert isinstance(made, Skipping)
+    return made
+
+
+def rejected(
+    operator: Skipping, ports: Sequence[Sequence[Tuple]], cuts: Sequence[int] = ()
+) -> tuple[list[Tuple], list[Rejected]]:
+    """What comes out, and what was left out."""
+    feed = Run(operator, [NUMBERS] * len(ports))
+    out, found = [], []
+    for cut in [*sorted(set(cuts)), END_OF_TIME]:
+        out += feed.slice(ports, cut)
+        found += operator.take_rejected()
+    return out, found
+
+
+def brief(found: Sequence[Rejected]) -> list[str]:
+    return [f"{one.number} port {one.port} {one.time} {one.values['n']}: {one.reason}" for one in found]
+
+
+def test_a_row_with_which_it_raises_is_left_out_and_the_rest_goes_on() -> None:
+    out, found = rejected(skipping(), [tuples(NUMBERS, "1 50 \n 2 60 \n 3 - \n 4 50 \n 5 1")])
+    assert text(out) == "3 50\n6 100"
+    assert brief(found) == [
+        "1 port 0 2 60: ValueError: 110 is more than 100",
+        "2 port 0 3 None: TypeError: unsupported operand type(s) for +=: 'int' and 'NoneType'",
+        "3 port 0 5 1: ValueError: 101 is more than 100",
+    ]
+
+
+def test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept() -> None:
+    left = tuples(NUMBERS, "7 40 \n 7 70 \n 7 30")
+    right = tuples(NUMBERS, "7 30 \n 7 31 \n 7 0")
+    out, found = rejected(skipping(2), [left, right])
+    assert text(out) == "9 40\n9 70\n9 100\n9 100"
+    assert [(one.port, one.row, one.values["n"]) for one in found] == [(0, 1, 70), (1, 1, 31)]
+
+
+def test_what_the_host_refuses_is_as_if_it_had_raised() -> None:
+    out, found = rejected(skipping(name="Narrow"), [tuples(NUMBERS, "1 5 \n 2 6 \n 2 7")])
+    assert text(out) == "1 5\n2 7"
+    assert brief(found) == ["1 port 0 2 6: ValueError: returned 0 columns, the schema has 1"]
+
+
+def test_where_time_alone_raises_nobody_is_to_blame() -> None:
+    operator = skipping(until=5)
+    with pytest.raises(RuntimeError, match=r"given no row, up to .*: ZeroDivisionError: time is up"):
+        rejected(operator, [tuples(NUMBERS, "1 1 \n 4 1 \n 6 1")], [7])
+    with pytest.raises(RuntimeError, match="given no row"):
+        rejected(skipping(until=5), [[]], [7])
+
+
+def test_what_says_something_of_the_machine_rejects_no_row() -> None:
+    with pytest.raises(MemoryError):
+        rejected(skipping(name="OutOfMemory"), [tuples(NUMBERS, "1 1")])
+
+
+def test_counts_are_state_and_a_slice_without_bad_rows_is_one_call() -> None:
+    operator = skipping()
+    port = tuples(NUMBERS, "1 50 \n 2 60 \n 3 1")
+    feed = Run(operator, [NUMBERS])
+    feed.slice([port], 2)
+    before = operator.snapshot()
+    feed.slice([port], END_OF_TIME)
+    assert operator.counters() == {"rejected": 1, "rejected_results": 0}
+    operator.restore(before)
+    assert operator.counters() == {"rejected": 0, "rejected_results": 0}
+
+
+def test_others_get_their_turn_between_two_trials() -> None:
+    operator = skipping(limit=0)
+    rows = Rows.from_tuples(NUMBERS, list(range(64)), [(1,)] * 64)
+    pauses = sum(portion is None for portion in operator.work([rows], 64))
+    assert pauses >= 64
+    assert operator.counters()["rejected"] == 64
+
+
+VALUES = st.sampled_from([None, 0, 0, 1, 30, 60, 200])
+PORT = st.lists(st.tuples(st.integers(0, 8), VALUES), max_size=12).map(
+    lambda rows: [(time, (n,)) for time, n in sorted(rows, key=lambda r: r[0])]
+)
+
+
+def one_by_one(ports: Sequence[Sequence[Tuple]], limit: int = 100) -> Iterator[tuple[int, int, int, Any]]:
+    """The rule as it is written: time, port, place and value of each row that is rejected."""
+    total = 0
+    placed = [(t, p, i, v[0]) for p, port in enumerate(ports) for i, (t, v) in enumerate(port)]
+    for row in sorted(placed, key=lambda r: r[:3]):
+        if row[3] is None or total + row[3] > limit:
+            yield row
+        else:
+            total += row[3]
+
+
+@given(st.lists(PORT, min_size=1, max_size=3), st.lists(st.integers(0, 10), max_size=4))
+def test_however_it_is_cut_the_same_rows_are_rejected(ports: list[list[Tuple]], cuts: list[int]) -> None:
+    whole = rejected(skipping(len(ports)), ports)
+    cut = rejected(skipping(len(ports)), ports, cuts)
+    assert cut[0] == whole[0]
+    assert brief(cut[1]) == brief(whole[1])
+    assert [(one.time, one.port, one.row, one.values["n"]) for one in whole[1]] == list(one_by_one(ports))
+
+
+@given(st.lists(PORT, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0, 10), st.booleans()), max_size=3))
+def test_it_keeps_what_every_operator_promises(ports: list[list[Tuple]], cuts: list[tuple[int, bool]]) -> None:
+    distinct = sorted(dict(cuts).items())
+    check_contract(lambda: skipping(len(ports)), [NUMBERS] * len(ports), ports, distinct)
