@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from consistency.proof.records import CHANGES, Stretch, Table, read_stretch
 from consistency.proof.run import Run
-from consistency.proof.source import recording_table, source_table, spark_schema, stretches
+from consistency.proof.source import all_stretches, recording_table, source_table, spark_schema
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def load(spark: SparkSession, run: Run, table: Table) -> DataFrame:
     Raises:
       LogCorrupt: segments are missing.
     """
-    pieces = [s for p in range(len(table.folders)) for s in stretches(table, p)]
+    pieces = all_stretches(table)
     if run.origin:
         return _load_remote(spark, run, table, pieces)
 

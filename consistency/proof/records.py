@@ -23,7 +23,7 @@ from consistency.proof.arrow import ToArrow, arrow_fields
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
 from spe.log.recording import decode_recorded
-from spe.log.source_log import decode_source_batch
+from spe.log.source_log import check_record, decode_source_batch, decode_source_state
 from spe.stream.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo, concat_rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
@@ -88,6 +88,7 @@ class Stretch:
       offset: in the file, where record ``first`` begins.
       last: the last record; None: as far as there are whole ones, as in a recording.
       following: first record of the next segment, which must continue this one; None: there is none.
+      upto_id: of a source's log, the id of the last tuple before the next segment; None: not known, or there is none.
     """
 
     partition: int
@@ -96,6 +97,7 @@ class Stretch:
     offset: int
     last: int | None
     following: int | None = None
+    upto_id: int | None = None
 
 
 def whole(segment: Segment) -> tuple[int, int]:
@@ -110,11 +112,15 @@ def read_stretch(table: Table, stretch: Stretch, content: memoryview | None = No
       content: of the segment, where it lies on no disk of this machine.
 
     Raises:
-      LogCorrupt: damage inside it, or a gap behind it; names file and offset.
+      LogCorrupt: damage inside it, or a gap in it or behind it; names file and offset, or the record.
     """
     folder = Path(table.folders[stretch.partition])
     pool, to_arrow = StringPool(), ToArrow()
-    elements = _elements(table, scan_stretch(folder, stretch, content), pool, PurePosixPath(folder))
+    records = scan_stretch(folder, stretch, content)
+    if table.source:
+        elements = _logged(table, stretch, records, pool)
+    else:
+        elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
     if table.mode == CHANGES:
         parts = (_change(table, stretch.partition, *one) for one in elements)
     else:
@@ -152,17 +158,24 @@ def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = No
         raise LogCorrupt(f"{where}; the next segment begins with record {stretch.following}")
 
 
-def _elements(
-    table: Table, records: Iterable[Record], pool: StringPool, folder: PurePosixPath
+def _logged(
+    table: Table, stretch: Stretch, records: Iterable[Record], pool: StringPool
 ) -> Iterator[tuple[int, int, Element]]:
-    """(record, time of arrival, element)."""
+    """(record, 0, batch) of a source's log.  Raises LogCorrupt where a tuple between two others is missing."""
+    where = Path(table.folders[stretch.partition]) / stretch.segment.name
+    last_id = 0 if stretch.first == 1 else None
     for record in records:
-        if not table.source:
-            yield decode_recorded(record, table.schema, pool, folder)
-            continue
+        state = decode_source_state(record.body)
         batch = decode_source_batch(record.body, table.schema, pool)
+        try:
+            check_record(last_id, state, batch)
+        except LogCorrupt as error:
+            raise LogCorrupt(f"{where}: record {record.position.sequence}: {error}") from None
+        last_id = state.last_id
         if batch is not None:
             yield record.position.sequence, 0, batch
+    if stretch.upto_id is not None and last_id is not None and last_id != stretch.upto_id:
+        raise LogCorrupt(f"{where} ends with tuple {last_id}, but the next segment follows tuple {stretch.upto_id}")
 
 
 def _stable(table: Table, partition: int, batch: Batch) -> tuple[list[pa.Array], Rows]:

@@ -2,7 +2,8 @@
 
 What is small (configuration, events, traces, marks) is fetched into a folder that looks like the run's own; a log's
 segments stay where they are, with sparse files of their size in their place, and executors read them through Spark's
-``binaryFile``.  Only the last segment of each source is fetched, too: it says how far the source came.
+``binaryFile``.  Of each source's log the first record of each segment is fetched, too, which says what it continues,
+and the last segment: it says how far the source came.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.request import url2pathname
 from consistency.proof.run import Run
 from consistency.proof.source import source_table, stretches
 from spe.errors import SpeError
-from spe.log.format import Segment
+from spe.log.format import FIRST_BYTES, Segment, first_record_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +78,20 @@ class HadoopFolder:
         """Copies a file to this machine."""
         self._system().copyToLocalFile(False, self._path(name), self._local(into / name), True)
 
+    def fetch_first_record(self, name: PurePosixPath, into: Path) -> None:
+        """Copies the beginning of a segment into the file that stands for it on this machine."""
+        jvm: Any = self.spark._jvm
+        read = jvm.org.apache.commons.io.IOUtils.toByteArray
+        stream = self._system().open(self._path(name))
+        try:
+            size = (into / name).stat().st_size
+            data = bytes(read(stream, min(size, FIRST_BYTES)))
+            data += bytes(read(stream, min(size, first_record_bytes(data)) - len(data)))
+        finally:
+            stream.close()
+        with (into / name).open("r+b") as file:
+            file.write(data)
+
     def put(self, file: Path, name: PurePosixPath) -> None:
         """Copies a file of this machine there, over what there is."""
         self._system().copyFromLocalFile(False, True, self._local(file), self._path(name))
@@ -114,6 +129,10 @@ def _fetched(folder: HadoopFolder, into: Path) -> Run:
     run = Run.open(into, folder.uri)
     for stream in run.plan.sources:
         table = source_table(run, stream)
-        for last in stretches(table, 0)[-1:]:
-            folder.fetch(run.relative(Path(table.folders[0])) / last.segment.name, into)
+        log = run.relative(Path(table.folders[0]))
+        segments = [log / one.segment.name for one in stretches(table, 0)]
+        for name in segments[:-1]:
+            folder.fetch_first_record(name, into)
+        for name in segments[-1:]:
+            folder.fetch(name, into)
     return run

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -29,11 +30,18 @@ from pyspark.sql.types import StructType
 from consistency.proof.records import CHANGES, STABLE, Stretch, Table, read_stretch, scan_stretch, whole
 from consistency.proof.run import Run
 from spe.errors import LogCorrupt, SpeError
-from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES
+from spe.log.format import (
+    FIRST_BYTES,
+    HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    Position,
+    RecordScan,
+    first_record_bytes,
+)
 from spe.log.marks import read_mark
 from spe.log.recording import decode_recorded
 from spe.log.recovery import live_segments
-from spe.log.source_log import SourceState, decode_source_state
+from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
 from spe.problems import did_you_mean, one_of
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch
@@ -120,7 +128,7 @@ class _Reader(DataSourceReader):
         self._table = table
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [_Piece(s) for p in range(len(self._table.folders)) for s in stretches(self._table, p)]
+        return [_Piece(s) for s in all_stretches(self._table)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_stretch(self._table, partition.value)
@@ -148,6 +156,29 @@ def stretches(table: Table, partition: int) -> list[Stretch]:
     if acknowledged and not found:
         raise LogCorrupt(f"{folder}: there is no segment, but records up to {acknowledged} were acknowledged")
     return found
+
+
+def all_stretches(table: Table) -> list[Stretch]:
+    """All segments of all partitions; of a source's log each knows where the next one begins.  Raises LogCorrupt."""
+    found = [s for p in range(len(table.folders)) for s in stretches(table, p)]
+    if not table.source:
+        return found
+    begins = [_begins_behind(table, s) for s in found[1:]]
+    return [replace(one, upto_id=upto) for one, upto in zip(found, [*begins, None])]
+
+
+def _begins_behind(table: Table, stretch: Stretch) -> int | None:
+    """Id of the last tuple before a segment of a source's log; None where its first record cannot be read."""
+    with Path(table.folders[stretch.partition], stretch.segment.name).open("rb") as file:
+        data = file.read(FIRST_BYTES)
+        data += file.read(first_record_bytes(data) - len(data))
+    record = next(
+        RecordScan(memoryview(data)[HEADER_BYTES:], Position(stretch.first, stretch.first, HEADER_BYTES)), None
+    )
+    if record is None:
+        return None  # whoever reads all of it says what is wrong
+    batch = decode_source_batch(record.body, table.schema, StringPool())
+    return decode_source_state(record.body).last_id if batch is None else batch.from_id
 
 
 def last_state(run: Run, stream: StreamId) -> SourceState:

@@ -193,6 +193,7 @@ class SourceProxy:
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
+                    writer.counts_anew()
                     await self._live().run(reader)
                 writer.end()
             except* (SpeError, OSError) as group:  # of a live reader's tasks, too

@@ -11,7 +11,7 @@ from replicas.source.history import SourceHistory
 from replicas.source.lateness import Lateness
 from replicas.source.pacing import AtOnce, Pace
 from replicas.source.stamping import Stamper
-from spe.errors import LogFull
+from spe.errors import LocalProtocolError, LogFull
 from spe.log import Position, SegmentedLog
 from spe.log.source_log import SourceState, encode_source_record
 from spe.plan.plan import Source
@@ -39,7 +39,7 @@ class SourceWriter:
       history: what has been published.
       publish: called, in order, with elements that have just become durable.
       pace: of the replay; boundaries do not go ahead of it.
-      consumed: rows taken from the reader, malformed ones included.
+      consumed: rows taken from the reader, malformed and refused ones included.
       origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not.
       told: called with what somebody who waits for results has to know.
     """
@@ -73,7 +73,13 @@ class SourceWriter:
         self.publish: Publish = _nobody
         self.told: Callable[[str], None] = _nobody
         self.pace: Pace = AtOnce()
+        #: Rows of ``consumed`` that became no tuple.
+        self._left_out = state.consumed - state.last_id
+        if self._left_out < 0:  # a live source of an earlier version counted anew after each start
+            self._left_out, state = 0, state._replace(consumed=state.last_id)
         self.consumed = state.consumed
+        #: Rows that were taken from readers before this one.
+        self._before = 0
         self.origin_us = state.origin_us
         self.begun_us = state.begun_us
 
@@ -113,6 +119,10 @@ class SourceWriter:
             return None
         return saturating_add(frontier_us, self._source.boundary_us + self._source.disorder_us)
 
+    def counts_anew(self) -> None:
+        """The reader counts its rows from 0, as a live one does after each start."""
+        self._before = self.consumed
+
     def take(
         self, events: Int64Array, columns: tuple[Column, ...], consumed: int, next_event_us: int | None = None
     ) -> None:
@@ -127,6 +137,11 @@ class SourceWriter:
         Raises:
           LogError: the log refused.
         """
+        consumed += self._before
+        left_out = consumed - self.consumed - len(events)
+        if left_out < 0:
+            raise LocalProtocolError(f"{len(events)} rows of {consumed - self.consumed} of the reader")
+        self._left_out += left_out
         batch = self._stamper.stamp(events, columns)
         if mostly := self._lateness.took(self.now_us(), len(batch), *self._stamper.latest):
             self._env.trace.event("rows_mostly_late", stream=self._source.stream, **mostly._asdict())
@@ -162,6 +177,7 @@ class SourceWriter:
             self.consumed,
             self.origin_us,
             self.begun_us,
+            self._left_out,
         )
         self._refused.append((state, encode_source_record(state, batch, self._source.schema), batch))
         if len(self._refused) == 1:

@@ -28,6 +28,8 @@ _SEQUENCE: Final = struct.Struct("<Q")
 
 HEADER_BYTES: Final = _HEADER.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
+#: Of a segment, what says how long its first record is.
+FIRST_BYTES: Final = HEADER_BYTES + RECORD_HEADER_BYTES
 
 
 class Segment(NamedTuple):
@@ -134,6 +136,18 @@ class RecordScan:
     def _stop(self, fault: str) -> StopIteration:
         self.fault = fault
         return StopIteration()
+
+
+def first_record_bytes(data: bytes) -> int:
+    """Bytes of a segment up to the end of its first record.
+
+    Args:
+      data: its first FIRST_BYTES; where it is shorter, or claims more than a record may have, there is none.
+    """
+    if len(data) < FIRST_BYTES:
+        return len(data)
+    length = int(_RECORD.unpack_from(data, HEADER_BYTES)[0])
+    return FIRST_BYTES + length if length <= RECORD_BYTES_MAX else len(data)
 
 
 def write_whole(file: AppendFile, data: bytes) -> None:

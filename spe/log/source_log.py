@@ -21,7 +21,11 @@ from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.codec import decode_standalone, encode_standalone
 
-_HEAD: Final = struct.Struct("<7q")
+#: Version of the state, below 0, since a record of version 1 began with an id.
+_VERSION: Final = -2
+_HEAD: Final = struct.Struct("<9q")
+_HEAD_OF_1: Final = struct.Struct("<7q")
+_FIRST: Final = struct.Struct("<q")
 
 
 class SourceState(NamedTuple):
@@ -32,9 +36,11 @@ class SourceState(NamedTuple):
       max_event_us: largest raw event time so far.
       lease_us: promise that was logged: no later tuple has a smaller ``time``.
       bound_us: largest boundary that the log implies here: from the tuples or the lease, at a boundary interval.
-      consumed: rows taken from the reader, malformed ones included.
+      consumed: rows taken from the reader, malformed and refused ones included.
       origin_us: event time at which the replay or the generator began.
       begun_us: wall clock at which it did.
+      left_out: rows of ``consumed`` that became no tuple, for they were malformed or refused; None: a record of
+        version 1, which does not say.
     """
 
     last_id: int = 0
@@ -44,6 +50,7 @@ class SourceState(NamedTuple):
     consumed: int = 0
     origin_us: int = BEFORE_TIME
     begun_us: int = BEFORE_TIME
+    left_out: int | None = 0
 
 
 def source_folder(stream: StreamId) -> PurePosixPath:
@@ -52,8 +59,25 @@ def source_folder(stream: StreamId) -> PurePosixPath:
 
 
 def encode_source_record(state: SourceState, batch: Batch | None, schema: Schema) -> bytes:
-    """A batch, or (None) a lease alone."""
-    return _HEAD.pack(*state) + (b"" if batch is None else encode_standalone(batch, schema))
+    """A batch, or (None) a lease alone.
+
+    Args:
+      state: with ``left_out``.
+    """
+    *others, left_out = state
+    assert left_out is not None
+    return _HEAD.pack(_VERSION, *others, left_out) + (b"" if batch is None else encode_standalone(batch, schema))
+
+
+def _head_bytes(body: bytes) -> int:
+    """Bytes of the state at the beginning of a record.  Raises LogCorrupt."""
+    version = _FIRST.unpack_from(body)[0] if len(body) >= _FIRST.size else 0
+    if version < 0 and version != _VERSION:
+        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION}")
+    size = _HEAD.size if version == _VERSION else _HEAD_OF_1.size
+    if len(body) < size:
+        raise LogCorrupt(f"a source record of {len(body)} bytes; at least {size} were expected")
+    return size
 
 
 def decode_source_state(body: bytes) -> SourceState:
@@ -62,9 +86,9 @@ def decode_source_state(body: bytes) -> SourceState:
     Raises:
       LogCorrupt: these bytes are no source record (another program's log).
     """
-    if len(body) < _HEAD.size:
-        raise LogCorrupt(f"a source record of {len(body)} bytes; at least {_HEAD.size} were expected")
-    return SourceState(*_HEAD.unpack_from(body))
+    if _head_bytes(body) == _HEAD.size:
+        return SourceState(*_HEAD.unpack_from(body)[1:])
+    return SourceState(*_HEAD_OF_1.unpack_from(body))._replace(left_out=None)
 
 
 def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch | None:
@@ -73,12 +97,36 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
     Raises:
       LogCorrupt: these bytes hold something else.
     """
-    if len(body) == _HEAD.size:
+    begin = _head_bytes(body)
+    if len(body) == begin:
         return None
-    element = decode_standalone(body[_HEAD.size :], schema, pool)
+    element = decode_standalone(body[begin:], schema, pool)
     if not isinstance(element, Batch):
         raise LogCorrupt(f"a source record holds a {type(element).__name__}; a batch was expected")
     return element
+
+
+def check_record(before_id: int | None, state: SourceState, batch: Batch | None) -> None:
+    """Does a record continue the one before it, and does it account for every row of its reader?
+
+    Args:
+      before_id: id of the last tuple before it; None: not known.
+
+    Raises:
+      LogCorrupt: a record or a row is missing, or there is one too many.
+    """
+    first = state.last_id if batch is None else batch.from_id
+    if before_id is not None and first != before_id:
+        raise LogCorrupt(
+            f"tuple {first + 1} follows tuple {before_id}: something between them is missing or came twice"
+        )
+    if batch is not None and (batch.upto_id != state.last_id or batch.upto_id - batch.from_id != len(batch)):
+        raise LogCorrupt(f"{len(batch)} tuples take the ids {first + 1} to {state.last_id}")
+    if state.left_out is not None and state.consumed - state.left_out != state.last_id:
+        raise LogCorrupt(
+            f"{state.consumed} rows were read and {state.left_out} of them left out, which does not leave the "
+            f"{state.last_id} tuples that are counted"
+        )
 
 
 def read_source_log(
@@ -87,13 +135,18 @@ def read_source_log(
     """The stable stream that a log implies: batches, each followed by the boundary that it allows.
 
     Raises:
-      LogCorrupt: the log is damaged; names segment and offset.
+      LogCorrupt: the log is damaged; names segment and offset, or the record.
     """
     pool = pool if pool is not None else StringPool()
-    bound = BEFORE_TIME
+    bound, last_id = BEFORE_TIME, 0
     for record in read_log(storage, folder):
         state = decode_source_state(record.body)
         batch = decode_source_batch(record.body, schema, pool)
+        try:
+            check_record(last_id, state, batch)
+        except LogCorrupt as error:
+            raise LogCorrupt(f"{folder}: record {record.position.sequence}: {error}") from None
+        last_id = state.last_id
         if batch is not None:
             yield batch
         if state.bound_us > bound:

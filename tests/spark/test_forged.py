@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from consistency.proof.report.model import Report
 from spe.cli.report import INCONSISTENT, UNKNOWN, report
+from spe.errors import SpeError
+from spe.log import SegmentedLog, read_log
+from spe.log.source_log import decode_source_batch, decode_source_state, encode_source_record
+from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
 from tests.support.runs import make_run
 
@@ -75,6 +82,63 @@ def test_a_log_that_is_merely_unfinished_leaves_the_verdict_open(tmp_path: Path)
     status, found = judged(tmp_path / "run")
     assert status == UNKNOWN
     assert any("log incomplete" in reason for reason in found.reasons)
+
+
+def rewritten(folder: Path, change: Callable[[list[bytes]], list[bytes]], *, segment_bytes: int = 1_000) -> None:
+    """A log whose records were changed, each whole and in its place: only what they say can tell."""
+    bodies = change([r.body for r in read_log(DiskStorage(folder), PurePosixPath())])
+    shutil.rmtree(folder)
+
+    async def write() -> None:
+        log = await SegmentedLog.open(DiskStorage(folder), PurePosixPath(), segment_bytes=segment_bytes)
+        for body in bodies:
+            log.append(body)
+            await log.sync()
+        log.close()
+
+    trio.run(write)
+
+
+def without(at: int) -> Callable[[list[bytes]], list[bytes]]:
+    return lambda bodies: bodies[:at] + bodies[at + 1 :]
+
+
+def renumbered(bodies: list[bytes]) -> list[bytes]:
+    """Without the third tuple, and those after it with the ids that they then have."""
+    pool, found, last_id = StringPool(), [], 0
+    for body in without(4)(bodies):
+        state, one = decode_source_state(body), decode_source_batch(body, SCHEMA, pool)
+        if one is not None:
+            one = Batch(one.kind, last_id, last_id + len(one), None, one.rows)
+            last_id += len(one)
+        found.append(encode_source_record(state._replace(last_id=last_id), one, SCHEMA))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without(4), "tuple 4 follows tuple 2"),  # of tuple 3, which the filter drops: no result misses it
+        (without(44), "tuple 24 follows tuple 22"),
+        (without(2 * COUNT - 2), f"tuple {COUNT + 1} follows tuple {COUNT - 1}"),  # the last: what follows it counts it
+        (renumbered, "rows were read and 0 of them left out"),
+    ],
+    ids=["of the first segment", "of a later one", "the last one", "with ids that hide it"],
+)
+def test_a_record_that_is_missing_in_a_log_is_noticed_though_no_result_needs_it(
+    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], said: str
+) -> None:
+    make_run(tmp_path / "run", CONFIG, {A: logged()}, {"client": received()})
+    rewritten(tmp_path / "run" / "sources" / "a", change)
+    with pytest.raises(SpeError, match=rf"{said}"):
+        report([tmp_path / "run"], master=None, conf={}, out=None)
+
+
+def test_between_two_segments_a_record_is_missed_too(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", CONFIG, {A: logged()}, {"client": received()})
+    rewritten(tmp_path / "run" / "sources" / "a", without(4), segment_bytes=1)
+    with pytest.raises(SpeError, match="ends with tuple 2, but the next segment follows tuple 3"):
+        report([tmp_path / "run"], master=None, conf={}, out=None)
 
 
 @pytest.mark.parametrize("upto", [11, 13, COUNT], ids=["a tuple more", "and a boundary", "all"])

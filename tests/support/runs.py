@@ -70,7 +70,7 @@ def write_source_log(
             if isinstance(element, Boundary):
                 state = state._replace(bound_us=element.time)
             elif batch is not None:
-                state = state._replace(last_id=batch.upto_id)
+                state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
             log.append(encode_source_record(state, batch, schema))
             if log.last_sequence % 16 == 0:
                 await log.sync()

@@ -585,6 +585,39 @@ async def test_long_rows_are_divided_among_records(
     assert all(state.consumed == state.last_id for state in records[:-1])
 
 
+async def test_each_record_accounts_for_the_rows_that_became_no_tuple(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Malformed and refused ones, also around a restart; those behind the last tuple are in no record."""
+    of = csv_source(tmp_path, 1, "x", 2, 2**62, 3, "y", "z", 4, "w", replay={"rate": 10})
+    storage = SimDisk()
+    with trio.move_on_after(0.15):
+        await run_to_end(source_env(storage), of)
+    assert [decode_source_state(r.body).last_id for r in read_log(storage, FOLDER)][-1] == 2
+    storage = storage.restarted()
+    await run_to_end(source_env(storage), of)
+    records = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]
+    assert [s.consumed - (s.left_out or 0) - s.last_id for s in records] == [0] * len(records)
+    assert (records[-1].last_id, records[-1].left_out) == (4, 5)
+
+
+async def test_a_live_source_counts_its_rows_over_all_starts(
+    live: Callable[..., Source], autojump_clock: trio.testing.MockClock
+) -> None:
+    storage = SimDisk()
+    await run_to_end_of_rows(source_env(storage), live((0.0, [10, 20], 2), (10.0, None, 0)))
+    await run_to_end_of_rows(source_env(storage := storage.restarted()), live((0.0, [30, 40, 50], 3), (10.0, None, 0)))
+    states = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]
+    assert (states[-1].last_id, states[-1].consumed, states[-1].left_out) == (5, 5, 0)
+
+
+async def run_to_end_of_rows(env: Env, of: Source) -> None:
+    """Runs a proxy and kills it before its input ends."""
+    proxy = await SourceProxy.open(env, of)
+    with trio.move_on_after(5):
+        await proxy.run()
+
+
 async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path: Path) -> None:
     of = csv_source(tmp_path, 1, "x", 2, "y", on_malformed="stop")
     proxy, published = await run_to_end(source_env(), of)

@@ -1,0 +1,85 @@
+"""What a record of a source's log says of itself, and whether it continues the one before it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from spe.errors import LogCorrupt
+from spe.log.source_log import (
+    SourceState,
+    check_record,
+    decode_source_batch,
+    decode_source_state,
+    encode_source_record,
+)
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+
+SCHEMA = Schema.of(n="int64!")
+
+
+def batch(after: int, count: int) -> Batch:
+    rows = Rows.from_tuples(SCHEMA, list(range(count)), [(n,) for n in range(count)])
+    return Batch(Kind.STABLE, after, after + count, None, rows)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_record_is_read_as_it_was_written(count: int) -> None:
+    state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4)
+    body = encode_source_record(state, batch(2, count) if count else None, SCHEMA)
+    assert decode_source_state(body) == state
+    read = decode_source_batch(body, SCHEMA, StringPool())
+    assert (read is None) == (count == 0)
+    assert read is None or (read.from_id, read.upto_id) == (2, 5)
+
+
+def test_a_record_of_version_1_is_read_and_does_not_say_what_was_left_out() -> None:
+    lease = struct.pack("<7q", 5, 6, 7, 8, 9, 10, 11)
+    assert decode_source_state(lease) == SourceState(5, 6, 7, 8, 9, 10, 11, left_out=None)
+    assert decode_source_batch(lease, SCHEMA, StringPool()) is None
+    now = encode_source_record(SourceState(5), batch(2, 3), SCHEMA)
+    old = lease + now[len(encode_source_record(SourceState(5), None, SCHEMA)) :]
+    read = decode_source_batch(old, SCHEMA, StringPool())
+    assert read is not None
+    assert read.upto_id == 5
+    check_record(2, decode_source_state(old), read)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"short", "of 5 bytes; at least 56"),
+        (struct.pack("<8q", -2, *range(7)), "of 64 bytes; at least 72"),
+        (struct.pack("<9q", -3, *range(8)), "version 3; this release knows up to 2"),
+    ],
+)
+def test_other_bytes_are_refused(body: bytes, said: str) -> None:
+    with pytest.raises(LogCorrupt, match=said):
+        decode_source_state(body)
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "one", "said"),
+    [
+        (2, SourceState(5, consumed=7, left_out=2), batch(2, 3), ""),
+        (None, SourceState(5, consumed=5), batch(2, 3), ""),
+        (5, SourceState(5, consumed=5), None, ""),
+        (1, SourceState(5, consumed=5), batch(2, 3), "tuple 3 follows tuple 1"),
+        (4, SourceState(5, consumed=5), None, "tuple 6 follows tuple 4"),
+        (2, SourceState(6, consumed=6), batch(2, 3), "3 tuples take the ids 3 to 6"),
+        (2, SourceState(5, consumed=6), batch(2, 3), "6 rows were read and 0 of them left out"),
+        (2, SourceState(5, consumed=5, left_out=1), batch(2, 3), "5 rows were read and 1 of them left out"),
+    ],
+)
+def test_a_record_continues_the_one_before_it_and_accounts_for_every_row(
+    before: int | None, state: SourceState, one: Batch | None, said: str
+) -> None:
+    if not said:
+        check_record(before, state, one)
+        return
+    with pytest.raises(LogCorrupt, match=said):
+        check_record(before, state, one)
