@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from spe.errors import SpeError
 from spe.stream.batch import AnyArray, Column, Rows, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
@@ -30,8 +31,28 @@ _SPARK: Final[dict[AttributeType, T.DataType]] = {
 }
 
 
+#: What Spark's types are to us; any other is none of ours.
+_OURS: Final = {made: type_ for type_, made in _SPARK.items()}
+
+
 def spark_type(type_: AttributeType) -> T.DataType:
     return _SPARK[type_]
+
+
+def attribute_type(type_: T.DataType) -> AttributeType | None:
+    """The type of an attribute that Spark has as ``type_``; None: there is no such attribute."""
+    return _OURS.get(type_)
+
+
+def schema_of(types: Mapping[str, T.DataType]) -> Schema:
+    """Attributes as Spark has them, by name; each may be null.  Raises SpeError for a type that is none of ours."""
+    found = []
+    for name, made in types.items():
+        type_ = attribute_type(made)
+        if type_ is None:
+            raise SpeError(f"attribute {name!r} is {made.simpleString()} in Spark, which no attribute can be")
+        found.append(Attribute(name, type_))
+    return Schema(tuple(found))
 
 
 def spark_fields(schema: Schema) -> list[T.StructField]:

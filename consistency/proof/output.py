@@ -29,13 +29,16 @@ from consistency.proof.report.model import (
     Healing,
     Output,
     Tentative,
+    Verdict,
     Window,
 )
 from consistency.proof.report.words import moment, seconds
+from consistency.proof.settling import settled
 from spe.plan.delays import delay_bound_us, epochs, longest_path
 from spe.plan.plan import Plan
 from spe.query.query import AggregateSpec, TopKSpec
 from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 if TYPE_CHECKING:
@@ -89,7 +92,8 @@ def judge_output(
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    plan, schema = scene.plan, scene.plan.query.schema_of(output)
+    plan = scene.plan
+    truth, received, schema, mistyped = settled(truth, received, plan.query.schema_of(output))
     parts = keep("elements", elements(received))
     stretches = keep("episodes", episodes(parts))
     sums = _sums(parts)
@@ -124,6 +128,8 @@ def judge_output(
     failed = scene.failed or any(s["tentative"] for s in sums)
     now = Circumstances(known_us, frontier, reached, failed, scene.cause)
     verdict, reasons = decide(counts, to_come=open_["to_come"], now=now)
+    if mistyped:
+        verdict, reasons = Verdict.INCONSISTENT, [*mistyped, *(reasons if verdict is Verdict.INCONSISTENT else [])]
     offenders = {} if flaws is None else first_offenders(flaws, parts, schema, scene.begun_us)
 
     epoch = epochs(plan, scene.begun_us).get(str(output))
@@ -146,7 +152,7 @@ def judge_output(
     silence = experience.gaps(parts, SKIP_US).first()
     assert silence is not None
     tentative, accurate = _tentative(
-        scene, truth, received, parts, stretches, corrections, output, keep, expected.tentative
+        scene, truth, received, schema, parts, stretches, corrections, output, keep, expected.tentative
     )
     return Output(
         client=client,
@@ -277,6 +283,7 @@ def _tentative(
     scene: Scene,
     truth: DataFrame,
     received: DataFrame,
+    schema: Schema,
     parts: DataFrame,
     stretches: DataFrame,
     corrections: Row,
@@ -299,7 +306,7 @@ def _tentative(
     )
     if not total:
         return none, None
-    schema, how = scene.plan.query.schema_of(output), measured(scene.plan, output)
+    how = measured(scene.plan, output)
     met = keep("tentative", wrongness.against_truth(truth, received, parts, stretches, schema, how))
     by_window = keep("accuracy", wrongness.windows(met, how))
     row = wrongness.overall(met, how).first()

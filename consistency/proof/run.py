@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from consistency.proof.agreement import disagreements
+from consistency.proof.reading import Reading, read
 from spe.config import load_plan
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import Segment
@@ -76,8 +79,15 @@ class Run:
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
         run = cls(path, plan, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
+        if differing := disagreements(run.reading, plan):
+            raise SpeError(f"{path} ran another query than its {_CONFIG} says, read a second time: {differing[0]}")
         run.check()
         return run
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The copy of the configuration, as the truth reads it: by a reader of its own."""
+        return read((self.path / _CONFIG).read_text(encoding="utf-8"))
 
     def check(self) -> None:
         """Raises SpeError where a source's log or a client's recording is missing or visibly incomplete."""

@@ -6,6 +6,5 @@ tree to NumPy).  What the language is, and where it parts from Spark's, is in do
 
 from spe.errors import ExpressionError
 from spe.expressions.expression import Expression, compile_expression, compile_predicate
-from spe.expressions.spark import spark_expression, spark_text
 
-__all__ = ["Expression", "ExpressionError", "compile_expression", "compile_predicate", "spark_expression", "spark_text"]
+__all__ = ["Expression", "ExpressionError", "compile_expression", "compile_predicate"]

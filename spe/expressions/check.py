@@ -41,18 +41,10 @@ def check(syntax: Syntax, text: str, schema: Schema) -> Node:
     return node
 
 
-def casts_of(syntax: Syntax, text: str, schema: Schema) -> dict[int, tuple[AttributeType, AttributeType]]:
-    """What each CAST makes of what, by its position.  Raises as :func:`check`."""
-    checker = _Checker(text, schema)
-    checker.node(syntax)
-    return checker.casts
-
-
 class _Checker:
     def __init__(self, text: str, schema: Schema) -> None:
         self._text = text
         self._schema = schema
-        self.casts: dict[int, tuple[AttributeType, AttributeType]] = {}
 
     def node(self, syntax: Syntax) -> Node:
         if isinstance(syntax, Name):
@@ -101,7 +93,6 @@ class _Checker:
             return constant(None, target, syntax.position)
         if argument.type is target:
             return dataclasses.replace(argument, bounds=None, position=syntax.position)
-        self.casts[syntax.position] = (argument.type, target)
         function = functions.CASTS.get((argument.type, target))
         if function is None:
             self._fail(syntax.position, f"a {argument.type} cannot be cast to {target}", "CAST to BIGINT first")

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import types as T
 
 from consistency.proof.arrow import spark_fields
-from consistency.proof.truth.stream import value
+from consistency.proof.truth.stream import values
 from spe.errors import ExpressionError
 from spe.expressions import compile_expression
 from spe.stream.batch import Rows
@@ -63,7 +63,7 @@ def of_engine(text: str) -> list[Any]:
 
 
 def of_spark(frame: DataFrame, texts: list[str]) -> list[list[Any]]:
-    columns = [value(text, SCHEMA, f"e{i}") for i, text in enumerate(texts)]
+    columns = values(frame, {f"e{i}": text for i, text in enumerate(texts)})
     table = frame.select("row", *columns).toArrow().sort_by("row")
     found = []
     for column in table.columns[1:]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
 from spe.stream.batch import Batch, Element, RecDone, Undo
 from spe.stream.names import Kind
-from spe.stream.schema import Schema
+from spe.stream.schema import AttributeType, Schema
 from tests.support.streams import PAYLOAD, parse
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _TYPES = {"int64": "long", "float64": "double", "bool": "boolean", "string": "st
 
 
 def struct_of(schema: Schema) -> str:
-    """DDL of the struct that holds a tuple's attributes."""
+    """DDL of the struct that holds a tuple's attributes, timestamps as microseconds."""
     return "struct<" + ", ".join(f"`{a.name}`: {_TYPES[a.type]}" for a in schema) + ">"
 
 
@@ -34,7 +34,7 @@ def received(
         for sequence, element in enumerate(elements, 1):
             rows += _rows(partition, sequence, start_us + sequence * 1_000_000, element)
     ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
-    return spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}")
+    return _with_timestamps(spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}"), schema)
 
 
 def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> DataFrame:
@@ -46,7 +46,21 @@ def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD)
         if isinstance(element, Batch)
         for id_, time, values in zip(element.row_ids().tolist(), element.rows.time.tolist(), element.rows.to_tuples())
     ]
-    return spark.createDataFrame(rows, f"partition int, place long, time_us long, tuple {struct_of(schema)}")
+    ddl = f"partition int, place long, time_us long, tuple {struct_of(schema)}"
+    return _with_timestamps(spark.createDataFrame(rows, ddl), schema)
+
+
+def _with_timestamps(frame: DataFrame, schema: Schema) -> DataFrame:
+    """Rows are made with microseconds."""
+    from pyspark.sql import functions as F
+
+    made = [
+        F.timestamp_micros(f"tuple.`{a.name}`").alias(a.name)
+        if a.type is AttributeType.TIMESTAMP
+        else F.col(f"tuple.`{a.name}`")
+        for a in schema
+    ]
+    return frame.withColumn("tuple", F.when(F.col("tuple").isNotNull(), F.struct(*made)))
 
 
 def _rows(partition: int, sequence: int, arrived_us: int, element: Element) -> list[tuple[Any, ...]]:

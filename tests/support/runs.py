@@ -36,14 +36,22 @@ def make_run(
     events: Sequence[Mapping[str, Any]] = (),
     *,
     segment_bytes: int = 1 << 20,
+    data: Path | None = None,
+    summary: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A directory as ``spe run`` leaves it: configuration, logs of ``inputs``, recordings of ``received`` by client."""
+    """A directory as ``spe run`` leaves it: configuration, logs of ``inputs``, recordings of ``received`` by client.
+
+    Args:
+      data: where files of sources lie; in the directory itself by default.
+    """
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
-    plan = with_default_client(load_plan_data(config))
-    facts = {"data": str(path), "fingerprint": plan.fingerprint, "versions": {"spe": "0"}, "origins": {}}
+    plan = with_default_client(load_plan_data(config, folder=data or path))
+    facts = {"data": str(data or path), "fingerprint": plan.fingerprint, "versions": {"spe": "0"}, "origins": {}}
     (path / "cluster.json").write_text(json.dumps(facts))
     (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    if summary is not None:
+        (path / "summary.json").write_text(json.dumps(summary))
     for stream, elements in inputs.items():
         write_source_log(path, stream, plan.sources[stream].schema, elements, segment_bytes=segment_bytes)
     for client in plan.clients.values():

@@ -36,6 +36,8 @@ def sentence(report: Report) -> str:
     if report.verdict is Verdict.INCONSISTENT and not flawed:
         return f"{said[0]}, and more than the sources' logs account for."
     if report.verdict is Verdict.INCONSISTENT:
+        if not flawed:
+            return f"{said[0]}, but this is not the run that the configuration asks for:"
         kinds = ", ".join(dict.fromkeys(f.flaw for o in report.outputs for f in o.findings))
         are = "is" if flawed == 1 else "are"
         return f"{said[0]}; {plural(flawed, 'tuple')} {are} not as in a run without failures: {kinds}."

@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from consistency.proof.reading import Aggregate, Call
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
     Stream,
-    as_attribute,
+    attributes,
     columns,
     ordered,
     position_struct,
+    quoted,
     timestamp,
-    value,
+    values,
 )
 from consistency.proof.truth.user_code import user_aggregate
 from consistency.proof.truth.windows import (
@@ -37,9 +40,6 @@ from consistency.proof.truth.windows import (
     start_of,
     with_windows,
 )
-from spe.expressions import compile_expression
-from spe.query.query import AggregateCall, AggregateSpec, WindowKind
-from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,23 +60,26 @@ def _exact_sum(x: Column) -> Column:
 _FIRST_PART: Final[Mapping[str, Any]] = {**_MERGED, "count": F.count, "exact_sum": _exact_sum}
 
 
-def aggregate(spec: AggregateSpec, stream: Stream, schema: Schema, *, exact: bool) -> Stream:
+def aggregate(spec: Aggregate, stream: Stream, *, exact: bool) -> Stream:
     """The output of an aggregate.
 
     Args:
       exact: other operators read it.
     """
-    calls = [_Call(i, call, stream.schema, exact) for i, call in enumerate(spec.aggregates.values())]
     groups = [f"__group{i}" for i in range(len(spec.group_by))]
+    arguments = {f"__argument{i}": call.argument or "1L" for i, call in enumerate(spec.calls.values())}
     keyed = stream.frame.select(
         PARTITION,
         *stream.position,
-        *[value(text, stream.schema, name) for text, name in zip(spec.group_by.values(), groups)],
-        *[c.input(stream.schema) for c in calls],
+        *values(stream.frame, dict(zip(groups, spec.group_by.values())) | arguments),
         *_membership(spec),
     )
-    if spec.window.kind is WindowKind.COUNT:
-        return _by_count(spec, stream, schema, calls, groups, keyed)
+    calls = [
+        _Call(i, call, keyed.schema[name].dataType, exact)
+        for i, (name, call) in enumerate(zip(arguments, spec.calls.values()))
+    ]
+    if spec.window.count:
+        return _by_count(spec, stream, calls, groups, keyed)
     keys = [PARTITION, *groups, WINDOW]
     parts = _parts(calls)
     place = position_struct(stream.position)
@@ -93,34 +96,27 @@ def aggregate(spec: AggregateSpec, stream: Stream, schema: Schema, *, exact: boo
         results = {c.name: F.col(c.name) for c in calls}
     end = end_of(spec.window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
-    made_columns = [
-        *columns(groups),
-        timestamp(start_of(spec.window), ""),
-        timestamp(end, ""),
-        *results.values(),
-    ]
-    frame = found.select(
-        PARTITION,
-        (end - 1).alias(TIME),
-        *ordered(born),
-        *[as_attribute(c, a) for c, a in zip(made_columns, schema, strict=True)],
-    )
-    return Stream(frame, schema, len(born))
+    attributes_of = {
+        **dict(zip(spec.group_by, columns(groups))),
+        "window_start": timestamp(start_of(spec.window)),
+        "window_end": timestamp(end),
+        **dict(zip(spec.calls, results.values())),
+    }
+    frame = found.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(found, attributes_of))
+    return Stream(frame, len(born))
 
 
-def _membership(spec: AggregateSpec) -> list[Column]:
+def _membership(spec: Aggregate) -> list[Column]:
     """The attribute that decides membership, and the pane, for sums in order."""
     window = spec.window
-    if window.kind is WindowKind.COUNT:
+    if window.count:
         return [F.lit(0).alias(_PANE)]
-    on = [] if window.on is None else [F.col(f"`{window.on}`").alias("__on")]
+    on = [] if window.on is None else [F.col(quoted(window.on)).alias("__on")]
     pane = floor_div(member_time(window.on) - window.offset_us, gcd(window.size_us, window.slide_us))
     return [*on, pane.alias(_PANE)]
 
 
-def _by_count(
-    spec: AggregateSpec, stream: Stream, schema: Schema, calls: list[_Call], groups: list[str], keyed: DataFrame
-) -> Stream:
+def _by_count(spec: Aggregate, stream: Stream, calls: list[_Call], groups: list[str], keyed: DataFrame) -> Stream:
     """Every ``count`` rows of a group, in order; the last row of each gives time and place."""
     count = spec.window.count
     arrival = Over.partitionBy(PARTITION, *groups).orderBy(*stream.position)
@@ -134,34 +130,28 @@ def _by_count(
         )
         .where(F.col(_ROWS) == count)
     )
-    made = [*columns(groups), *[F.col(c.name) for c in calls]]
+    made = dict(zip([*spec.group_by, *spec.calls], columns([*groups, *[c.name for c in calls]])))
     frame = found.select(
         PARTITION,
         F.col(f"{_CLOSED}.{TIME}").alias(TIME),
         *[F.col(f"{_CLOSED}.{name}").alias(name) for name in stream.order],
-        *[as_attribute(c, a) for c, a in zip(made, schema, strict=True)],
+        *attributes(found, made),
     )
-    return Stream(frame, schema, stream.width)
+    return Stream(frame, stream.width)
 
 
 class _Call:
     """One aggregate: its argument's column, and its result from rows or from parts."""
 
-    def __init__(self, index: int, call: AggregateCall, schema: Schema, exact: bool) -> None:
+    def __init__(self, index: int, call: Call, type_: T.DataType, exact: bool) -> None:
         self.name = f"__result{index}"
         self.argument = f"__argument{index}"
-        self._call = call
         self.function = call.function
-        self.type = AttributeType.INT64 if call.argument is None else compile_expression(call.argument, schema).type
-        self.in_order = exact and self.function in ("sum", "avg") and self.type is AttributeType.FLOAT64
+        self.type = type_
+        self.in_order = exact and self.function in ("sum", "avg") and isinstance(type_, T.DoubleType)
         self.user = ":" in self.function
         #: What ``avg`` divides: a sum of BIGINT would wrap around.
-        self.sum = "exact_sum" if self.type is AttributeType.INT64 else "sum"
-
-    def input(self, schema: Schema) -> Column:
-        if self._call.argument is None:
-            return F.lit(1).cast("long").alias(self.argument)
-        return value(self._call.argument, schema, self.argument)
+        self.sum = "exact_sum" if isinstance(type_, T.LongType) else "sum"
 
     def direct(self, position: list[str]) -> Column:
         """From all rows of a window."""

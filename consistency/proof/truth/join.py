@@ -6,30 +6,28 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from consistency.proof.reading import Join
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
     Stream,
-    as_attribute,
     columns,
+    expression,
     ordered,
     padded,
     quoted,
     timestamp,
 )
 from consistency.proof.truth.windows import WINDOW, floor_div, member_time, per_window, with_windows
-from spe.expressions import spark_expression
-from spe.query.query import JoinKind, JoinSpec
-from spe.query.typing import join_schema
-from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_BOUNDS: Final = ("window_start", "window_end")
 LEFT: Final = 0
 RIGHT: Final = 1
-_OUTER: Final = ((JoinKind.LEFT, JoinKind.FULL), (JoinKind.RIGHT, JoinKind.FULL))
+_OUTER: Final = (("left", "full"), ("right", "full"))
 #: Ends of intervals stay within this, so that adding them to a time cannot overflow.
 _FAR: Final = END_OF_TIME - 1
 
@@ -41,14 +39,15 @@ class _Side:
     attributes by their names in the output.
     """
 
-    def __init__(self, spec: JoinSpec, side: int, stream: Stream) -> None:
+    def __init__(self, spec: Join, side: int, stream: Stream) -> None:
         self.side = side
         self.stream = stream
         self._spec = spec
         self.mark = "__l_" if side == LEFT else "__r_"
         self.width = stream.width
         prefix = spec.prefix[side]
-        self.attributes = [quoted(prefix + name) for name in stream.schema.names]
+        self._names = [prefix + name for name in stream.names]
+        self.attributes = [quoted(name) for name in self._names]
         self.frame = self._rows(prefix)
 
     def name(self, what: str) -> str:
@@ -79,43 +78,48 @@ class _Side:
             (member_time(named) if spec.window is None else F.lit(0)).alias(self.name("at")),
             *[F.col(quoted(pair[self.side])).alias(self.name(f"key{i}")) for i, pair in enumerate(spec.on)],
             *window,
-            *[F.col(quoted(name)).alias(prefix + name) for name in self.stream.schema.names],
+            *[F.col(quoted(name)).alias(prefix + name) for name in self.stream.names],
         )
+
+    @property
+    def nothing(self) -> list[Column]:
+        """The attributes of a row that is not there."""
+        types = self.stream.types.values()
+        return [F.lit(None).cast(type_).alias(name) for name, type_ in zip(self._names, types)]
 
     def until(self) -> Column:
         """The last tuple time at which a row can still find a partner, by the interval."""
-        assert self._spec.lower_us is not None
-        assert self._spec.upper_us is not None
-        reach = self._spec.upper_us if self.side == LEFT else -self._spec.lower_us
+        assert self._spec.within_us is not None
+        lower, upper = self._spec.within_us
+        reach = upper if self.side == LEFT else -lower
         return F.col(self.name("at")) + max(-_FAR, min(_FAR, reach))
 
 
-def join(spec: JoinSpec, left: Stream, right: Stream, schema: Schema) -> Stream:
+def join(spec: Join, left: Stream, right: Stream) -> Stream:
     """The output of a join."""
     sides = (_Side(spec, LEFT, left), _Side(spec, RIGHT, right))
     pairs = _pairs(spec, *sides)
     if spec.where is not None:
-        pairs = _where(spec, pairs, sides)
+        pairs = _where(spec, pairs)
     widest = max(side.width for side in sides)
     width = 2 * widest + 5
-    found = _paired(spec, pairs, sides, widest, width, schema)
+    found = _paired(spec, pairs, sides, widest, width)
     for side in sides:
         if spec.kind in _OUTER[side.side]:
             alone = side.frame.join(pairs.select(*side.identity).distinct(), side.identity, "left_anti")
-            found = found.unionByName(_alone(spec, alone, sides, side, width, schema))
-    return Stream(found, schema, width)
+            found = found.unionByName(_alone(spec, alone, sides, side, width))
+    return Stream(found, width)
 
 
-def _pairs(spec: JoinSpec, left: _Side, right: _Side) -> DataFrame:
+def _pairs(spec: Join, left: _Side, right: _Side) -> DataFrame:
     """All that fit in key and time."""
     same = F.col("__l_partition") == F.col("__r_partition")
     for i in range(len(spec.on)):
         same &= F.col(f"__l_key{i}") == F.col(f"__r_key{i}")
     if spec.window is not None:
         return left.frame.join(right.frame, same & (F.col("__l_window") == F.col("__r_window")))
-    assert spec.lower_us is not None
-    assert spec.upper_us is not None
-    lower, upper = (max(-_FAR, min(_FAR, us)) for us in (spec.lower_us, spec.upper_us))
+    assert spec.within_us is not None
+    lower, upper = (max(-_FAR, min(_FAR, us)) for us in spec.within_us)
     step = min(upper - lower + 1, _FAR)
     # Bins as wide as the interval: a left row looks into two of them, a right one lies in one.
     reach = [floor_div(_clipped(F.col("__l_at") + end), step) for end in (lower, upper)]
@@ -132,28 +136,24 @@ def _clipped(column: Column) -> Column:
     return F.greatest(F.lit(-_FAR), F.least(F.lit(_FAR), column))
 
 
-def _where(spec: JoinSpec, pairs: DataFrame, sides: tuple[_Side, _Side]) -> DataFrame:
+def _where(spec: Join, pairs: DataFrame) -> DataFrame:
     """Pairs for which the condition is true; it may name the window's attributes."""
     assert spec.where is not None
-    schema = join_schema(spec, sides[LEFT].stream.schema, sides[RIGHT].stream.schema)
-    where = F.expr(spark_expression(spec.where, schema))
     if spec.window is None:
-        return pairs.where(where)
-    names = schema.names[-2:]
-    start, end = _bounds(spec, "__l_window")
-    return pairs.withColumns(dict(zip(names, (start, end)))).where(where).drop(*names)
+        return pairs.where(expression(pairs, spec.where))
+    bounded = pairs.select("*", *_bounds(spec, "__l_window"))
+    return bounded.where(expression(bounded, spec.where)).drop(*_BOUNDS)
 
 
-def _bounds(spec: JoinSpec, window: str) -> tuple[Column, Column]:
-    """window_start and window_end."""
+def _bounds(spec: Join, window: str) -> tuple[Column, Column]:
+    """The window's attributes."""
     assert spec.window is not None
     start = F.col(window) * spec.window.slide_us + spec.window.offset_us
-    return timestamp(start, ""), timestamp(F.least(start + spec.window.size_us, F.lit(END_OF_TIME)), "")
+    end = F.least(start + spec.window.size_us, F.lit(END_OF_TIME))
+    return timestamp(start).alias(_BOUNDS[0]), timestamp(end).alias(_BOUNDS[1])
 
 
-def _paired(
-    spec: JoinSpec, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int, schema: Schema
-) -> DataFrame:
+def _paired(spec: Join, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int) -> DataFrame:
     """Later tuple, earlier tuple, window; the left input goes first at equal times."""
     left, right = (padded(columns(side.position), widest + 1) for side in sides)
     right_later = F.col("__r_time") >= F.col("__l_time")
@@ -167,13 +167,11 @@ def _paired(
         F.col("__l_partition").alias(PARTITION),
         later[0].alias(TIME),
         *ordered(padded(order, width)),
-        *[as_attribute(c, a) for c, a in zip(made, schema, strict=True)],
+        *made,
     )
 
 
-def _alone(
-    spec: JoinSpec, rows: DataFrame, sides: tuple[_Side, _Side], side: _Side, width: int, schema: Schema
-) -> DataFrame:
+def _alone(spec: Join, rows: DataFrame, sides: tuple[_Side, _Side], side: _Side, width: int) -> DataFrame:
     """Outer rows: at the last time at which they could have found a partner, behind the pairs of that instant."""
     bounds: list[Column] = []
     if spec.window is None:
@@ -183,14 +181,10 @@ def _alone(
         time = F.least(start + spec.window.size_us, F.lit(END_OF_TIME)) - 1
         bounds = list(_bounds(spec, side.name("window")))
     own, *order = columns(side.position)
-    made = [
-        *(columns(one.attributes) if one is side else [F.lit(None)] * len(one.attributes) for one in sides),
-        bounds,
-    ]
-    flat = [c for part in made for c in part]
+    made = [*(column for one in sides for column in (columns(one.attributes) if one is side else one.nothing)), *bounds]
     return rows.select(
         F.col(side.name("partition")).alias(PARTITION),
         time.alias(TIME),
         *ordered(padded([F.lit(1), own, F.lit(side.side), *order], width)),
-        *[as_attribute(c, a) for c, a in zip(flat, schema, strict=True)],
+        *made,
     )

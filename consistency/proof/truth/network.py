@@ -1,4 +1,4 @@
-"""The query network as frames: units and operators in topological order, from the plan that the engine ran."""
+"""The query network as frames: the operators of the user's file, in the units that the engine ran."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
+from consistency.proof.reading import Aggregate, Filter, Join, Map, Merge, Operator, Reading, TopK
 from consistency.proof.recording import source_log
 from consistency.proof.run import Run
 from consistency.proof.source import last_state
@@ -19,26 +20,16 @@ from consistency.proof.truth.stream import (
     TIME,
     Stream,
     columns,
+    expression,
     ordered,
     padded,
-    value,
+    quoted,
+    values,
 )
 from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
 from spe.errors import SpeError
-from spe.expressions import spark_expression
 from spe.plan.plan import InputStream, Plan, Unit
-from spe.query.query import (
-    AggregateSpec,
-    CustomSpec,
-    FilterSpec,
-    JoinSpec,
-    MapSpec,
-    Operator,
-    TopKSpec,
-    UnionSpec,
-    inputs_of,
-)
 from spe.stream.names import StreamId
 from spe.stream.times import floor_to
 
@@ -52,22 +43,26 @@ class Network:
     """Streams of a run, made when they are asked for.
 
     Attributes:
-      plan: what was run.
+      plan: what was run; operators come from ``reading``, what is said there of the same names.
       frontier: how far each stream is known: what lies before it is stable.  END_OF_TIME for streams that ended.
+
+    Raises:
+      SpeError: the Java is too old for this query; a source's log is missing.
     """
 
     def __init__(self, spark: SparkSession, run: Run) -> None:
         self._spark = spark
         self._run = run
         self.plan: Plan = run.plan
+        self.reading: Reading = run.reading
         self._made: dict[StreamId, Stream] = {}
-        _check_java(spark, self.plan)
-        reads = [s for o in self.plan.query.operators for s in inputs_of(o.spec)]
+        _check_java(spark, self.reading)
+        reads = [s for o in self.reading.operators.values() for s in o.inputs]
         self._read = set(reads)
         self._readers = Counter([*reads, *self.plan.query.outputs])
         self.frontier: dict[StreamId, int] = {s: last_state(run, s).bound_us for s in self.plan.sources}
         for unit in self.plan.units:
-            end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.plan.bucket_us)
+            end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.reading.bucket_us)
             self.frontier |= dict.fromkeys(unit.outputs, end)
 
     def stream(self, name: StreamId) -> Stream:
@@ -80,30 +75,35 @@ class Network:
         return self._made[name]
 
     def _source(self, name: StreamId) -> Stream:
-        schema = self.plan.query.schema_of(name)
         log = source_log(self._spark, self._run, name)
         frame = log.select(
             F.lit(0).alias(PARTITION),
             F.col("_time_us").alias(TIME),
             *ordered([F.col("_id")]),
-            *[f"`{n}`" for n in schema.names],
+            *[quoted(n) for n in self.plan.query.schema_of(name).names],
         )
-        return self._kept(name, Stream(frame, schema, 1))
+        return self._kept(name, Stream(frame, 1))
 
     def _kept(self, name: StreamId, stream: Stream) -> Stream:
         """A stream with several readers, kept on disk so that it is computed once; freed with the session's cache."""
         if self._readers[name] < 2:
             return stream
-        return Stream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.schema, stream.width)
+        return Stream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.width)
 
     def _run_unit(self, unit: Unit) -> None:
         end = self.frontier[unit.outputs[0]]
-        streams = {i.stream: self._entering(unit, i).before(end) for i in unit.inputs}
-        for operator in unit.operators:
-            made = self._operator(operator, streams, end).before(end)
-            cheap = isinstance(operator.spec, FilterSpec | MapSpec | UnionSpec)  # cheaper to repeat than to keep
-            streams[operator.name] = made if cheap else self._kept(operator.name, made)
+        streams = {str(i.stream): self._entering(unit, i).before(end) for i in unit.inputs}
+        for name in (operator.name for operator in unit.operators):
+            spec = self._said(name)
+            made = self._operator(name, spec, streams, end).before(end)
+            cheap = isinstance(spec, Filter | Map | Merge)  # cheaper to repeat than to keep
+            streams[name] = made if cheap else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
+
+    def _said(self, name: StreamId) -> Operator:
+        if name not in self.reading.operators:
+            raise SpeError(f"operator {name!r} was run, and the configuration has no such operator")
+        return self.reading.operators[name]
 
     def _entering(self, unit: Unit, one: InputStream) -> Stream:
         """An input as the unit's partitions get it: their share by hash, ties settled by upstream partition (U2)."""
@@ -113,47 +113,45 @@ class Network:
             order = [F.col(PARTITION), *order]
         number = F.lit(0)
         if one.key is not None and unit.partitions > 1:
-            number = partition_number(list(one.key), stream.schema, unit.partitions)
+            number = partition_number(one.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
-        return Stream(frame, stream.schema, len(order))
+        return Stream(frame, len(order))
 
-    def _operator(self, operator: Operator, streams: dict[StreamId, Stream], end: int) -> Stream:
-        spec, schema = operator.spec, operator.schema
-        ports = [streams[name] for name in inputs_of(spec)]
+    def _operator(self, name: StreamId, spec: Operator, streams: dict[str, Stream], end: int) -> Stream:
+        ports = [streams[one] for one in spec.inputs]
         first = ports[0]
-        if isinstance(spec, FilterSpec):
-            return Stream(first.frame.where(F.expr(spark_expression(spec.where, first.schema))), schema, first.width)
-        if isinstance(spec, MapSpec):
+        if isinstance(spec, Filter):
+            return Stream(first.frame.where(expression(first.frame, spec.where)), first.width)
+        if isinstance(spec, Map):
             kept = first.attributes if spec.keep else []
-            made = [value(text, first.schema, name) for name, text in spec.columns.items()]
-            return Stream(first.frame.select(PARTITION, *first.position, *kept, *made), schema, first.width)
-        if isinstance(spec, UnionSpec):
-            return _union(ports, operator)
-        if isinstance(spec, AggregateSpec):
-            return aggregate(spec, first, schema, exact=operator.name in self._read)
-        if isinstance(spec, JoinSpec):
-            return join(spec, ports[0], ports[1], schema)
-        if isinstance(spec, TopKSpec):
-            return topk(spec, first, schema)
-        assert isinstance(spec, CustomSpec)
-        return custom(operator, ports, end)
+            made = values(first.frame, spec.columns)
+            return Stream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
+        if isinstance(spec, Merge):
+            return _union(ports)
+        if isinstance(spec, Aggregate):
+            return aggregate(spec, first, exact=name in self._read)
+        if isinstance(spec, Join):
+            return join(spec, ports[0], ports[1])
+        if isinstance(spec, TopK):
+            return topk(spec, first)
+        return custom(next(o for o in self.plan.query.operators if o.name == name), ports, end)
 
 
-def _check_java(spark: SparkSession, plan: Plan) -> None:
+def _check_java(spark: SparkSession, reading: Reading) -> None:
     """Raises SpeError where this Java would write numbers in another way than the engine does."""
     jvm: Any = spark.sparkContext._jvm
     version = str(jvm.System.getProperty("java.specification.version"))
     if float(version) >= 19:
         return
-    for operator in plan.query.operators:
-        if _TO_TEXT.search(repr(operator.spec)):
+    for name, operator in reading.operators.items():
+        if _TO_TEXT.search(repr(operator)):
             raise SpeError(
-                f"Java {version} writes some doubles with more digits than the engine does, and {operator.name!r} "
+                f"Java {version} writes some doubles with more digits than the engine does, and {name!r} "
                 "makes strings by CAST; a Java from 21 on is needed: pip install 'tentative-spe[spark]' brings one"
             )
 
 
-def _union(ports: list[Stream], operator: Operator) -> Stream:
+def _union(ports: list[Stream]) -> Stream:
     """Ties by port, then as they were."""
     width = 1 + max(port.width for port in ports)
     frame = None
@@ -162,4 +160,4 @@ def _union(ports: list[Stream], operator: Operator) -> Stream:
         one = port.frame.select(PARTITION, TIME, *order, *port.attributes)
         frame = one if frame is None else frame.unionByName(one)
     assert frame is not None
-    return Stream(frame, operator.schema, width)
+    return Stream(frame, width)

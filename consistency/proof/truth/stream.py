@@ -3,19 +3,21 @@
 The engine's stable order is (time, then what settles ties), and what settles ties follows from the input alone
 (docs/operators.md).  So no stream has to be numbered on the way: each operator says of which columns its order is made,
 and only the output is sorted.  Names that begin with ``__`` are ours; an attribute cannot have them.
+
+Types are Spark's own: what an expression gives is what Spark says it gives, and nothing is cast to what the engine
+derived.  Only INT becomes BIGINT, for our integers have 64 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from consistency.proof.arrow import spark_type
-from spe.expressions import compile_expression, spark_expression
-from spe.stream.schema import Attribute, AttributeType, Schema
+from consistency.proof.rewriting import spark_text
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -35,8 +37,17 @@ class Stream:
     """
 
     frame: DataFrame
-    schema: Schema
     width: int
+
+    @property
+    def names(self) -> list[str]:
+        """Of the attributes, in order."""
+        return [name for name in self.frame.columns if not name.startswith("__")]
+
+    @property
+    def types(self) -> dict[str, T.DataType]:
+        """Of the attributes, as Spark has them."""
+        return {name: self.frame.schema[name].dataType for name in self.names}
 
     @property
     def order(self) -> list[str]:
@@ -51,13 +62,13 @@ class Stream:
     @property
     def attributes(self) -> list[str]:
         """Quoted."""
-        return [quoted(name) for name in self.schema.names]
+        return [quoted(name) for name in self.names]
 
     def before(self, end: int) -> Stream:
         """What is released by the boundary ``end``."""
         if end >= END_OF_TIME:
             return self
-        return Stream(self.frame.where(F.col(TIME) < end), self.schema, self.width)
+        return Stream(self.frame.where(F.col(TIME) < end), self.width)
 
 
 def order_names(width: int) -> list[str]:
@@ -86,20 +97,38 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def as_attribute(column: Column, attribute: Attribute) -> Column:
-    """A computed column as the attribute that it is: its type, and 0.0 for −0.0 (docs/rules.md U12)."""
-    typed = column.cast(spark_type(attribute.type))
-    if attribute.type is AttributeType.FLOAT64:
-        typed = typed + F.lit(0.0)
-    return typed.alias(attribute.name)
+def expression(frame: DataFrame, text: str) -> Column:
+    """An expression of the query over the attributes of a frame, as Spark evaluates it."""
+
+    def type_of(operand: str) -> str:
+        return frame.select(F.expr(operand)).schema[0].dataType.simpleString()
+
+    return F.expr(spark_text(text, type_of))
 
 
-def value(text: str, schema: Schema, name: str) -> Column:
-    """An expression of the query over the attributes, as Spark evaluates it; ``name`` is its attribute's."""
-    type_ = compile_expression(text, schema).type
-    return as_attribute(F.expr(spark_expression(text, schema)), Attribute(name, type_))
+def attributes(frame: DataFrame, made: Mapping[str, Column]) -> list[Column]:
+    """Columns over a frame as attributes, each with its name and the type that Spark gives it.
+
+    INT becomes BIGINT, and −0.0 becomes 0.0 (docs/rules.md U12).
+    """
+    named = [column.alias(name) for name, column in made.items()]
+    if not named:
+        return []
+    types = [field.dataType for field in frame.select(*named).schema]
+    return [_attribute(column, type_).alias(name) for (name, column), type_ in zip(made.items(), types)]
 
 
-def timestamp(column: Column, name: str) -> Column:
+def values(frame: DataFrame, texts: Mapping[str, str]) -> list[Column]:
+    """Expressions of the query over a frame as attributes, by name."""
+    return attributes(frame, {name: expression(frame, text) for name, text in texts.items()})
+
+
+def _attribute(column: Column, type_: T.DataType) -> Column:
+    if isinstance(type_, T.IntegerType | T.ShortType | T.ByteType):
+        return column.cast("long")
+    return column + F.lit(0.0) if isinstance(type_, T.DoubleType) else column
+
+
+def timestamp(column: Column) -> Column:
     """Microseconds as a timestamp."""
-    return F.timestamp_micros(column).alias(name)
+    return F.timestamp_micros(column)

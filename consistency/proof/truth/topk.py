@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
+from consistency.proof.reading import TopK
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
@@ -16,12 +17,9 @@ from consistency.proof.truth.stream import (
     position_struct,
     quoted,
     timestamp,
-    value,
+    values,
 )
 from consistency.proof.truth.windows import WINDOW, end_of, per_window, start_of, with_windows
-from spe.query.query import TopKSpec
-from spe.query.typing import WINDOW_START, topk_window_attributes
-from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -30,12 +28,11 @@ _RANK: Final = "__rank"
 _GROUP: Final = "__group"
 
 
-def topk(spec: TopKSpec, stream: Stream, schema: Schema) -> Stream:
+def topk(spec: TopK, stream: Stream) -> Stream:
     """Groups come in the order of the first of their tuples that are taken, then by rank, then by arrival."""
     keys = [f"__key{i}" for i in range(len(spec.order_by))]
-    frame = stream.frame.select(
-        "*", *[value(text, stream.schema, name) for (text, _), name in zip(spec.order_by, keys)]
-    )
+    texts = [text for text, _ in spec.order_by]
+    frame = stream.frame.select("*", *values(stream.frame, dict(zip(keys, texts))))
     within = TIME
     if spec.window is not None:
         within = WINDOW
@@ -52,12 +49,12 @@ def topk(spec: TopKSpec, stream: Stream, schema: Schema) -> Stream:
     taken = frame.withColumn(_RANK, rank.cast("long")).where(F.col(_RANK) <= spec.k)
     placed = taken.withColumn(_GROUP, F.min(position_struct(stream.position)).over(group))
     order = [*[F.col(f"{_GROUP}.{name}") for name in stream.position], F.col(_RANK), *columns(stream.position)]
-    time, added = F.col(TIME), []
+    time = F.col(TIME)
+    added: list[Column] = []
     if spec.window is not None:
         time = end_of(spec.window) - 1
-        bounds = {WINDOW_START: start_of(spec.window)}
-        for one in topk_window_attributes(stream.schema):
-            added.append(timestamp(bounds.get(one.name, end_of(spec.window)), one.name))
+        bounds = {"window_start": start_of(spec.window), "window_end": end_of(spec.window)}
+        added = [timestamp(at).alias(name) for name, at in bounds.items() if name not in stream.names]
     ranked: list[Column] = [] if spec.rank_as is None else [F.col(_RANK).alias(spec.rank_as)]
     made = placed.select(PARTITION, time.alias(TIME), *ordered(order), *stream.attributes, *added, *ranked)
-    return Stream(made, schema, len(order))
+    return Stream(made, len(order))

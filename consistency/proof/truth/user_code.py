@@ -5,7 +5,7 @@ It is the one place where the truth runs code that the engine runs, too: nobody 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas import functions as arrow_functions
 
-from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, spark_fields, spark_type
+from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, schema_of, spark_fields, spark_type
 from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
 from operators.build import build_operator
 from operators.operator import Operator
 from spe.query.query import Operator as OperatorOfQuery
-from spe.query.typing import load_class
+from spe.query.typing import derive_schema, load_class
 from spe.stream.batch import Rows
 from spe.stream.schema import AttributeType, Schema
 
@@ -35,16 +35,21 @@ _arrow_udf: Any = arrow_functions.arrow_udf
 def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
     """A user's operator: one task per partition, its rows in order, slice by slice.
 
+    Its schema is what it says itself of inputs as Spark has them.
+
     Args:
+      operator: whose class and arguments count.
       end: the boundary up to which the unit runs.
     """
     width = 1 + max(port.width for port in ports)
+    schemas = [schema_of(port.types) for port in ports]
+    operator = OperatorOfQuery(operator.name, operator.spec, derive_schema(operator.spec, schemas))
     frame = None
     for at, port in enumerate(ports):
         own = [F.struct(*port.attributes).alias(f"__port{at}")]
         others = [
-            F.lit(None).cast(T.StructType(spark_fields(one.schema))).alias(f"__port{i}")
-            for i, one in enumerate(ports)
+            F.lit(None).cast(T.StructType(spark_fields(one))).alias(f"__port{i}")
+            for i, one in enumerate(schemas)
             if i != at
         ]
         tagged = port.frame.select(
@@ -59,10 +64,10 @@ def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
     fields = [T.StructField(PARTITION, T.IntegerType()), T.StructField(TIME, T.LongType())]
     fields += [T.StructField(name, T.LongType()) for name in order_names(1)]
     made = given.mapInArrow(
-        _steps(operator, [port.schema for port in ports], end),
+        _steps(operator, schemas, end),
         T.StructType([*fields, *spark_fields(operator.schema)]),
     )
-    return Stream(made, operator.schema, 1)
+    return Stream(made, 1)
 
 
 def _steps(
@@ -148,13 +153,13 @@ class _Host:
         return from_arrow(struct.flatten(), self._schemas[port], time)
 
 
-def user_aggregate(path: str, argument: AttributeType, entries: Column) -> Column:
+def user_aggregate(path: str, argument: T.DataType, entries: Column) -> Column:
     """A user's aggregate of sorted (pane, …, x) entries: one array per group."""
-    returns = AttributeType(load_class(path, "function").returns)
+    returns, given = AttributeType(load_class(path, "function").returns), schema_of({"x": argument})["x"].type
 
     def evaluate(groups: pa.Array) -> pa.Array:
         aggregator = load_class(path, "function")()
-        results = [_result(aggregator, group, argument) for group in groups]
+        results = [_result(aggregator, group, given) for group in groups]
         return pa.array(results, arrow_fields(Schema.of(x=returns))[0].type)
 
     evaluate.__annotations__ = {"groups": pa.Array, "return": pa.Array}
@@ -181,9 +186,10 @@ def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
     return aggregator.result(state)
 
 
-def partition_number(keys: list[str], schema: Schema, count: int) -> Column:
+def partition_number(keys: Sequence[str], stream: Stream, count: int) -> Column:
     """The partition of each row by the engine's hash of its key attributes: placement, not evaluation."""
-    wanted = schema.select(keys)
+    types = stream.types
+    wanted = schema_of({name: types[name] for name in keys})
 
     def number(*columns: pa.Array) -> pa.Array:
         from spe.stream.hashing import partition_of

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from consistency.proof.reading import Window
 from consistency.proof.truth.stream import TIME, quoted
-from spe.query.query import Window
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:

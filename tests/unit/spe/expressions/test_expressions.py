@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spe.errors import ExpressionError
-from spe.expressions import compile_expression, compile_predicate, spark_text
+from spe.expressions import compile_expression, compile_predicate
 from spe.expressions.functions import FUNCTIONS, OPERATORS
 from spe.expressions.generate import generate
 from spe.expressions.tree import constant
@@ -413,21 +413,6 @@ def test_of_a_large_dictionary_only_what_a_batch_uses_is_copied() -> None:
     assert column.to_list() == ["text 7", "other"]
     assert column.dictionary is not None
     assert len(column.dictionary) < 10
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("price * 0.1 > 1e3", "price * 0.1D > 1e3D"),
-        ("x > 0.5D AND i = 5L", "x > 0.5D AND i = 5L"),
-        ("starts_with(s, 'a') AND Ends_With(t, '0.1')", "startswith(s, 'a') AND endswith(t, '0.1')"),
-        ("starts_with = 'it''s'", r"starts_with = 'it\'s'"),
-        (r"s = 'a\'' || ''", r"s = 'a\'' || ''"),
-        ("`0.1` + i -- 0.1", "`0.1` + i"),
-    ],
-)
-def test_for_spark_the_text_changes_only_where_spark_would_read_something_else(text: str, expected: str) -> None:
-    assert spark_text(text).strip() == expected
 
 
 DOCS = Path(__file__).parents[4] / "docs" / "expressions.md"

@@ -1,0 +1,43 @@
+"""The plan that was run against the user's file, as the truth reads it.  Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consistency.proof.reading import Reading
+from spe.plan.plan import Plan
+from spe.query.query import inputs_of
+from spe.stream.names import StreamId
+
+
+def disagreements(reading: Reading, plan: Plan) -> list[str]:
+    """Where a plan has another shape: other streams, inputs, outputs, readers, bucket, partitions or keys.
+
+    What operators compute is not held against each other here: the truth computes it, and the values tell.
+    """
+    found: list[str] = []
+
+    def compare(what: str, said: Any, ran: Any) -> None:
+        if said != ran:
+            found.append(f"{what}: the file says {said!r}, the plan {ran!r}")
+
+    compare("sources", set(reading.sources), set(plan.sources))
+    for name, source in reading.sources.items():
+        ran = plan.sources.get(StreamId(name))
+        if ran is not None and source.types is not None:
+            compare(f"schema of {name!r}", dict(source.types), {a.name: str(a.type) for a in ran.schema})
+    compare("bucket", reading.bucket_us, plan.bucket_us)
+    compare("outputs", reading.outputs, tuple(plan.query.outputs))
+    compare("operators", set(reading.operators), {o.name for o in plan.query.operators})
+    made = {str(o.name): tuple(inputs_of(o.spec)) for o in plan.query.operators}
+    for name, operator in reading.operators.items():
+        compare(f"inputs of {name!r}", operator.inputs, made.get(name))
+    for name, reads in (reading.clients or {}).items():
+        compare(f"reads of client {name!r}", reads, plan.clients[name].reads if name in plan.clients else None)
+    placed = {name: one for one in reading.fragments for name in one.operators}
+    for unit in plan.units:
+        for name in (operator.name for operator in unit.operators):
+            compare(f"partitions of {name!r}", placed[name].partitions if name in placed else None, unit.partitions)
+        for one in unit.inputs if unit.partitions > 1 else ():
+            compare(f"key of {one.stream!r}", placed[unit.operators[0].name].key_of(one.stream), one.key)
+    return found

@@ -1,0 +1,347 @@
+"""What the user's file says, read a second time: by this module alone, and by nothing of the engine's.
+
+It reads a file that ``spe check`` has accepted, so it looks for no mistakes.  What it takes for granted is stated in
+docs/configuration.md.  Everything is a text until its place says what it is, so that ``on`` and ``1e3`` stay as they
+were written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Union
+
+import yaml
+
+_DURATION: Final = re.compile(r"([0-9.]+)\s*(us|ms|s|min|m|h|d)\s*")
+_UNIT_US: Final = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "min": 60 * 10**6, "h": 3600 * 10**6}
+_UNITS_US: Final = _UNIT_US | {"d": 24 * 3600 * 10**6}
+_ORDER: Final = re.compile(r"(.+?)\s+(asc|desc)\s*", re.IGNORECASE | re.DOTALL)
+_DISTINCT: Final = re.compile(r"distinct\b", re.IGNORECASE)
+_LIVE: Final = ("tcp", "stdin")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Half-open windows of ``size_us``, one every ``slide_us``; or, where ``count`` is not 0, of so many tuples."""
+
+    size_us: int = 0
+    slide_us: int = 0
+    offset_us: int = 0
+    on: str | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """``function(argument)``; ``count_distinct`` is count(distinct …); no argument: count(*)."""
+
+    function: str
+    argument: str | None
+
+
+@dataclass(frozen=True)
+class Filter:
+    input: str
+    where: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Map:
+    """``columns``: expression by name; ``keep``: behind the input's attributes."""
+
+    input: str
+    columns: Mapping[str, str]
+    keep: bool
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A union, by time and then by port."""
+
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """``group_by``: expression by name."""
+
+    input: str
+    window: Window
+    group_by: Mapping[str, str]
+    calls: Mapping[str, Call]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Join:
+    """``kind`` is inner, left, right or full; ``within_us`` is (from, to) of right time − left time, or None."""
+
+    left: str
+    right: str
+    kind: str
+    on: tuple[tuple[str, str], ...]
+    window: Window | None
+    within_us: tuple[int, int] | None
+    left_time: str | None
+    right_time: str | None
+    where: str | None
+    prefix: tuple[str, str]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """``order_by``: (expression, descending)."""
+
+    input: str
+    k: int
+    order_by: tuple[tuple[str, bool], ...]
+    partition_by: tuple[str, ...]
+    window: Window | None
+    with_ties: bool
+    rank_as: str | None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """An operator of the user's own, ``module:Class``."""
+
+    inputs: tuple[str, ...]
+    path: str
+
+
+Operator = Union[Filter, Map, Merge, Aggregate, Join, TopK, Custom]  # noqa: UP007
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream from outside.
+
+    Attributes:
+      types: type by attribute, without the ``!``; None: the generator's own.
+      time: the attribute with the event time; None: the time of arrival.
+      kind: csv, jsonl, parquet, generator, tcp or stdin; ``reader``: its options.
+    """
+
+    types: Mapping[str, str] | None
+    time: str | None
+    disorder_us: int
+    kind: str
+    reader: Mapping[str, Any]
+    replay: Mapping[str, Any]
+
+    @property
+    def live(self) -> bool:
+        return self.kind in _LIVE
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """``key``: attributes for every input, or by input; None: not divided."""
+
+    operators: tuple[str, ...]
+    key: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
+    partitions: int
+
+    def key_of(self, stream: str) -> tuple[str, ...] | None:
+        return self.key.get(stream) if isinstance(self.key, Mapping) else self.key
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A configuration, as far as the truth depends on it.
+
+    Attributes:
+      clients: the streams that each reads; None: there is no such section, so somebody reads all outputs.
+    """
+
+    bucket_us: int
+    sources: Mapping[str, Source]
+    operators: Mapping[str, Operator]
+    outputs: tuple[str, ...]
+    clients: Mapping[str, tuple[str, ...]] | None
+    fragments: tuple[Fragment, ...]
+
+
+def read(text: str) -> Reading:
+    """Reads a configuration that the engine has accepted."""
+    data = _plain(yaml.compose(text, Loader=yaml.SafeLoader))
+    operators = {name: _operator(entry) for name, entry in data["query"].items()}
+    read_by_others = {stream for one in operators.values() for stream in one.inputs}
+    given = data.get("outputs")
+    outputs = tuple(n for n in operators if n not in read_by_others) if given is None else _names(given)
+    clients = data.get("clients")
+    fragments = [
+        Fragment(_names(one["operators"]), _key(one.get("key")), int(one.get("partitions") or 1))
+        for one in (data.get("fragments") or {}).values()
+    ]
+    return Reading(
+        bucket_us=duration_us(data.get("bucket") or "100ms"),
+        sources={name: _source(entry) for name, entry in data["sources"].items()},
+        operators=operators,
+        outputs=outputs,
+        clients=None if clients is None else {
+            name: _names((one or {}).get("reads") or list(outputs)) for name, one in clients.items()
+        },
+        fragments=tuple(fragments) or (Fragment(tuple(operators), None, 1),),
+    )  # fmt: skip
+
+
+def duration_us(text: str) -> int:
+    """Microseconds of ``1h30m``, ``-10s`` or ``0``."""
+    body = text.strip()
+    total = sum((Fraction(number) * _UNITS_US[unit] for number, unit in _DURATION.findall(body)), Fraction(0))
+    return -round(total) if body.startswith("-") else round(total)
+
+
+def _plain(node: Any) -> Any:
+    """Texts, lists and mappings of texts; None for an empty value, ``~`` and ``null``."""
+    if isinstance(node, yaml.ScalarNode):
+        empty = node.style is None and node.value.lower() in ("", "~", "null")
+        return None if empty else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(one) for one in node.value]
+    own, merged = {}, {}
+    for key, value in node.value:
+        if key.value == "<<" and key.style is None:
+            parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for part in parts:
+                merged.update({k: v for k, v in _plain(part).items() if k not in merged})
+        else:
+            own[key.value] = _plain(value)
+    return {**merged, **own}
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+
+def _true(value: Any) -> bool:
+    return value is not None and value.lower() == "true"
+
+
+def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
+    if isinstance(value, dict):
+        return {stream: _names(names) for stream, names in value.items()}
+    return None if value is None else _names(value)
+
+
+def _source(entry: Mapping[str, Any]) -> Source:
+    given = dict(entry["from"])
+    kind = next(k for k in ("csv", "jsonl", "parquet", "generator", "tcp", "stdin") if given.get(k) is not None)
+    options: Any = given[kind] if kind == "generator" else given
+    options = {"name": options} if isinstance(options, str) else options
+    types, time, disorder = entry.get("schema"), entry.get("time"), entry.get("disorder")
+    if kind == "generator":
+        disorder = options.get("disorder") if disorder is None else disorder
+        if options["name"] != "rows":  # the others bring a schema of their own, of which `ts` is the time
+            types, time = None, time or "ts"
+    return Source(
+        types=None if types is None else {name: text.rstrip("!") for name, text in types.items()},
+        time=time,
+        disorder_us=duration_us(disorder or "0"),
+        kind=kind,
+        reader=options,
+        replay=entry.get("replay") or {},
+    )
+
+
+def _operator(entry: Mapping[str, Any]) -> Operator:
+    ((kind, body),) = entry.items()
+    if kind == "union":
+        return Merge(_names(body["from"] if isinstance(body, dict) else body))
+    if kind == "filter":
+        return Filter(body["from"], body["where"])
+    if kind == "map":
+        return Map(body["from"], body["compute"] or {}, _true(body.get("keep")))
+    if kind == "aggregate":
+        groups = body.get("group_by")
+        named = groups if isinstance(groups, dict) else {name: name for name in _names(groups)}
+        calls = {name: _call(text) for name, text in (body["compute"] or {}).items()}
+        return Aggregate(body["from"], _window(body["window"]), named, calls)
+    if kind == "join":
+        return _join(body)
+    if kind == "topk":
+        window = body.get("window")
+        return TopK(
+            input=body["from"],
+            k=int(body["k"]),
+            order_by=tuple(_order(text) for text in _names(body["order_by"])),
+            partition_by=_names(body.get("partition_by")),
+            window=None if window is None else _window(window),
+            with_ties=_true(body.get("with_ties")),
+            rank_as=body.get("rank_as"),
+        )
+    return Custom(_names(body["from"]), body["class"])
+
+
+def _join(body: Mapping[str, Any]) -> Join:
+    on, window, within = body["on"], body.get("window"), body.get("within")
+    pairs = list(on.items()) if isinstance(on, dict) else [on] if isinstance(on, str) else on
+    ends: tuple[int, int] | None = None
+    if isinstance(within, list):
+        ends = duration_us(within[0]), duration_us(within[1])
+    elif within is not None:
+        ends = -duration_us(within), duration_us(within)
+    left_prefix, right_prefix = body.get("prefix") or ("l_", "r_")
+    return Join(
+        left=body["left"],
+        right=body["right"],
+        kind=body.get("kind") or "inner",
+        on=tuple((pair, pair) if isinstance(pair, str) else (pair[0], pair[1]) for pair in pairs),
+        window=None if window is None else _window(window),
+        within_us=ends,
+        left_time=body.get("left_time"),
+        right_time=body.get("right_time"),
+        where=body.get("where"),
+        prefix=(left_prefix, right_prefix),
+    )
+
+
+def _window(value: Any) -> Window:
+    """``1s``, or a mapping with tumbling, sliding and slide, or count."""
+    given = {"tumbling": value} if isinstance(value, str) else value
+    if given.get("count") is not None:
+        return Window(count=int(given["count"]))
+    size = duration_us(given.get("tumbling") or given["sliding"])
+    slide = size if given.get("tumbling") else duration_us(given["slide"])
+    return Window(size, slide, duration_us(given.get("offset") or "0"), given.get("on"))
+
+
+def _call(text: str) -> Call:
+    """``sum(price * qty)``, ``count(*)``, ``count(distinct user)``, ``module:Class(latency)``."""
+    function, _, rest = text.partition("(")
+    argument = rest.rstrip()[:-1].strip()
+    function = function.strip()
+    if ":" not in function:
+        function = function.lower()
+    if function == "count" and (distinct := _DISTINCT.match(argument)):
+        return Call("count_distinct", argument[distinct.end() :].strip())
+    return Call(function, None if argument == "*" else argument)
+
+
+def _order(text: str) -> tuple[str, bool]:
+    found = _ORDER.fullmatch(text)
+    return (text.strip(), False) if found is None else (found[1].strip(), found[2].lower() == "desc")

@@ -1,0 +1,180 @@
+"""The truth's own reader of the configuration beside the engine's, which it shares nothing with."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from consistency.proof import reading, rewriting
+from consistency.proof.agreement import disagreements
+from consistency.proof.reading import Reading, Window, duration_us, read
+from replicas.simulation.topologies import random_configuration
+from spe.config import load_plan, load_plan_text
+from spe.plan.plan import Plan
+from spe.query import query as engine
+from spe.stream.names import StreamId
+
+CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
+#: Everything in the ways that the manual allows, short and long.
+UNUSUAL = """
+bucket: 1m 30.5s
+sources:
+  a: &defaults
+    schema: {ts: timestamp!, "on": int64, 'k:1': string, x: float64!, no: bool}
+    time: ts
+    disorder: 1h30m
+    boundary: 2ms
+    from: {csv: a.csv, columns: {ts: when}}
+    replay: {max: true}
+  b: {<<: *defaults, disorder: 0}
+  c: {<<: [{disorder: 5s}, *defaults], boundary: 1s}
+  g: {schema: {ts: timestamp!}, from: {tcp: "127.0.0.1:0", format: csv}, time: ~}
+  d: {from: {generator: pages}}
+  e: {from: {generator: {name: orders, disorder: 200ms, duration: 1s}}}
+  f: {schema: {at: timestamp!}, time: at, from: {generator: {name: rows, count: 5}}}
+query:
+  none: {filter: {from: a, where: true}}
+  nulls: {filter: {from: a, where: "null is null"}}
+  numbers: {map: {from: a, compute: {one: 1, half: 0.5, text: "'it''s'", "yes": no}}}
+  kept: {map: {from: a, compute: {y: 'x * 2'}, keep: true}}
+  nothing: {map: {from: a, keep: TRUE, compute: {}}}
+  pair: {union: {from: [a, b]}}
+  again: {union: [pair, kept_away]}
+  kept_away: {map: {from: b, compute: {ts: ts, "on": "`on`", "k:1": "`k:1`", x: x, no: no}}}
+  short: {aggregate: {from: pair, window: 1s, group_by: "on", compute: {n: COUNT( * ), u: "count(Distinct  x)"}}}
+  long:
+    aggregate:
+      from: pair
+      window: {sliding: 1m30s, slide: 250ms, offset: -10s, on: ts}
+      group_by: {day: "date_trunc('day', ts)", k: "`k:1`"}
+      compute: {total: ' sum ( (x + 1) * 2 ) ', first: first(x)}
+  rows: {aggregate: {from: a, window: {count: 7}, group_by: ["on", no], compute: {m: "max(if(x > 1, 1, 2))"}}}
+  close: {join: {left: a, right: b, on: "on", within: 5s}}
+  apart: {join: {left: a, right: b, kind: full, on: {"on": "on", "k:1": "k:1"}, within: [-1s, 0],
+                 left_time: ts, right_time: ts, where: l_x < r_x}}
+  same: {join: {left: a, right: b, kind: left, on: [["on", "on"], no], window: {tumbling: 1d, offset: 8h},
+                prefix: [one_, two_]}}
+  best: {topk: {from: a, k: 3, order_by: x DESC}}
+  most: {topk: {from: a, k: 1, order_by: ["x + 1 asc", "`on`"], partition_by: no, window: {tumbling: 2s},
+                with_ties: true, rank_as: rank}}
+outputs: [short, long, rows, close, apart, same, best, most, again, nothing, numbers, nulls, none, kept]
+fragments:
+  left: {operators: [none, nulls, numbers, kept, nothing, pair, kept_away, again, short, long, rows, best, most]}
+  right: {operators: [close, apart, same], key: {a: ["on"], b: "on"}, partitions: 3}
+clients: {all: , one: {reads: best}, some: {reads: [long, short]}}
+"""
+
+
+def window(one: Window | None, other: engine.Window | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    names = ("size_us", "slide_us", "offset_us", "on", "count")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def alike(ours: Any, spec: Any) -> bool:
+    """Do both readers mean the same operator?"""
+    if isinstance(spec, engine.AggregateSpec):
+        calls = [(n, c.function, c.argument) for n, c in spec.aggregates.items()]
+        return (
+            window(ours.window, spec.window)
+            and [*ours.group_by.items()] == [*spec.group_by.items()]
+            and [(n, c.function, c.argument) for n, c in ours.calls.items()] == calls
+        )
+    if isinstance(spec, engine.JoinSpec):
+        within = None if spec.lower_us is None else (spec.lower_us, spec.upper_us)
+        names = ("on", "left_time", "right_time", "where", "prefix", "kind")
+        same = all(getattr(ours, name) == getattr(spec, name) for name in names)
+        return same and window(ours.window, spec.window) and ours.within_us == within
+    if isinstance(spec, engine.TopKSpec):
+        names = ("k", "order_by", "partition_by", "with_ties", "rank_as")
+        return all(getattr(ours, n) == getattr(spec, n) for n in names) and window(ours.window, spec.window)
+    if isinstance(spec, engine.MapSpec):
+        return [*ours.columns.items()] == [*spec.columns.items()] and bool(ours.keep) is spec.keep
+    if isinstance(spec, engine.FilterSpec):
+        return bool(ours.where == spec.where)
+    return isinstance(spec, engine.UnionSpec) or bool(ours.path == spec.path)
+
+
+def differences(ours: Reading, plan: Plan) -> list[str]:
+    found = disagreements(ours, plan)
+    found += [str(o) for o in plan.query.operators if not alike(ours.operators[o.name], o.spec)]
+    for name, source in plan.sources.items():
+        one = ours.sources[name]
+        if (one.time, one.disorder_us, one.kind) != (source.time, source.disorder_us, source.reader["kind"]):
+            found.append(f"{one} {source}")
+        if one.types is not None and one.types != {a.name: a.type for a in source.schema}:
+            found.append(f"{one.types} {source.schema}")
+    return found
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
+def test_both_read_the_same_in_every_configuration(path: Path) -> None:
+    assert differences(read(path.read_text()), load_plan(path)) == []
+
+
+def test_both_read_the_same_however_it_is_written() -> None:
+    assert differences(read(UNUSUAL), load_plan_text(UNUSUAL)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_read_the_same_in_random_configurations(seed: int) -> None:
+    text = yaml.safe_dump(random_configuration(Random(f"reading {seed}"), 2), sort_keys=False)
+    assert differences(read(text), load_plan_text(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "us"),
+    [("0", 0), ("1.5ms", 1500), ("-2m", -120_000_000), ("1h 2min 3us", 3_720_000_003), ("1d", 86_400 * 10**6)],
+)
+def test_durations(text: str, us: int) -> None:
+    assert duration_us(text) == us
+
+
+def plan_of(change: Mapping[str, Any]) -> Plan:
+    plan = load_plan_text(UNUSUAL)
+    return replace(plan, **{name: value(plan) for name, value in change.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bucket_us": lambda plan: 1}, "bucket: the file says 90500000, the plan 1"),
+        ({"query": lambda plan: replace(plan.query, outputs=plan.query.outputs[1:])}, "outputs: "),
+        ({"query": lambda plan: replace(plan.query, operators=plan.query.operators[1:])}, "operators: "),
+        ({"sources": lambda plan: {}}, "sources: "),
+        ({"units": lambda plan: [replace(u, partitions=u.partitions + 1) for u in plan.units]}, "partitions of 'none'"),
+        (
+            {"clients": lambda plan: {n: replace(c, reads=(StreamId("long"),)) for n, c in plan.clients.items()}},
+            "reads of",
+        ),
+    ],
+)
+def test_a_plan_of_another_shape_is_named(change: Mapping[str, Any], said: str) -> None:
+    assert any(one.startswith(said) for one in disagreements(read(UNUSUAL), plan_of(change)))
+
+
+def test_a_key_that_the_plan_has_otherwise_is_named() -> None:
+    def turned(plan: Plan) -> list[Any]:
+        return [replace(u, inputs=tuple(replace(i, key=("x",)) for i in u.inputs)) for u in plan.units]
+
+    assert "key of 'a': the file says ('on',), the plan ('x',)" in disagreements(
+        read(UNUSUAL), plan_of({"units": turned})
+    )
+
+
+def test_the_second_reader_uses_nothing_of_the_engine() -> None:
+    for module in (reading, rewriting):
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        imported = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        imported += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+        assert not [
+            name for name in imported if str(name).split(".")[0] in ("spe", "operators", "consistency", "replicas")
+        ]
