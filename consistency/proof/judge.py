@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
+from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.output import Scene, judge_output
-from consistency.proof.report.model import Output, Report, Settings, SourceFacts
+from consistency.proof.report.model import Output, Report, Settings, SourceFacts, Verdict
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
@@ -23,6 +24,7 @@ from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan
 from spe.plan.review import origins
+from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -88,7 +90,16 @@ def judge_run(
         outputs.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
         timings[f"{client} · {output}"] = time.monotonic() - began
     spark.catalog.clearCache()
-    verdict, reasons = overall((o.verdict, o.title, o.reasons) for o in outputs)
+    tell("the sources' logs, against their inputs")
+    began = time.monotonic()
+    flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
+    timings["sources"] = time.monotonic() - began
+    verdict, reasons = overall(
+        [
+            *[(o.verdict, o.title, o.reasons) for o in outputs],
+            *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
+        ]
+    )
     replicas = tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run))
     rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
@@ -111,6 +122,7 @@ def judge_run(
                 tuples=state.last_id,
                 late=_late(run.summary, str(s)),
                 complete=state.bound_us >= END_OF_TIME,
+                flaws=flaws[s],
             )
             for s, state in states.items()
         ],
@@ -154,6 +166,14 @@ def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], dura
         if all(counts):
             found[str(unit.id)] = [count / seconds for count in counts]
     return found
+
+
+def _flaws(spark: SparkSession, run: Run, stream: StreamId, state: SourceState) -> list[str]:
+    """What is wrong with a source's log: its times, or what is missing in it."""
+    from consistency.proof.stamps import misstamped
+
+    source = run.reading.sources[stream]
+    return [*misstamped(spark, run, stream, source), *unaccounted(run, stream, source, state, _ended_us(run))]
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

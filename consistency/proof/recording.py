@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> DataFrame:
@@ -48,34 +49,56 @@ def load(spark: SparkSession, run: Run, table: Table) -> DataFrame:
     Raises:
       LogCorrupt: segments are missing.
     """
-    pieces = all_stretches(table)
-    if run.origin:
-        return _load_remote(spark, run, table, pieces)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return read_stretch(table, stretch, content)
+
+    return over_stretches(spark, run, table, read, table.arrow_schema)
+
+
+#: What a task makes of a segment: its number, where it is and, from another file system, its bytes.
+Read = Callable[[int, Stretch, memoryview | None], Iterator[pa.RecordBatch]]
+
+
+def over_stretches(spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema) -> DataFrame:
+    """What ``read`` makes of each segment of a table, a task per segment.
+
+    Args:
+      made: the schema of its batches.
+
+    Raises:
+      LogCorrupt: segments are missing.
+    """
+    pieces = all_stretches(table)
+    schema = spark_schema(made)
+    if run.origin:
+        return _over_remote(spark, run, table, pieces, read, schema)
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from read_stretch(table, pieces[number])
+                yield from read(number, pieces[number], None)
 
-    return spark.range(0, len(pieces), 1, max(1, len(pieces))).mapInArrow(read, spark_schema(table.arrow_schema))
+    return spark.range(0, len(pieces), 1, max(1, len(pieces))).mapInArrow(each, schema)
 
 
-def _load_remote(spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch]) -> DataFrame:
+def _over_remote(
+    spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch], read: Read, schema: StructType
+) -> DataFrame:
     """The same of segments that lie on another file system: executors get their bytes from Spark."""
     folders = [run.relative(Path(folder)) for folder in table.folders]
-    names = {f"{folders[s.partition]}/{s.segment.name}": s for s in pieces}
-    schema = spark_schema(table.arrow_schema)
+    names = {f"{folders[s.partition]}/{s.segment.name}": (number, s) for number, s in enumerate(pieces)}
     if not names:
         return spark.createDataFrame([], schema)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column(0).to_pylist(), batch.column(1)):
-                stretch = next(s for name, s in names.items() if path.endswith(f"/{name}"))
-                yield from read_stretch(table, stretch, memoryview(content.as_buffer()))
+                number, stretch = next(s for name, s in names.items() if path.endswith(f"/{name}"))
+                yield from read(number, stretch, memoryview(content.as_buffer()))
 
     files = spark.read.format("binaryFile").load([f"{run.origin}/{name}" for name in names])
-    return files.select("path", "content").mapInArrow(read, schema)
+    return files.select("path", "content").mapInArrow(each, schema)
 
 
 def as_tuple(table: Table) -> Column:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What the proof reads of a run beside segments: patterns below its directory.
-_SMALL: Final = ("*.yaml", "*.json", "events.jsonl", "trace/*.jsonl", "sources/*/*")
+_SMALL: Final = ("*.yaml", "*.json", "events.jsonl", "trace/*.jsonl", "malformed/*.jsonl", "sources/*/*")
 
 
 @contextmanager

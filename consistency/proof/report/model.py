@@ -256,12 +256,13 @@ class Output(_Data):
 
 
 class SourceFacts(_Data):
-    """A source's log: tuples in it, how many were late, whether it came to its end."""
+    """A source's log: tuples in it, how many were late, whether it came to its end, and what is wrong with it."""
 
     name: str
     tuples: int
     late: int | None
     complete: bool
+    flaws: list[str] = Field(default_factory=list)
 
 
 class Settings(_Data):

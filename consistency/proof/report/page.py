@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import said, timeline
-from consistency.proof.report.model import Accuracy, Finding, Flaw, Loss, Offender, Output, Report, Verdict
+from consistency.proof.report.model import Accuracy, Finding, Flaw, Loss, Offender, Output, Report, SourceFacts, Verdict
 from consistency.proof.report.summary import headline, sentence
 from consistency.proof.report.words import count, plural, seconds, share
 
@@ -344,6 +344,12 @@ def _kept(outputs: Sequence[Output]) -> str:
 # --- what ran ---
 
 
+def _log(source: SourceFacts) -> str:
+    if source.flaws:
+        return '<span class="no">wrong</span>'
+    return "complete" if source.complete else '<span class="no">broken off</span>'
+
+
 def _ran(report: Report) -> str:
     sources = table(
         "",
@@ -353,7 +359,7 @@ def _ran(report: Report) -> str:
                 escape(s.name),
                 count(s.tuples),
                 "–" if s.late is None else count(s.late),
-                "complete" if s.complete else '<span class="no">broken off</span>',
+                _log(s),
             ]
             for s in report.sources
         ],

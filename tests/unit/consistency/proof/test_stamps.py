@@ -1,0 +1,124 @@
+"""Stamps of a source's log, computed anew segment by segment, beside the log of the real writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from replicas.source.stamping import Stamper
+from spe.log.recovery import live_segments
+from spe.log.segmented import SegmentedLog
+from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Column, Int64Array, Rows
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+from consistency.proof.records import Stretch, Table, whole
+from consistency.proof.stamps import Stamping, judged, summary
+
+A = StreamId("a")
+SCHEMA = Schema.of(n="int64", ts="timestamp!")
+DISORDER_US = 30
+
+
+def arrivals(random: Random, count: int) -> list[Int64Array]:
+    """Event times out of order, some late beyond the disorder, in chunks."""
+    now, chunks = 1000, []
+    while count > 0:
+        chunk = []
+        for _ in range(random.choice([1, 2, 7])):
+            now += random.choice([0, 1, 5, 40])
+            chunk.append(now - random.choice([0, 0, 10, 29, 31, 90]))
+        chunks.append(np.array(chunk, np.int64))
+        count -= len(chunk)
+    return chunks
+
+
+Change = Callable[[Int64Array], Int64Array]
+
+
+async def findings(
+    path: Path, how: Stamping, chunks: list[Int64Array], *, leases: bool = False, change: Change = lambda time: time
+) -> list[str]:
+    """Of a log that the real stamper fills, in segments of some records; ``change`` of all its times."""
+    stamper = Stamper(disorder_us=DISORDER_US, boundary_us=20)
+    log = await SegmentedLog.open(DiskStorage(path), source_folder(A), segment_bytes=600)
+    total = 0
+    for at, events in enumerate(chunks):
+        batch = stamper.stamp(events, (Column(np.arange(len(events))), Column(events)))
+        if leases and at % 3 == 0:
+            stamper.lease(int(events.max()) + 70)
+        time = change(batch.rows.time.copy()) if total else batch.rows.time
+        total += len(events)
+        batch = Batch(Kind.STABLE, batch.from_id, batch.upto_id, None, Rows(time, time, batch.rows.columns))
+        state = SourceState(stamper.last_id, stamper.max_event_us, stamper.lease_us, stamper.bound_us)
+        log.append(encode_source_record(state, batch, SCHEMA))
+        await log.sync()
+    log.close()
+    folder = path / source_folder(A)
+    segments = live_segments([p.name for p in folder.iterdir()])
+    assert len(segments) > 4
+    table = Table(True, SCHEMA, (str(folder),))
+    ends = [*[s.first - 1 for s in segments[1:]], len(chunks)]
+    parts = [summary(table, Stretch(0, s, *whole(s), end), how) for s, end in zip(segments, ends)]
+    assert sum(part["tuples"] or 0 for part in parts) == total
+    return judged(parts, how)  # type: ignore[arg-type]
+
+
+REPLAYED = Stamping(1, DISORDER_US, promises=False)
+LIVE = Stamping(1, DISORDER_US, promises=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_what_the_engine_stamps_is_what_the_rule_says(tmp_path: Path, seed: int) -> None:
+    assert await findings(tmp_path, REPLAYED, arrivals(Random(seed), 200)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_live_source_is_held_to_its_promises(tmp_path: Path, seed: int) -> None:
+    chunks = arrivals(Random(seed), 200)
+    assert await findings(tmp_path / "live", LIVE, chunks, leases=True) == []
+    assert await findings(tmp_path / "replayed", REPLAYED, chunks, leases=True) != []
+
+
+def once(at: int, by: int) -> Change:
+    """One time is another."""
+    seen = 0
+
+    def change(time: Int64Array) -> Int64Array:
+        nonlocal seen
+        if seen <= at < seen + len(time):
+            time[at - seen] += by
+        seen += len(time)
+        return time
+
+    return change
+
+
+@pytest.mark.parametrize("by", [-1, 1, -40, 40])
+@pytest.mark.parametrize("seed", range(8))
+async def test_one_wrong_time_is_named(tmp_path: Path, seed: int, by: int) -> None:
+    """Wherever it is: at the beginning of a segment, too, where other segments decide."""
+    random = Random(f"{seed} {by}")
+    (found,) = await findings(tmp_path, REPLAYED, arrivals(random, 150), change=once(random.randrange(140), by))
+    assert found.startswith("tuple ")
+
+
+async def test_a_disorder_that_is_not_the_configured_one_is_found(tmp_path: Path) -> None:
+    other = Stamping(1, DISORDER_US - 1, promises=False)
+    (found,) = await findings(tmp_path, other, arrivals(Random(1), 200))
+    assert found.startswith("tuple ")
+    assert "by its event time, those before it and the disorder it is" in found
+
+
+async def test_a_stream_that_is_stamped_by_arrival_may_not_fall_back(tmp_path: Path) -> None:
+    by_arrival = Stamping(None, 0, promises=True)
+    rising = [np.arange(at * 10, at * 10 + 5) for at in range(40)]
+    assert await findings(tmp_path / "good", by_arrival, rising) == []
+    assert await findings(tmp_path / "bad", by_arrival, rising, change=once(100, -60)) != []
