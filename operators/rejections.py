@@ -72,6 +72,11 @@ class Refusals:
     rows: list[Refused] = field(default_factory=list)
     results: dict[int, str] = field(default_factory=dict)
 
+    def counted_from(self, first: int) -> None:
+        """What was counted from the beginning of the stream is counted from row ``first`` on, that comes now."""
+        for one in self.rows:
+            one.row -= first
+
 
 def reason_of(error: BaseException) -> str:
     """What a user's code raised, in short."""

@@ -62,8 +62,12 @@ class Accumulator(ABC):
     def absorb(self, other: Any, theirs: Cells, mine: IndexArray) -> None:
         """Adds what ``other``'s cells hold to ours, as if their rows came after ours; ``mine`` are distinct."""
 
+    def copy(self, other: Any, theirs: Cells, mine: IndexArray) -> None:
+        """As :meth:`absorb`, where ours are new."""
+        self.absorb(other, theirs, mine)
+
     def absorb_rest(self, other: Any, mine: IndexArray) -> Steps[None]:
-        """The same, in portions, for what is not in arrays; ``mine`` for each of ``other``'s cells, -1 for none."""
+        """As :meth:`absorb`, in portions, for what is not in arrays; ``mine`` per cell of ``other``, -1 for none."""
         yield from ()
 
     @abstractmethod

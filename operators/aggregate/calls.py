@@ -12,6 +12,7 @@ from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct
 from operators.aggregate.custom import UserAccumulator
 from operators.aggregate.text_accumulators import ExtremeText, PickText
 from operators.ids import IndexArray, Int64Array
+from operators.rejections import Refusals
 from spe.expressions import Expression, compile_expression
 from spe.query.query import AggregateCall
 from spe.query.typing import load_class
@@ -66,9 +67,18 @@ class Calls:
       calls: output name -> aggregate.
       schema: of the rows that come in.
       count_rows: keep a count of rows whether or not it is asked for; it is then part 0.
+      refusals: where functions of a user's say which values they do not take; None: they raise.
     """
 
-    def __init__(self, calls: Mapping[str, AggregateCall], schema: Schema, *, count_rows: bool = False) -> None:
+    def __init__(
+        self,
+        calls: Mapping[str, AggregateCall],
+        schema: Schema,
+        *,
+        count_rows: bool = False,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._refusals = refusals
         self._arguments: dict[str, int] = {}
         self._expressions: list[Expression] = []
         self._parts: list[_Part] = []
@@ -90,8 +100,9 @@ class Calls:
         if function == "count_distinct":
             return _Result(self._part(function, argument, lambda: _make(function, type_)), None, False)
         if ":" in function:
-            user = load_class(function, "function")
-            return _Result(self._part(function, argument, lambda: UserAccumulator(user())), None, False)
+            user, refusals, name = load_class(function, "function"), self._refusals, f"{function}({call.argument})"
+            made = self._part(function, argument, lambda: UserAccumulator(user(), refusals, name))
+            return _Result(made, None, False)
         kept = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
         value = self._part(kept, argument, lambda: _make(kept, type_))
         return _Result(value, count, function == "avg")
@@ -144,6 +155,15 @@ class Calls:
     def results(self, parts: Sequence[Accumulator], cells: Cells) -> list[Column]:
         """One column per aggregate, for some cells."""
         return [self._result(parts, r, cells) for r in self._results]
+
+    def failed(self, parts: Sequence[Accumulator]) -> dict[int, str]:
+        """Of the cells that :meth:`results` was asked for last, the places of those without a result, and why."""
+        found: dict[int, str] = {}
+        if self._refusals is not None:
+            for part in parts:
+                if isinstance(part, UserAccumulator):
+                    found = part.failed | found
+        return found
 
     def _result(self, parts: Sequence[Accumulator], result: _Result, cells: Cells) -> Column:
         column = parts[result.value].column(cells)

@@ -15,9 +15,10 @@ from operators.columns import chosen, filled, inverse, picked
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
+from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from spe.expressions import compile_expression
-from spe.query.query import AggregateSpec
+from spe.query.query import AggregateSpec, skips
 from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
@@ -37,7 +38,8 @@ class CountAggregate(StepwiseOperator):
         self.schema = schema
         self._size = spec.window.count
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self._calls = Calls(spec.aggregates, input_schema, count_rows=True)
+        self.refusals = Refusals() if skips(spec) else None
+        self._calls = Calls(spec.aggregates, input_schema, count_rows=True, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
         self._keys = KeyIndex(self._key_types)
         self._cells = Cells(self._calls)
@@ -60,6 +62,8 @@ class CountAggregate(StepwiseOperator):
         cells, closing = self._assign(slots)
         numbers = np.arange(self._sequence, self._sequence + len(rows)) if self._calls.needs_sequence else cells
         self._cells.update(cells, self._calls.evaluate(rows), numbers)
+        if self.refusals is not None:
+            self.refusals.counted_from(self._sequence)
         self._sequence += len(rows)
         if len(closing):
             yield self._rows(rows, slots, cells, closing)
@@ -107,6 +111,8 @@ class CountAggregate(StepwiseOperator):
         time = rows.time[closing]
         t_max = time if rows.t_max is rows.time else rows.t_max[closing]
         results = self._calls.results(self._cells.parts, cells[closing])
+        if self.refusals is not None:
+            self.refusals.results = self._calls.failed(self._cells.parts)
         return Rows(time, t_max, (*self._keys.columns(slots[closing]), *results))
 
     def _live(self) -> Steps[IndexArray]:

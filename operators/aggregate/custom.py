@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from operators.aggregate.accumulators import Accumulator, Cells
 from operators.ids import IndexArray, Int64Array
+from operators.rejections import NOT_THE_ROWS, Refusals, Refused, reason_of
 from spe.stream.batch import Column
 from spe.stream.schema import AttributeType
 
@@ -21,6 +23,9 @@ class Aggregator(ABC):
     new ones, or the same one when nothing changed.  However rows are cut into calls, the result must be the same:
     ``add(add(s, a), b)`` equals ``add(s, a followed by b)``.  Nulls are left out; a group of nothing but nulls has
     the state that ``create`` returns.
+
+    With ``on_error: skip`` a value with which ``add`` raises is left out, as a null is, and whether it does must depend
+    on the value alone; where ``merge`` or ``result`` raises there is no result.
     """
 
     #: Type of what ``result`` returns (None becomes null), by name or as an AttributeType.
@@ -48,11 +53,25 @@ class Aggregator(ABC):
 
 
 class UserAccumulator(Accumulator):
-    """Runs an :class:`Aggregator`: one call of ``add`` per cell that a batch touches."""
+    """Runs an :class:`Aggregator`: one call of ``add`` per cell that a batch touches.
 
-    def __init__(self, aggregator: Aggregator) -> None:
+    Args:
+      aggregator: the user's.
+      refusals: told of the values that ``add`` does not take (the number of a row is its sequence number); None: what
+        is raised goes to the caller.
+      name: of the aggregate, for people.
+
+    Attributes:
+      failed: of the cells that :meth:`column` was asked for last, the places of those without a result, and why.
+    """
+
+    def __init__(self, aggregator: Aggregator, refusals: Refusals | None = None, name: str = "") -> None:
         self._aggregator = aggregator
+        self._refusals = refusals
+        self._name = name
         self.kinds = {"states": (np.object_, None)}
+        self.needs_sequence = refusals is not None
+        self.failed: dict[int, str] = {}
 
     @property
     def _states(self) -> npt.NDArray[np.object_]:
@@ -77,19 +96,112 @@ class UserAccumulator(Accumulator):
             values = texts
         touched = ordered[np.concatenate([[0], cuts])]
         states = self._states
+        at = 0
         for cell, part in zip(touched.tolist(), np.split(values, cuts)):
-            states[cell] = self._aggregator.add(states[cell], part)
+            if self._refusals is None:
+                states[cell] = self._aggregator.add(states[cell], part)
+            else:
+                states[cell], refused = added(self._aggregator, states[cell], part)
+                for row, reason in refused.items():
+                    number = int(sequence[order[at + row]])
+                    self._refusals.rows.append(Refused(0, number, f"{self._name}: {reason}"))
+            at += len(part)
 
     def absorb(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:
         states = self._states
+        merge = self._aggregator.merge if self._refusals is None else self._merged
         for cell, state in zip(mine.tolist(), other._states[theirs]):
-            states[cell] = self._aggregator.merge(states[cell], state)
+            states[cell] = merge(states[cell], state)
+
+    def _merged(self, state: Any, later: Any) -> Any:
+        return merged(self._aggregator, state, later)
+
+    def copy(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:
+        self._states[mine] = other._states[theirs]  # states are never changed in place
 
     def column(self, cells: Cells) -> Column:
         states = self._states[cells]
+        type_ = AttributeType(self._aggregator.returns)
+        self.failed = {}
+        if self._refusals is not None:
+            return self._column_of_those_that_have_one(states, type_)
         results = [self._aggregator.result(s) for s in states]
         try:
-            return Column.from_list(results, AttributeType(self._aggregator.returns))
+            return Column.from_list(results, type_)
         except (TypeError, ValueError, OverflowError) as error:
-            name = type(self._aggregator).__qualname__
-            raise TypeError(f"{name}.result returned what is no {self._aggregator.returns}: {error}") from error
+            raise _no_value(self._aggregator, error) from error
+
+    def _column_of_those_that_have_one(self, states: npt.NDArray[np.object_], type_: AttributeType) -> Column:
+        results = [result_of(self._aggregator, s, type_) for s in states]
+        for place, result in enumerate(results):
+            if isinstance(result, Failed):
+                self.failed[place] = f"{self._name}: {result.reason}"
+                results[place] = None
+        return Column.from_list(results, type_)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Stands for a state or a result that could not be made."""
+
+    reason: str
+
+
+def added(aggregator: Aggregator, state: Any, values: npt.NDArray[Any]) -> tuple[Any, dict[int, str]]:
+    """The state with all values added that ``add`` takes, and the others, by place, and why (U15).
+
+    Whether ``add`` takes a value depends on the value alone: it is given to an empty state.
+
+    Raises whatever ``add`` raises of values each of which it takes.
+    """
+    try:
+        return aggregator.add(state, values), {}
+    except NOT_THE_ROWS:
+        raise
+    except Exception:  # a user's code
+        refused = {}
+        for place in range(len(values)):
+            try:
+                aggregator.add(aggregator.create(), values[place : place + 1])
+            except NOT_THE_ROWS:
+                raise
+            except Exception as error:
+                refused[place] = reason_of(error)
+        if not refused:
+            raise
+    kept = np.delete(values, list(refused))
+    return aggregator.add(state, kept) if len(kept) else state, refused
+
+
+def merged(aggregator: Aggregator, state: Any, later: Any) -> Any:
+    """What ``merge`` returns, or that it raised, now or before."""
+    for one in (state, later):
+        if isinstance(one, Failed):
+            return one
+    try:
+        return aggregator.merge(state, later)
+    except NOT_THE_ROWS:
+        raise
+    except Exception as error:  # a user's code
+        return Failed(reason_of(error))
+
+
+def result_of(aggregator: Aggregator, state: Any, type_: AttributeType) -> Any:
+    """What ``result`` returns, or that it, or ``merge`` before it, raised, or that it is nothing of this type."""
+    if isinstance(state, Failed):
+        return state
+    try:
+        result = aggregator.result(state)
+    except NOT_THE_ROWS:
+        raise
+    except Exception as error:  # a user's code
+        return Failed(reason_of(error))
+    try:
+        Column.from_list([result], type_)
+    except (TypeError, ValueError, OverflowError) as error:
+        return Failed(str(_no_value(aggregator, error)))
+    return result
+
+
+def _no_value(aggregator: Aggregator, error: Exception) -> TypeError:
+    return TypeError(f"{type(aggregator).__qualname__}.result returned what is no {aggregator.returns}: {error}")

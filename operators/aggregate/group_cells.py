@@ -155,6 +155,11 @@ class Cells:
         for part, its in zip(self.parts, other.parts):
             part.absorb(its, theirs, mine)
 
+    @QUIET
+    def _copy_parts(self, other: Cells, theirs: slice | IndexArray, mine: IndexArray) -> None:
+        for part, its in zip(self.parts, other.parts):
+            part.copy(its, theirs, mine)
+
     def selected(self, cells: IndexArray) -> Steps[Cells]:
         """A copy with only these cells, in this order."""
         copy, mine = Cells(self._calls), (yield from filled(self.count, -1))
@@ -164,7 +169,7 @@ class Cells:
             some = cells[start:stop]
             yield from copy._columns.reserve(len(some))
             mine[some] = new = copy.add(self.slots[some], self.born[some])
-            copy._absorb_parts(self, some, new)
+            copy._copy_parts(self, some, new)
         for part, old in zip(copy.parts, self.parts):
             yield from part.absorb_rest(old, mine)
         return copy

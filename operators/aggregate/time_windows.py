@@ -21,10 +21,11 @@ from operators.columns import chosen, filled, inverse, sorted_order
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
+from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
-from spe.query.query import AggregateSpec
+from spe.query.query import AggregateSpec, skips
 from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import Schema
 
@@ -36,11 +37,15 @@ _MANY: Final = 64
 
 @dataclass(slots=True)
 class _Ended:
-    """A window that has ended: its end, and per group, in order of first arrival, slot and results."""
+    """A window that has ended: its end, and per group, in order of first arrival, slot and results.
+
+    ``failed`` are the places of groups that have none, and why.
+    """
 
     end: int
     slots: IndexArray
     results: list[Column]
+    failed: dict[int, str]
 
 
 def joined(columns: Sequence[Column]) -> Column:
@@ -65,7 +70,8 @@ class WindowAggregate(StepwiseOperator):
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self._calls = Calls(spec.aggregates, input_schema)
+        self.refusals = Refusals() if skips(spec) else None
+        self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
         self._reset()
 
@@ -95,6 +101,8 @@ class WindowAggregate(StepwiseOperator):
                 self._take_in(cells, which, slots, arguments)
                 if number % _MANY == 0:
                     yield None
+            if self.refusals is not None:
+                self.refusals.counted_from(self._sequence)
             self._sequence += len(rows)
         yield from self._release(boundary, ended)
         if ended:
@@ -157,7 +165,8 @@ class WindowAggregate(StepwiseOperator):
             which = slice(start, stop)  # nobody writes to it any more
         else:
             which = np.arange(start, stop)
-        return _Ended(end, cells.slots[which], self._calls.results(cells.parts, which))
+        results = self._calls.results(cells.parts, which)
+        return _Ended(end, cells.slots[which], results, self._calls.failed(cells.parts))
 
     def _rows(self, ended: list[_Ended]) -> Rows:
         slots = ended[0].slots if len(ended) == 1 else np.concatenate([e.slots for e in ended])
@@ -165,6 +174,9 @@ class WindowAggregate(StepwiseOperator):
         ends = saturated([e.end for e in ended]).repeat(counts)
         starts = np.array([e.end - self._math.size for e in ended], np.int64).repeat(counts)
         time = ends - 1
+        if self.refusals is not None:
+            begins = np.cumsum([0, *counts]).tolist()
+            self.refusals.results = {at + i: why for at, e in zip(begins, ended) for i, why in e.failed.items()}
         results = [joined(columns) for columns in zip(*[e.results for e in ended])]
         return Rows(time, time, (*self._keys.columns(slots), Column(starts), Column(ends), *results))
 

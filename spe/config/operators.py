@@ -208,9 +208,11 @@ class AggregateModel(Model):
     window: WindowField
     group_by: Annotated[dict[str, Expression], BeforeValidator(_grouping)] = Field(default_factory=dict)
     compute: dict[str, Call]
+    on_error: OnErrorField = "stop"
 
     def spec(self) -> OperatorSpec:
-        return AggregateSpec(StreamId(self.from_), self.window.spec(), self.group_by, self.compute)
+        on_error = OnError(self.on_error)
+        return AggregateSpec(StreamId(self.from_), self.window.spec(), self.group_by, self.compute, on_error)
 
 
 class JoinModel(Model):

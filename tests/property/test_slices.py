@@ -102,6 +102,7 @@ def test_slices_are_bounded_and_hold_everything_once_in_order(kind: str, way: st
             for at, rows in enumerate(piece.merged()):
                 if rows is not None:
                     assert int(rows.time[-1]) < piece.end
+                    assert piece.ids_of(at, range(len(rows))) == [(at, id) for (id,) in rows.to_tuples()]
                     left[at] += [(t, id) for t, (id,) in zip(rows.time.tolist(), rows.to_tuples(), strict=True)]
             if way in ("stable", "redo"):  # A1, in the middle of a bucket
                 assert sunion.acknowledged() == [

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from consistency.dpc.undo import UndoInstance
+from operators.rejections import Rejection
 from spe.plan.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
 from spe.query.query import AggregateCall, AggregateSpec, Operator, OperatorSpec, Window, WindowKind, inputs_of
 from spe.query.typing import derive_schema
@@ -137,10 +138,22 @@ def _play(unit: Unit, seed: int, checkpoints: Checkpoints) -> Replica:
     return world
 
 
+def rejected(world: Replica) -> dict[tuple[str, bool, int], Rejection]:
+    """What was left out, for good, by operator, kind and number: the numbers are those that were counted (U15)."""
+    found: dict[tuple[str, bool, int], Rejection] = {}
+    for one in world.rejections:
+        assert found.setdefault((one.operator, one.result, one.number), one) == one
+    for name in {o for o, _, _ in found}:
+        for result, counter in ((False, "rejected"), (True, "rejected_results")):
+            numbers = sorted(n for o, r, n in found if (o, r) == (name, result))
+            assert numbers == list(range(1, world.replica.counters()[f"{name}.{counter}"] + 1))
+    return found
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = unit_of(name)
-    redone = rebuilt = 0
+    redone = rebuilt = skipped = 0
     for seed in range(12):
         monkeypatch.setattr(World, "reconcile", Reconcile.CHECKPOINT)
         one = play(unit, seed)
@@ -148,13 +161,18 @@ def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyP
         other = play(unit, seed)
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()
+        assert rejected(other) == rejected(one)
         redone += other.replica.redone_rows
         rebuilt += other.replica.rebuilt_rows
+        skipped += len(rejected(one))
+    assert (skipped > 100) == ("skips" in name)
     assert redone > 100
     assert rebuilt > 0
 
 
-@pytest.mark.parametrize("name", ["sliding", "full join", "count windows", "top-k by attribute"])
+@pytest.mark.parametrize(
+    "name", ["sliding", "full join", "count windows", "top-k by attribute", "custom that skips", "aggregate that skips"]
+)
 @pytest.mark.parametrize("reconcile", Reconcile)
 def test_periodic_checkpoints_show_the_same_elements(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +185,7 @@ def test_periodic_checkpoints_show_the_same_elements(
         one, other = play(unit, seed), play(unit, seed, Checkpoints(every_us=100))
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()
+        assert rejected(other) == rejected(one)
         assert other.replica.redone_rows >= one.replica.redone_rows
         dropped += sum(o.dropped for o in other.replica._live.outputs)
     assert dropped > 0

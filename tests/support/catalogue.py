@@ -13,6 +13,7 @@ from spe.query.query import (
     JoinKind,
     JoinSpec,
     MapSpec,
+    OnError,
     OperatorSpec,
     TopKSpec,
     UnionSpec,
@@ -71,10 +72,18 @@ CATALOGUE: Final[dict[str, OperatorSpec]] = {
     "custom with state": CustomSpec(
         (LEFT,), "tests.unit.operators.test_custom:Changes", {"attribute": "value", "by": 0.3}
     ),
+    "custom that skips": CustomSpec((LEFT,), "tests.support.operators_for_tests:Choosy", {}, OnError.SKIP),
+    "aggregate that skips": AggregateSpec(
+        LEFT,
+        _windows(20, 5),
+        {"key": "key"},
+        {"n": AggregateCall("count"), "total": AggregateCall("tests.support.operators_for_tests:Doubtful", "value")},
+        OnError.SKIP,
+    ),
 }
 
 #: Those whose state reaches back without bound.
-UNBOUNDED: Final = ("count windows", "custom with state")
+UNBOUNDED: Final = ("count windows", "custom with state", "custom that skips")
 #: The longest time that any other of them remembers a tuple, generously.
 REACH: Final = 80
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
@@ -183,3 +184,56 @@ class Picky(PassThrough):
 
     def restore(self, state: Any) -> None:
         self._total = state["total"]
+
+
+class Choosy(PassThrough):
+    """Adds up ``value``; takes no null and none below -1."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._column = inputs[0].index("value")
+        self._total = 0.0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        totals = []
+        for value in rows.columns[self._column].to_list():
+            self._total += value
+            if value < -1:
+                raise ValueError(f"{value} is below -1")
+            totals.append(self._total)
+        columns = list(rows.columns)
+        columns[self._column] = Column(np.array(totals))
+        return rows.with_columns(tuple(columns))
+
+    def snapshot(self) -> Any:
+        return {"total": self._total}
+
+    def restore(self, state: Any) -> None:
+        self._total = state["total"]
+
+
+class Doubtful(Aggregator):
+    """A sum that takes nothing above 1, and of which there are no results in the middle."""
+
+    returns = "float64"
+
+    def create(self) -> Any:
+        return 0.0
+
+    def add(self, state: Any, values: Any) -> Any:
+        for value in values.tolist():
+            state += value
+            if value > 1:
+                raise ValueError(f"{value} is above 1")
+        return state
+
+    def merge(self, state: Any, later: Any) -> Any:
+        return state + later
+
+    def result(self, state: Any) -> Any:
+        if 0 < state < 0.2:
+            raise ArithmeticError(f"{state} says nothing")
+        return state
