@@ -124,8 +124,10 @@ class UnitReplica:
         self._working: tuple[Iterator[Released], Callable[[int, Sequence[Element]], None]] | None = None
         #: Others had their turn within the last slice.
         self._paused = False
-        #: A grant that came meanwhile.
-        self._granted: int | None = None
+        #: Leave to reconcile that came meanwhile: the number of a request that was granted, or nobody is there to ask.
+        self._leave: int | Alone | None = None
+        #: Live has worked on a slice in several portions: the next one may be due already, but it is redo's turn (R5).
+        self._redo_first = False
         #: The state at a mark, for a snapshot, or the work on it.
         self._remade: tuple[Mark, Steps[Checkpoint] | Checkpoint] | None = None
         #: When a redo last ended with the failure still on.
@@ -182,7 +184,7 @@ class UnitReplica:
 
     def partner_grants(self, number: int, now: int) -> None:
         if self._working is not None:
-            self._granted = number  # a redo begins between two slices
+            self._leave = number  # a redo begins between two slices
             return
         partner = self.partners.granted(number)
         if partner is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
@@ -341,18 +343,19 @@ class UnitReplica:
 
     def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
         more = self._release_tentative(now, self._node.during_failure)
-        if self._working is not None:
-            return True, None
         if not self._correctable(now):
             if self.partners.pending:
                 self.partners.withdraw()
             return more, None
         self.partners.want(now)
         step = self.partners.poll(now, self._inputs.partner_states(now))
-        if isinstance(step, Alone):
+        if not isinstance(step, Alone):
+            return more, step
+        if self._working is None:
             self._start_redo(None)
-            return True, None
-        return more, step
+        else:
+            self._leave = step  # a redo begins between two slices
+        return True, None
 
     def _release_tentative(self, now: int, policy: Policy) -> bool:
         """One slice of what is due; returns whether there is more."""
@@ -382,6 +385,7 @@ class UnitReplica:
         self.partners.withdraw()
         self._partner = partner
         self._redo = self._live.back(self._mark)
+        self._redo_first = False
         self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
         self.sunion.begin_redo(live_runs=self.live_runs)
         self._move(Event.RECONCILE)
@@ -398,9 +402,13 @@ class UnitReplica:
                     self._live.take_over(self._redo)
                 self.live_runs = True
                 self._outputs.announce(self.state, True)
-        more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
-        if self._working is not None:
-            return True
+        if self._redo_first:
+            self._redo_first, more = False, self.live_runs
+        else:
+            more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
+            if self._working is not None:
+                self._redo_first = True
+                return True
         if self._redo.rebuild(self._slice_rows):
             return True
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
@@ -496,9 +504,11 @@ class UnitReplica:
         self._paused = False
         if self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
             self._move(Event.HEALED)
-        if self._granted is not None:
-            number, self._granted = self._granted, None
-            self.partner_grants(number, now)
+        leave, self._leave = self._leave, None
+        if isinstance(leave, int):
+            self.partner_grants(leave, now)
+        elif leave is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
+            self._start_redo(None)
         if self.state is NodeState.RECOVERING and self.sunion.stable_end <= self.sunion.next:
             self._leave_recovering(now)  # when we are called again the next slice may be there already
 

@@ -699,10 +699,10 @@ def deliver_groups(world: World, begin: int, now: int) -> None:
     one.add_stable(Batch(Kind.STABLE, one.position, one.position + GROUPS, None, rows), now)
 
 
-def with_windows() -> World:
-    windows = Operator(OUT, MANY, derive_schema(MANY, [KEYED]))
+def with_windows(spec: AggregateSpec = MANY, **options: Any) -> World:
+    windows = Operator(OUT, spec, derive_schema(spec, [KEYED]))
     inputs = tuple(InputStream(s, KEYED, 1, None) for s in IN)
-    return World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1))
+    return World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1), **options)
 
 
 def many_groups() -> World:
@@ -796,6 +796,39 @@ class TestSlicesInPortions:
             assert world.replica.advance(148)[0]
         assert world.replica.state is NodeState.STABILIZATION
         assert rows_out(world) == GROUPS
+
+    @pytest.mark.parametrize("partners", [(), ("n2",)])
+    def test_a_correction_is_not_kept_waiting_by_live_slices_without_a_pause(
+        self, partners: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """K1, R5: each live slice takes several portions, and when it is through the next one is due."""
+        monkeypatch.setattr(World, "slice_rows", 1000)
+        world = stable_until_ten(
+            with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10)), partners=partners)
+        )
+        world.live[1] = False
+        deliver_groups(world, 10, 105)
+        world.B(0, 106, 20)
+        world.run(141)
+        assert world.states[-1] == "UP_FAILURE"
+        world.live[1] = True
+        end = 30
+        for at in (0, 1):
+            world.B(at, 142, end)
+        began = 0
+        while end < 500 and world.states[-1] != "STABLE":
+            if world.sunion.next >= end and (not began or end < began + 100):
+                deliver_groups(world, end, 142)
+                end += 10
+                world.B(0, 142, end)
+                world.b(1, 142, end)
+            if world.replica.advance(142)[1] is not None:
+                world.replica.partner_grants(1, 142)
+            if not began and world.states[-1].startswith("STABILIZATION"):
+                began = end
+        assert 0 < began <= 60
+        assert world.states[-1] == "STABLE"
+        assert end < began + 100
 
     def test_a_state_is_made_again_for_a_snapshot_in_portions(self) -> None:
         """While tainted, with undo/redo, each portion gives the operators few rows.  What comes is the state at n*."""
