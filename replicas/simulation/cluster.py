@@ -40,6 +40,7 @@ from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
+from replicas.simulation.producer import producers_of
 from replicas.simulation.work import StateCompute
 from replicas.source.process import run_source_process
 from spe.errors import SpeError, leaves
@@ -100,6 +101,7 @@ class SimCluster:
         self.given_up: set[str] = set()
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
+        self._producers = producers_of(plan.sources)
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
@@ -425,7 +427,8 @@ class SimCluster:
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"
         plan = self.plans.get(host, self.plan)
-        await run_source_process(self.env(host), plan, StreamId(stream), folder=PurePosixPath(stream))
+        reader = self._producers.get(stream)
+        await run_source_process(self.env(host), plan, StreamId(stream), folder=PurePosixPath(stream), reader=reader)
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)

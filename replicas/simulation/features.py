@@ -24,6 +24,7 @@ class Feature(enum.StrEnum):
     EXTREMES = "extremes"  # generated rows have nulls, NaN, infinities and values at the ends of their types
     CLIENTS = "clients"  # clients record and have sinks; they are killed, and their disks fail
     OTHER_PLANS = "other plans"  # processes are restarted with another query, bucket, limits or timing
+    LIVE = "live"  # rows of sources happen once; producers are behind the clock, or pause
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -36,6 +37,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.EXTREMES: 0.20,
     Feature.CLIENTS: 0.20,
     Feature.OTHER_PLANS: 0.15,
+    Feature.LIVE: 0.15,
 }
 
 Features = frozenset[Feature]

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from replicas.faults.model import Fault, read_faults
 from replicas.simulation.link import LinkState
+from replicas.simulation.producer import live_source
 from spe.config import load_plan_data
 from spe.errors import ConfigError
-from spe.plan.plan import Plan
+from spe.plan.plan import Plan, Source
 from spe.problems import Problems
 
 VERSION: Final = 1
 _LINK: Final = "link"
+_LIVE: Final = "live"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Scenario:
       config: a configuration, as YAML would hold it.
       options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
         every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
-        each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held.
+        each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held;
+        ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -47,10 +50,14 @@ class Scenario:
         return replace(
             plan,
             nodes={n: replace(one, address=f"{n}:1") for n, one in plan.nodes.items()},
-            sources={n: replace(one, address=f"source-{n}:1") for n, one in plan.sources.items()},
+            sources={n: self._lively(replace(one, address=f"source-{n}:1"), n) for n, one in plan.sources.items()},
             limits=replace(plan.limits, **limits) if limits else plan.limits,
             timing=replace(plan.timing, **timing) if timing else plan.timing,
         )
+
+    def _lively(self, source: Source, name: str) -> Source:
+        how = self.options.get(_LIVE, {}).get(name)
+        return source if how is None else live_source(source, how)
 
     def link(self) -> LinkState:
         return LinkState(**self.options.get(_LINK, {}))

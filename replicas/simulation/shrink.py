@@ -96,6 +96,8 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
     """One step simpler in one respect; only scenarios that can be run."""
     if scenario.options:
         yield replace(scenario, options={})
+        for name in scenario.options:
+            yield replace(scenario, options={k: v for k, v in scenario.options.items() if k != name})
     last_us = max((f.at_us + (f.for_us or 0) for f in scenario.faults), default=0)
     if last_us + _AFTER_US < scenario.heal_us:
         yield _shorter(scenario, last_us + _AFTER_US)

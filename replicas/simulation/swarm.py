@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from replicas.simulation.features import Feature, Features, draw_features
 from replicas.simulation.patterns import random_faults
+from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_plan_data
@@ -36,7 +38,11 @@ def random_scenario(seed: int) -> Scenario:
     if Feature.LASTING_LINKS in features:
         seconds = max(_LENGTHS_S)
     config = random_configuration(random, seconds, features)
-    return faulty(config, seed, seconds * SECOND, random=random, features=features)
+    scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
+    if Feature.LIVE in features:
+        live = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
+        return replace(scenario, options={**scenario.options, "live": live})
+    return scenario
 
 
 def features_of(seed: int) -> Features:

@@ -30,7 +30,8 @@ class MostlyLate(NamedTuple):
     disorder_us: int
 
     def __str__(self) -> str:
-        enough = show_duration(-(-self.disorder_us // MILLISECOND) * MILLISECOND)
+        unit = MILLISECOND if self.disorder_us < 60 * SECOND else SECOND
+        enough = show_duration(-(-self.disorder_us // unit) * unit)
         return f"{self.late:,} of the last {self.rows:,} rows came late; disorder {enough} would have been enough"
 
 

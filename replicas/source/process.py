@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from replicas.connectors import Live
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
 from replicas.producer.entry import Substream
@@ -100,6 +101,7 @@ class SourceProcess(Bystander):
       folder: of the source's log, below the environment's storage.
       begun_us: wall time at which the replay of all sources of this run began; None: now.
       injector: makes faults happen in this process, for experiments.
+      reader: of a live source, in place of the one that the configuration names.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class SourceProcess(Bystander):
         folder: PurePosixPath | None = None,
         begun_us: int | None = None,
         injector: Injector | None = None,
+        reader: Live | None = None,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -119,6 +122,7 @@ class SourceProcess(Bystander):
         self._folder = folder
         self._begun_us = begun_us
         self._injector = injector
+        self._reader = reader
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
         self.who = self._me.name
         self._signal = Signal()
@@ -138,7 +142,7 @@ class SourceProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
                 task_status.started(address)
-                await proxy.run(self._publish, say)
+                await proxy.run(self._publish, say, self._reader)
                 self._signal.wake()
                 if proxy.fault is not None:
                     say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
@@ -237,8 +241,11 @@ async def run_source_process(
     folder: PurePosixPath | None = None,
     begun_us: int | None = None,
     injector: Injector | None = None,
+    reader: Live | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a source until cancelled; see :class:`SourceProcess`."""
-    process = SourceProcess(env, plan, stream, token=token, folder=folder, begun_us=begun_us, injector=injector)
+    process = SourceProcess(
+        env, plan, stream, token=token, folder=folder, begun_us=begun_us, injector=injector, reader=reader
+    )
     await process.run(task_status=task_status)

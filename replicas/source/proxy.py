@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import Chunk, Replay, open_reader
+from replicas.connectors import Chunk, Live, Replay, open_reader
 from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.live import LivePlay
@@ -161,12 +161,18 @@ class SourceProxy:
     def close(self) -> None:
         self._log.close()
 
-    async def run(self, publish: Publish | None = None, told: Callable[[str], None] = lambda note: None) -> None:
+    async def run(
+        self,
+        publish: Publish | None = None,
+        told: Callable[[str], None] = lambda note: None,
+        reader: Live | None = None,
+    ) -> None:
         """Takes in until the input ends, or until ``fault`` says why it cannot go on.
 
         Args:
           publish: called, in order, with elements that have just become durable; must not block.
           told: called with ``note`` when there is one.
+          reader: of a live source, in place of the one that the configuration names.
         """
         self._told = told
         if publish is not None:
@@ -174,7 +180,7 @@ class SourceProxy:
         if self.ended:
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._take_in)
+            nursery.start_soon(self._take_in, reader)
             try:
                 await self._writer.commit()
             except SpeError as error:
@@ -182,14 +188,14 @@ class SourceProxy:
             nursery.cancel_scope.cancel()
         self._env.trace.event("source_stopped", stream=self._source.stream, last_id=self.last_id, fault=self.fault)
 
-    async def _take_in(self) -> None:
+    async def _take_in(self, given: Live | None) -> None:
         writer = self._writer
         with self._intake:
             try:
                 if writer.begun_us == BEFORE_TIME:
                     writer.begun_us = writer.now_us()
                 start_us = writer.begun_us if writer.origin_us == BEFORE_TIME else writer.origin_us
-                reader = open_reader(self._source, start_us)
+                reader = open_reader(self._source, start_us) if given is None else given
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:

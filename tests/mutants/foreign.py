@@ -147,7 +147,7 @@ edited(
         SourceWriter,
         "lease",
         "if not self._refused and self._stamper.lease(event_us):\n        self._append(None)",
-        "self._stamper.lease(event_us)\n    self._synced_bound_us = self._stamper.bound_us",
+        "self._stamper.lease(event_us)\n    self._synced_bound_us = self._stamper.bound_us\n    self.advance()",
     ),
 )
 
@@ -214,7 +214,6 @@ def difference_not_told(original: Any, self: Any, output: int, last_id: int, mar
 UNSEEN: Final = {
     "difference-not-told": "there is a difference only where an operator is not deterministic",
     "what-is-made-again-is-not-compared": "the same",
-    "lease-is-not-logged": "the sources of a simulated run know their next event, so each promise of theirs is true",
     "own-silence-counts": "in a simulated run what lies in a socket is read before anything is judged",
     "own-request-outlives-a-grant": "a grant and a request must cross in one order of several",
     "undo-of-the-correcting-feed-counts": "what is lost is tentative, and no checker asks for it yet",

@@ -78,6 +78,11 @@ SCENARIOS: Final[dict[str, Parts]] = {
     ),
     "a coordinator begins again": (_BACKED, {}, [{"at": "4s", "kind": "restart", "target": "coordinator"}]),
     "two failures, one after the other": (_TUPLES, {}, [_cut("b", "3s", "3s"), _cut("a", "9s", "3s")]),
+    "a live source dies, and then rows come of before its promise": (
+        _TUPLES,
+        {"live": {"a": {"idle_us": 300_000, "pauses_us": [[5_000_000, 4_000_000]]}}},
+        [_kill("source:a", "8900ms", "500ms")],
+    ),
 }
 
 #: Of scenarios in which much hangs on the order of tasks, or on which bit turns.
@@ -99,4 +104,5 @@ KILLS: Final[dict[str, str]] = {
     "helper-acknowledges-its-newest": "a helper beside a primary, and both die",
     "actives-start-together": "two actives begin",
     "epoch-begins-again": "a coordinator begins again",
+    "lease-is-not-logged": "a live source dies, and then rows come of before its promise",
 }

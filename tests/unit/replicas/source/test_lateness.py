@@ -14,6 +14,10 @@ def test_rows_that_are_all_late_are_told_of_as_soon_as_there_are_enough() -> Non
     assert str(said[-1]) == "5 of the last 5 rows came late; disorder 5.001s would have been enough"
 
 
+def test_long_times_are_said_to_the_second() -> None:
+    assert str(MostlyLate(5, 7, 31_535_999_979_346)).endswith("disorder 365d would have been enough")
+
+
 def test_a_source_of_a_row_in_a_minute_is_told_of_as_well() -> None:
     one = Lateness()
     said = [one.took(n * 60 * SECOND, 1, 1, SECOND) for n in range(ROWS_MIN)]

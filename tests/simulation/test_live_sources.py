@@ -1,0 +1,156 @@
+"""Live sources in a cluster: silent, stopped, restarted, behind the clock (docs/rules.md S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from replicas.simulation.producer import random_live
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import Outcome, simulate
+from replicas.simulation.swarm import random_scenario
+from spe.plan.review import review
+from spe.stream.batch import Batch
+from spe.stream.history import Delivered
+from spe.stream.names import Kind
+from spe.stream.times import SECOND
+
+SECONDS = 16
+YEAR_US = 365 * 86_400 * SECOND
+
+#: Source b has a row each four seconds.
+CONFIG = {
+    "cluster": "live",
+    "bucket": "40ms",
+    "defaults": {"x": "1s", "alpha": 0.9},
+    "sources": {
+        "a": {
+            "boundary": "40ms",
+            "disorder": "40ms",
+            "from": {"generator": {"name": "sequence", "rate": 50, "seed": 1, "duration": f"{SECONDS}s"}},
+        },
+        "b": {
+            "boundary": "40ms",
+            "disorder": "40ms",
+            "from": {"generator": {"name": "sequence", "rate": 0.25, "seed": 2, "duration": f"{SECONDS}s"}},
+        },
+    },
+    "query": {"all": {"union": ["a", "b"]}},
+    "outputs": ["all"],
+    "fragments": {"f": {"operators": ["all"], "replicas": ["n1", "n2"]}},
+    "nodes": ["n1", "n2"],
+    "clients": {"client": {"reads": ["all"]}},
+}
+BY_DATA = {"watermark": "data", "idle_us": 300_000}
+
+
+def played(live: Mapping[str, Mapping[str, Any]], *faults: Mapping[str, Any], seed: int = 1) -> Outcome:
+    data = {
+        "config": CONFIG,
+        "seed": seed,
+        "options": {"live": live},
+        "faults": list(faults),
+        "heal_us": SECONDS * SECOND,
+        "grace_us": 20 * SECOND,
+    }
+    outcome = simulate(Scenario.from_data(data))
+    assert outcome.findings == []
+    assert outcome.finished
+    assert outcome.skipped == []
+    return outcome
+
+
+def tentative(outcome: Outcome) -> list[float]:
+    """When the client got something tentative, seconds."""
+    return [
+        e.at_us / 1e6
+        for e in outcome.history
+        if isinstance(e, Delivered) and isinstance(e.element, Batch) and e.element.kind is Kind.TENTATIVE
+    ]
+
+
+def late(outcome: Outcome) -> int:
+    """Rows of the client's stable stream whose time is not their event time."""
+    return sum(
+        int((e.element.rows.time != e.element.rows.columns[0].values).sum())
+        for e in outcome.history
+        if isinstance(e, Delivered) and isinstance(e.element, Batch) and e.element.kind is Kind.STABLE
+    )
+
+
+@pytest.mark.parametrize("behind_us", [0, 5 * SECOND, YEAR_US, -5 * SECOND])
+def test_a_silent_source_among_several_holds_nobody_up(behind_us: int) -> None:
+    """Nor is it late afterwards, however far event times are from the clock."""
+    how = {**BY_DATA, "behind_us": behind_us}
+    outcome = played({"a": how, "b": how})
+    assert tentative(outcome) == []
+    assert late(outcome) == 0
+
+
+def test_without_a_promise_in_its_silences_what_is_merged_with_it_is_tentative() -> None:
+    how = {**BY_DATA, "idle_us": None}
+    outcome = played({"a": BY_DATA, "b": how})
+    assert tentative(outcome) != []
+    assert late(outcome) == 0
+
+
+def test_the_silence_that_spe_check_finds_too_long_is_too_long() -> None:
+    """And the one that it does not is not (above)."""
+    live = {"a": BY_DATA, "b": {**BY_DATA, "idle_us": 900_000}}
+    outcome = played(live)
+    assert [f.path for f in review(outcome.scenario.plan()) if f.path[0] == "sources"] == [("sources", "b", "idle")]
+    assert tentative(outcome) != []
+    assert not any("idle" in f.path for f in review(Scenario(1, CONFIG, {"live": {"a": BY_DATA, "b": BY_DATA}}).plan()))
+
+
+def test_by_the_clock_a_producer_that_is_behind_is_late_and_by_the_data_it_is_not() -> None:
+    how = {"watermark": "clock", "behind_us": 5 * SECOND}
+    assert late(played({"a": how, "b": how})) > 50 * (SECONDS - 1)
+
+
+def test_what_a_stopped_source_had_to_read_is_not_late() -> None:
+    outcome = played(
+        {"a": BY_DATA, "b": BY_DATA}, {"at": "5s", "kind": "freeze", "target": ["source:a", "source:b"], "for": "5s"}
+    )
+    assert late(outcome) == 0
+    assert [at for at in tentative(outcome) if at < 5] == []
+
+
+def test_a_producer_that_was_stopped_is_late_by_that_and_everybody_agrees() -> None:
+    """The stable stream equals what the log gives: the same rows are late everywhere."""
+    outcome = played({"a": {**BY_DATA, "pauses_us": [[5 * SECOND, 4 * SECOND]]}, "b": BY_DATA})
+    assert 0 < late(outcome) <= 50 * 4
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), [(5.2, 11), (0.1, 5.2)], ids=["forward", "back"])
+def test_restarts_and_steps_of_the_clock_take_no_promise_back(from_s: float, to_s: float) -> None:
+    """Source b begins at 0 and again at 2.5 and 5.5 s, with a clock that has been set by an hour meanwhile."""
+    outcome = played(
+        {"a": BY_DATA, "b": BY_DATA},
+        {"at": f"{from_s}s", "kind": "skew", "target": "source:b", "by": "1h", "for": f"{to_s - from_s:g}s"},
+        {"at": "2s", "kind": "kill", "target": "source:b", "for": "500ms"},
+        {"at": "5s", "kind": "kill", "target": "source:b", "for": "500ms"},
+        {"at": "9s", "kind": "kill", "target": "source:a", "for": "1s"},
+        {"at": "10s", "kind": "kill", "target": "n1", "for": "1s"},
+    )
+    assert late(outcome) == 0
+
+
+@pytest.mark.parametrize("seed", [7100, 7121, 7129, 7134])
+def test_a_random_run_with_live_sources_holds(seed: int) -> None:
+    scenario = random_scenario(seed)
+    live = random_live(Random(f"live {seed}"), list(scenario.config["sources"]), scenario.heal_us // SECOND)
+    options = {**scenario.options, "live": live}
+    outcome = simulate(Scenario(seed, scenario.config, options, scenario.faults, scenario.heal_us, scenario.grace_us))
+    assert outcome.findings == []
+
+
+def test_random_runs_draw_live_sources_and_nothing_else_changes() -> None:
+    drawn = [s for s in map(random_scenario, range(7000, 7060)) if "live" in s.options]
+    assert 3 <= len(drawn) <= 20
+    assert {how["watermark"] for s in drawn for how in s.options["live"].values()} == {"data", "clock"}
+    for scenario in drawn:
+        assert Scenario.from_data(scenario.to_data()).plan() == scenario.plan()
