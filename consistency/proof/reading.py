@@ -54,11 +54,12 @@ class Filter:
 
 @dataclass(frozen=True)
 class Map:
-    """``columns``: expression by name; ``keep``: behind the input's attributes."""
+    """``columns``: expression by name; ``keep``: behind the input's attributes; ``skip``: without rows that fail."""
 
     input: str
     columns: Mapping[str, str]
     keep: bool
+    skip: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -80,6 +81,7 @@ class Aggregate:
     window: Window
     group_by: Mapping[str, str]
     calls: Mapping[str, Call]
+    skip: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -100,6 +102,7 @@ class Join:
     right_time: str | None
     where: str | None
     prefix: tuple[str, str]
+    skip: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -129,6 +132,7 @@ class Custom:
 
     inputs: tuple[str, ...]
     path: str
+    skip: bool = False
 
 
 Operator = Union[Filter, Map, Merge, Aggregate, Join, TopK, Custom]  # noqa: UP007
@@ -275,12 +279,12 @@ def _operator(entry: Mapping[str, Any]) -> Operator:
     if kind == "filter":
         return Filter(body["from"], body["where"])
     if kind == "map":
-        return Map(body["from"], body["compute"] or {}, _true(body.get("keep")))
+        return Map(body["from"], body["compute"] or {}, _true(body.get("keep")), _skips(body))
     if kind == "aggregate":
         groups = body.get("group_by")
         named = groups if isinstance(groups, dict) else {name: name for name in _names(groups)}
         calls = {name: _call(text) for name, text in (body["compute"] or {}).items()}
-        return Aggregate(body["from"], _window(body["window"]), named, calls)
+        return Aggregate(body["from"], _window(body["window"]), named, calls, _skips(body))
     if kind == "join":
         return _join(body)
     if kind == "topk":
@@ -294,7 +298,11 @@ def _operator(entry: Mapping[str, Any]) -> Operator:
             with_ties=_true(body.get("with_ties")),
             rank_as=body.get("rank_as"),
         )
-    return Custom(_names(body["from"]), body["class"])
+    return Custom(_names(body["from"]), body["class"], _skips(body))
+
+
+def _skips(body: Mapping[str, Any]) -> bool:
+    return bool(body.get("on_error") == "skip")
 
 
 def _join(body: Mapping[str, Any]) -> Join:
@@ -317,6 +325,7 @@ def _join(body: Mapping[str, Any]) -> Join:
         right_time=body.get("right_time"),
         where=body.get("where"),
         prefix=(left_prefix, right_prefix),
+        skip=_skips(body),
     )
 
 

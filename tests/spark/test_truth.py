@@ -19,6 +19,8 @@ from replicas.simulation.topologies import random_configuration
 from replicas.source.proxy import Intake, reference_elements
 from replicas.source.stamping import Stamper
 from spe.config import load_plan_data
+from spe.query.query import skips
+from spe.stream import text_size
 from spe.stream.batch import Boundary, Element, Rows, merge_rows
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
@@ -71,6 +73,61 @@ class Words(Aggregator):
 
     def result(self, state: str) -> str:
         return state[:40]
+
+
+class Short(Aggregator):
+    """The texts one after the other: takes none that begins with z, and there is no result that is short, or long."""
+
+    returns = "string"
+
+    def create(self) -> str:
+        return ""
+
+    def add(self, state: str, values: npt.NDArray[Any]) -> str:
+        for text in values:
+            if text.startswith("z"):
+                raise ValueError(text)
+            state += text
+        return state
+
+    def merge(self, state: str, later: str) -> str:
+        if state and later and len(state) + len(later) > 8:
+            raise LookupError(state + later)
+        return state + later
+
+    def result(self, state: str) -> str:
+        return state if len(state) != 1 else state[1]
+
+
+class Careful(CustomOperator):
+    """Sums of ``j``, by row, which it cannot add null to; nor take two equal ones in turn."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._sum, self._last = 0, -1
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return Schema.of(sum="int64")
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        there = [rows for rows in ports if rows is not None]
+        if not there:
+            return None
+        rows, sums = merge_rows(there), []
+        for j in rows.columns[SCHEMA.index("j")].to_list():
+            self._sum += j
+            if j == self._last:
+                raise ValueError(f"{j} once more")
+            self._last = j
+            sums.append((self._sum,))
+        return Rows.from_tuples(self.schema, rows.time, sums)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"sum": self._sum, "last": self._last}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._sum, self._last = state["sum"], state["last"]
 
 
 class Weave(CustomOperator):
@@ -201,6 +258,36 @@ def test_a_run_that_was_broken_off_is_decided_up_to_its_frontier(spark: SparkSes
     assert compared > 100
     frontier = Network(spark, run).frontier
     assert frontier[StreamId("left")] < frontier[StreamId("tumbling_on")] < END_OF_TIME
+
+
+SKIPPING: dict[str, Any] = {
+    "careful": {"custom": {"from": ["a", "b"], "class": f"{HERE}:Careful", "on_error": "skip"}},
+    "short": aggregate("a", window("dense"), {"j": "j"}, text=f"{HERE}:Short(k)", n="count(*)"),
+    "counted": aggregate("b", {"count": 3}, {}, text=f"{HERE}:Short(k)"),
+    "long": {"map": {"from": "a", "keep": True, "compute": {"u": "concat(k, k)"}, "on_error": "skip"}},
+    "of_long": {"map": {"from": "long", "compute": {"u": "length(u)"}}},
+}
+for _name in ("short", "counted"):
+    SKIPPING[_name]["aggregate"]["on_error"] = "skip"
+
+
+def test_with_skip_the_same_rows_are_left_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that make an operator of one's own raise, results of functions that raise, results that are too large."""
+    monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 12)
+    config = {**CONFIG, "query": SKIPPING, "outputs": ["careful", "short", "counted", "of_long"]}
+    inputs = {A: list(logged(8, 150)), B: list(logged(9, 130))}
+    make_run(tmp_path / "run", config, inputs)
+    run = Run.open(tmp_path / "run")
+    compared, found = differences(spark, run, inputs)
+    assert not found, "\n".join(found)
+    assert compared > 200
+    rejected = {}
+    for unit in run.plan.units:
+        for operator in unit.operators:
+            rejected[str(operator.name)] = skips(operator.spec)
+    assert rejected == {"careful": True, "short": True, "counted": True, "long": True, "of_long": False}
 
 
 def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def aggregate(spec: Aggregate, stream: Stream, *, exact: bool) -> Stream:
         *_membership(spec),
     )
     calls = [
-        _Call(i, call, keyed.schema[name].dataType, exact)
+        _Call(i, call, keyed.schema[name].dataType, exact, skip=spec.skip)
         for i, (name, call) in enumerate(zip(arguments, spec.calls.values()))
     ]
     if spec.window.count:
@@ -93,6 +93,7 @@ def aggregate(spec: Aggregate, stream: Stream, *, exact: bool) -> Stream:
         found = per_window(counted, spec.window).groupBy(*keys).agg(
             F.min(place).alias(_BORN), *[c.direct(stream.position) for c in calls]
         )  # fmt: skip
+        found = _of_those_that_have_one(found, calls)
         results = {c.name: F.col(c.name) for c in calls}
     end = end_of(spec.window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
@@ -130,6 +131,7 @@ def _by_count(spec: Aggregate, stream: Stream, calls: list[_Call], groups: list[
         )
         .where(F.col(_ROWS) == count)
     )
+    found = _of_those_that_have_one(found, calls)
     made = dict(zip([*spec.group_by, *spec.calls], columns([*groups, *[c.name for c in calls]])))
     frame = found.select(
         PARTITION,
@@ -140,16 +142,26 @@ def _by_count(spec: Aggregate, stream: Stream, calls: list[_Call], groups: list[
     return Stream(frame, stream.width)
 
 
+def _of_those_that_have_one(found: DataFrame, calls: list[_Call]) -> DataFrame:
+    """Without the rows of which a user's function has no result, where that is no reason to stop."""
+    for call in calls:
+        if call.may_fail:
+            result = F.col(call.name)
+            found = found.where(~result.getField("failed")).withColumn(call.name, result.getField("value"))
+    return found
+
+
 class _Call:
     """One aggregate: its argument's column, and its result from rows or from parts."""
 
-    def __init__(self, index: int, call: Call, type_: T.DataType, exact: bool) -> None:
+    def __init__(self, index: int, call: Call, type_: T.DataType, exact: bool, *, skip: bool) -> None:
         self.name = f"__result{index}"
         self.argument = f"__argument{index}"
         self.function = call.function
         self.type = type_
         self.in_order = exact and self.function in ("sum", "avg") and isinstance(type_, T.DoubleType)
         self.user = ":" in self.function
+        self.may_fail = self.user and skip
         #: What ``avg`` divides: a sum of BIGINT would wrap around.
         self.sum = "exact_sum" if isinstance(type_, T.LongType) else "sum"
 
@@ -160,7 +172,7 @@ class _Call:
     def _direct(self, position: list[str]) -> Column:
         x = F.col(self.argument)
         if self.user:
-            return user_aggregate(self.function, self.type, self._sorted(position))
+            return user_aggregate(self.function, self.type, self._sorted(position), skip=self.may_fail)
         if self.in_order:
             total = F.when(F.count(x) > 0, _added(self._sorted(position)))
             return total / F.count(x) if self.function == "avg" else total

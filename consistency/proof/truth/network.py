@@ -25,6 +25,7 @@ from consistency.proof.truth.stream import (
     padded,
     quoted,
     values,
+    without_large_rows,
 )
 from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
@@ -96,6 +97,8 @@ class Network:
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
             made = self._operator(name, spec, streams, end).before(end)
+            if isinstance(spec, Map | Aggregate | Join) and spec.skip:
+                made = without_large_rows(made)
             cheap = isinstance(spec, Filter | Map | Merge)  # cheaper to repeat than to keep
             streams[name] = made if cheap else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}

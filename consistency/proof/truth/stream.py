@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from consistency.proof.rewriting import spark_text
+from spe.stream import text_size
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -127,6 +128,16 @@ def _attribute(column: Column, type_: T.DataType) -> Column:
     if isinstance(type_, T.IntegerType | T.ShortType | T.ByteType):
         return column.cast("long")
     return column + F.lit(0.0) if isinstance(type_, T.DoubleType) else column
+
+
+def without_large_rows(stream: Stream) -> Stream:
+    """Without rows that have more text than a row may have, each text counted once (docs/rules.md B9, U15)."""
+    texts = [F.coalesce(F.col(quoted(n)), F.lit("")) for n, t in stream.types.items() if isinstance(t, T.StringType)]
+    if not texts:
+        return stream
+    sizes = F.transform(F.array_distinct(F.array(*texts)), lambda text: F.octet_length(text).cast("long"))
+    total = F.aggregate(sizes, F.lit(0).cast("long"), lambda sum_, size: sum_ + size)
+    return Stream(stream.frame.where(total <= text_size.ROW_TEXT_BYTES), stream.width)
 
 
 def timestamp(column: Column) -> Column:

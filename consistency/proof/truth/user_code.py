@@ -18,8 +18,10 @@ from pyspark.sql.pandas import functions as arrow_functions
 
 from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, schema_of, spark_fields, spark_type
 from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
+from operators.aggregate.custom import Failed, added, merged, result_of
 from operators.build import build_operator
 from operators.operator import Operator
+from operators.skipping import Skipping
 from spe.query.query import Operator as OperatorOfQuery
 from spe.query.typing import derive_schema, load_class
 from spe.stream.batch import Rows
@@ -127,6 +129,8 @@ class _Host:
         self._held = []
         ports = [self._rows(table, i) for i in range(len(self._schemas))]
         rows = self._operator.step(ports, boundary)
+        if isinstance(self._operator, Skipping):
+            self._operator.take_rejected()  # nobody asks here which they are
         if rows is None or not len(rows):
             return
         numbers = np.arange(self._count, self._count + len(rows))
@@ -153,24 +157,51 @@ class _Host:
         return from_arrow(struct.flatten(), self._schemas[port], time)
 
 
-def user_aggregate(path: str, argument: T.DataType, entries: Column) -> Column:
-    """A user's aggregate of sorted (pane, …, x) entries: one array per group."""
+def user_aggregate(path: str, argument: T.DataType, entries: Column, *, skip: bool) -> Column:
+    """A user's aggregate of sorted (pane, …, x) entries: one array per group.
+
+    With ``skip`` it is a struct of ``value`` and ``failed``: there is no result, and no row (docs/rules.md U15).
+    """
     returns, given = AttributeType(load_class(path, "function").returns), schema_of({"x": argument})["x"].type
 
     def evaluate(groups: pa.Array) -> pa.Array:
         aggregator = load_class(path, "function")()
-        results = [_result(aggregator, group, given) for group in groups]
-        return pa.array(results, arrow_fields(Schema.of(x=returns))[0].type)
+        made = arrow_fields(Schema.of(x=returns))[0].type
+        if not skip:
+            return pa.array([_result(aggregator, group, given) for group in groups], made)
+        results = [_result_or_failed(aggregator, group, given, returns) for group in groups]
+        failed = [isinstance(one, Failed) for one in results]
+        values = pa.array([None if bad else one for one, bad in zip(results, failed)], made)
+        return pa.StructArray.from_arrays([values, pa.array(failed)], ["value", "failed"])
 
     evaluate.__annotations__ = {"groups": pa.Array, "return": pa.Array}
     pairs = F.transform(entries, lambda e: F.struct(e["__pane"].cast("long").alias("pane"), e["x"].alias("x")))
-    made: Column = _arrow_udf(evaluate, spark_type(returns))(pairs)
+    type_ = spark_type(returns)
+    if skip:
+        type_ = T.StructType([T.StructField("value", type_), T.StructField("failed", T.BooleanType())])
+    made: Column = _arrow_udf(evaluate, type_)(pairs)
     return made
 
 
 def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
     """Pane by pane, put together from the oldest on, as windows are."""
     state = aggregator.create()
+    for values in _panes(group, argument):
+        state = aggregator.merge(state, aggregator.add(aggregator.create(), values))
+    return aggregator.result(state)
+
+
+def _result_or_failed(aggregator: Any, group: pa.Scalar, argument: AttributeType, returns: AttributeType) -> Any:
+    """The same by the rules of ``on_error: skip``, which are those of the engine as the code is the user's."""
+    state = aggregator.create()
+    for values in _panes(group, argument):
+        part, _ = added(aggregator, aggregator.create(), values)
+        state = merged(aggregator, state, part)
+    return result_of(aggregator, state, returns)
+
+
+def _panes(group: pa.Scalar, argument: AttributeType) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of each pane, from the oldest on."""
     entries = group.values
     if entries is not None and len(entries):
         panes, values = entries.flatten()
@@ -180,10 +211,8 @@ def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
         at = 0
         for _, members in groupby(panes.to_pylist()):
             count = len(list(members))
-            part = aggregator.add(aggregator.create(), array[at : at + count])
-            state = aggregator.merge(state, part)
+            yield array[at : at + count]
             at += count
-    return aggregator.result(state)
 
 
 def partition_number(keys: Sequence[str], stream: Stream, count: int) -> Column:

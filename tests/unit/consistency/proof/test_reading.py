@@ -43,8 +43,8 @@ query:
   none: {filter: {from: a, where: true}}
   nulls: {filter: {from: a, where: "null is null"}}
   numbers: {map: {from: a, compute: {one: 1, half: 0.5, text: "'it''s'", "yes": no}}}
-  kept: {map: {from: a, compute: {y: 'x * 2'}, keep: true}}
-  nothing: {map: {from: a, keep: TRUE, compute: {}}}
+  kept: {map: {from: a, compute: {y: 'x * 2'}, keep: true, on_error: skip}}
+  nothing: {map: {from: a, keep: TRUE, compute: {}, on_error: "stop"}}
   pair: {union: {from: [a, b]}}
   again: {union: [pair, kept_away]}
   kept_away: {map: {from: b, compute: {ts: ts, "on": "`on`", "k:1": "`k:1`", x: x, no: no}}}
@@ -55,12 +55,13 @@ query:
       window: {sliding: 1m30s, slide: 250ms, offset: -10s, on: ts}
       group_by: {day: "date_trunc('day', ts)", k: "`k:1`"}
       compute: {total: ' sum ( (x + 1) * 2 ) ', first: first(x)}
-  rows: {aggregate: {from: a, window: {count: 7}, group_by: ["on", no], compute: {m: "max(if(x > 1, 1, 2))"}}}
+  rows: {aggregate: {from: a, window: {count: 7}, group_by: ["on", no], compute: {m: "max(if(x > 1, 1, 2))"},
+                     on_error: 'skip'}}
   close: {join: {left: a, right: b, on: "on", within: 5s}}
   apart: {join: {left: a, right: b, kind: full, on: {"on": "on", "k:1": "k:1"}, within: [-1s, 0],
                  left_time: ts, right_time: ts, where: l_x < r_x}}
   same: {join: {left: a, right: b, kind: left, on: [["on", "on"], no], window: {tumbling: 1d, offset: 8h},
-                prefix: [one_, two_]}}
+                prefix: [one_, two_], on_error: skip}}
   best: {topk: {from: a, k: 3, order_by: x DESC}}
   most: {topk: {from: a, k: 1, order_by: ["x + 1 asc", "`on`"], partition_by: no, window: {tumbling: 2s},
                 with_ties: true, rank_as: rank}}
@@ -138,6 +139,12 @@ def test_durations(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
+def stopping(operator: engine.Operator) -> engine.Operator:
+    """As if nothing were said of rows that fail."""
+    skips = engine.skips(operator.spec)
+    return replace(operator, spec=replace(operator.spec, on_error=engine.OnError.STOP)) if skips else operator
+
+
 def plan_of(change: Mapping[str, Any]) -> Plan:
     plan = load_plan_text(UNUSUAL)
     return replace(plan, **{name: value(plan) for name, value in change.items()})
@@ -155,6 +162,7 @@ def plan_of(change: Mapping[str, Any]) -> Plan:
             {"clients": lambda plan: {n: replace(c, reads=(StreamId("long"),)) for n, c in plan.clients.items()}},
             "reads of",
         ),
+        ({"query": lambda plan: replace(plan.query, operators=tuple(map(stopping, plan.query.operators)))}, "skip of "),
     ],
 )
 def test_a_plan_of_another_shape_is_named(change: Mapping[str, Any], said: str) -> None:
