@@ -96,13 +96,17 @@ class IntegerIds:
 
     def ids(self, values: Int64Array) -> IndexArray:
         """The id of each value, new ones where needed."""
-        if self._direct is None and self._hashed is None:
-            finished(self._build())
-        got = self._find(values)
+        got = self.find(values)
         if len(got) and got.min() < 0:
-            self._add(first_appearances(values[got < 0]))
+            self.add(first_appearances(values[got < 0]))
             got = self._find(values)
         return got
+
+    def find(self, values: Int64Array) -> IndexArray:
+        """The id of each value, -1 where it has none."""
+        if self._direct is None and self._hashed is None:
+            finished(self._build())
+        return self._find(values)
 
     def _find(self, values: Int64Array) -> IndexArray:
         if self._direct is not None:
@@ -125,7 +129,8 @@ class IntegerIds:
                 rest, where, wanted = rest[on], where[on], wanted[on]
         return got
 
-    def _add(self, new: Int64Array) -> None:
+    def add(self, new: Int64Array) -> None:
+        """Gives different values, none of which has an id, the next ones; after :meth:`find`."""
         old = self._values.add(len(new))
         self._values.arrays[0][old : self.count] = new
         if self._direct is not None:
@@ -203,7 +208,7 @@ def _insert(table: npt.NDArray[np.int32], shift: np.uint64, values: Int64Array, 
 
 
 class StringIds:
-    """Strings -> id, 1 upwards; id − 1 is the code in a dictionary of our own.
+    """Strings -> id, 1 upwards; id − 1 is the code in a dictionary of our own.  For keys: operators/texts.py.
 
     Streams change their dictionaries; state must outlive them.  Per source dictionary there is a table from its codes
     to our ids, filled with what has been seen only, so our dictionary holds what came in and nothing else.
@@ -215,11 +220,6 @@ class StringIds:
         #: Code 0 is "", which also stands under nulls.
         self.dictionary = StringDictionary([""])
         self._tables: WeakKeyDictionary[StringDictionary, IndexArray] = WeakKeyDictionary()
-
-    @property
-    def count(self) -> int:
-        """One past the largest id."""
-        return len(self.dictionary) + 1
 
     def ids(self, column: Column) -> IndexArray:
         """The id of each text; of a null any id."""
@@ -248,16 +248,9 @@ class StringIds:
             return column
         return Column((self.ids(column) - 1).astype(np.int32), column.valid, self.dictionary)
 
-    def close(self) -> None:
-        """Frees the lookup tables until the next call of :meth:`ids`."""
-        self._tables = WeakKeyDictionary()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {"dictionary": self.dictionary, "count": len(self.dictionary)}
-
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> StringIds:
-        """Shares the dictionary: it only grows, and which code a text has is nobody's business."""
+    def sharing(cls, dictionary: StringDictionary) -> StringIds:
+        """Shares a dictionary: it only grows, and which code a text has is nobody's business."""
         ids = cls()
-        ids.dictionary = state["dictionary"]
+        ids.dictionary = dictionary
         return ids

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from operators import steps
-from operators.ids import IndexArray, IntegerIds, StringIds
+from operators.ids import IndexArray, IntegerIds
 from operators.steps import Steps, portions
+from operators.texts import TextIds
 from spe.stream.batch import BoolArray, Column, Int64Array, canonical
 from spe.stream.schema import AttributeType
 
@@ -29,7 +30,7 @@ class _Attribute:
 
     def __init__(self, type_: AttributeType) -> None:
         self._type = type_
-        self.strings = StringIds() if type_ is AttributeType.STRING else None
+        self.strings = TextIds() if type_ is AttributeType.STRING else None
         self.integers = None if type_ in (AttributeType.STRING, AttributeType.BOOL) else IntegerIds(start=1)
 
     @property
@@ -54,8 +55,8 @@ class _Attribute:
         if len(ids) and ids.min() == 0:
             valid = ids > 0
         if self.strings is not None:
-            codes = np.maximum(ids - 1, 0).astype(np.int32)
-            return Column(codes, valid, self.strings.dictionary)
+            codes, dictionary = self.strings.column(ids)
+            return Column(codes, valid, dictionary)
         if self.integers is None:
             return Column(ids == 2, valid)
         values: npt.NDArray[Any] = self.integers.values().take(ids)
@@ -74,12 +75,14 @@ class _Attribute:
 
     def restore(self, state: Mapping[str, Any]) -> Steps[None]:
         if self.strings is not None:
-            self.strings = StringIds.restored(state)
+            self.strings = yield from TextIds.restoring(state)
         elif self.integers is not None:
             self.integers = yield from IntegerIds.restoring(state)
 
     def reserve(self, more: int) -> Steps[None]:
-        if self.integers is not None:
+        if self.strings is not None:
+            yield from self.strings.reserve(more)
+        elif self.integers is not None:
             yield from self.integers.reserve(more)
 
 
@@ -179,7 +182,7 @@ class KeyIndex:
     def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
         """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
         fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)
-        for start, stop in portions(len(live), steps.INDEXED):
+        for start, stop in portions(len(live), steps.RELEASED):
             if start:
                 yield
             yield from fresh.reserve(stop - start)

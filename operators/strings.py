@@ -48,7 +48,7 @@ class KeptStrings:
         """Takes the dictionary of rows that were kept, as they were restored: they need not be coded anew."""
         for column in rows.columns:
             if column.dictionary is not None:
-                self._ids = StringIds.restored({"dictionary": column.dictionary})
+                self._ids = StringIds.sharing(column.dictionary)
                 self._compact_at = 2 * len(column.dictionary) + _SPARE_TEXTS
                 return
 

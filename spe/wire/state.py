@@ -31,6 +31,8 @@ DEPTH_MAX: Final = 64
 _DIMENSIONS_MAX: Final = 8
 #: Entries, or bytes, that are copied or summed at once.
 _PORTION: Final = 1 << 20
+#: Texts that are put together at once.
+_TEXTS: Final = 1 << 14
 
 _MAGIC: Final = b"SPEs"
 _HEADER: Final = struct.Struct("<4sIIIQ")
@@ -203,10 +205,13 @@ class _Writer:
         if found is None:
             found = self._table_index[id(value)] = len(self.tables)
             self._kept.append(value)
-            texts = [s.encode("utf-8", "surrogatepass") for s in value.strings]
-            lengths = np.fromiter(map(len, texts), np.uint32, len(texts))
+            strings, lengths, text = value.strings, np.empty(len(value), np.uint32), bytearray()
+            for start in range(0, len(lengths), _TEXTS):  # one call for all of them would hold the interpreter's lock
+                some = [s.encode("utf-8", "surrogatepass") for s in strings[start : min(start + _TEXTS, len(lengths))]]
+                lengths[start : start + len(some)] = np.fromiter(map(len, some), np.uint32, len(some))
+                text += b"".join(some)
             self.tables.append([len(self.arrays), len(self.arrays) + 1])
-            self.arrays += [lengths, np.frombuffer(b"".join(texts), np.uint8)]
+            self.arrays += [lengths, np.frombuffer(text, np.uint8)]
         return [_DICTIONARY, found]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from operators import steps
+from operators import steps, texts
 from operators.columns import Columns, chosen, inverse, sorted_order
 from operators.filter import Filter
 from operators.fragment import Fragment
@@ -277,6 +277,32 @@ def test_wide_integers_are_put_into_a_new_table_in_steps() -> None:
             assert ids._hashed is table  # there was room
     assert most > GROUPS // 2 // steps.INDEXED
     assert (ids.ids(values) == np.arange(GROUPS)).all()
+
+
+def test_many_strings_are_kept_restored_and_released_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: the index grows in portions, and no dictionary of Python strings is large."""
+    monkeypatch.setattr(texts, "DICTIONARY_LIMIT", 100)
+    schema = Schema.of(key="string", value="float64!")
+    operator = make(AggregateSpec(IN, TUMBLING, {"key": "key"}, {"n": AggregateCall("count")}), schema)
+    most = 0
+    for at in range(0, GROUPS, ROWS):
+        keys = Column.from_list([f"group {n}" for n in range(at, at + ROWS)], AttributeType.STRING)
+        stamps = np.full(ROWS, 1, np.int64)
+        piece = Rows(stamps, stamps, (keys, Column(np.zeros(ROWS))))
+        most = max(most, pauses(operator.work([piece], 2)))
+    assert most > GROUPS // 2 // steps.INDEXED
+    for state in (operator.snapshot(), decode_state(encode_state(operator.snapshot()))):
+        restored = make(AggregateSpec(IN, TUMBLING, {"key": "key"}, {"n": AggregateCall("count")}), schema)
+        restored.restore(state)
+        loads = 1
+        while restored.load():
+            loads += 1
+        assert loads > GROUPS // steps.INDEXED
+        released = [one for one in restored.work([None], 1000) if one is not None]
+        assert [key for one in released for key in one.columns[0].to_list()] == [f"group {n}" for n in range(GROUPS)]
+        dictionaries = {id(d): len(d) for one in released if (d := one.columns[0].dictionary) is not None}
+        assert max(dictionaries.values()) <= 100 + steps.RELEASED
+        assert len(dictionaries) > GROUPS // 200
 
 
 class Pass(StepwiseOperator):

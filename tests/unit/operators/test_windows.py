@@ -146,4 +146,4 @@ def test_state_does_not_grow_with_keys_that_are_gone() -> None:
         feed.slice([rows], 10 * window + 10, new_dictionary=True)
     held = operator.snapshot()["keys"]
     assert len(held["pairs"][0]["pairs"]["values"]) < 10_000
-    assert len(held["attributes"][1]["dictionary"]) < 10_000
+    assert len(held["attributes"][1]["ends"]) < 10_000

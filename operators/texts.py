@@ -1,0 +1,215 @@
+"""Strings to dense ids, however many: their bytes, one after the other, and an index of hashes.
+
+Ten million Python strings, a list and a dict of them cannot be made larger, freed, copied or stored in portions.
+Arrays can (docs/rules.md B8).  Python strings are made of what leaves only, in dictionaries of bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from operators import steps
+from operators.columns import Columns, Leaf, copied
+from operators.ids import IndexArray, IntegerIds, grown
+from operators.steps import Steps, portions
+from spe.stream.batch import Column
+from spe.stream.frozen import Derived
+from spe.stream.strings import DICTIONARY_LIMIT, Int32Array, StringDictionary
+
+#: Bytes of the first piece of text and of the largest; each is as long as those before it together.
+_LEAST_PIECE: Final = 1 << 10
+_LARGEST_PIECE: Final = 1 << 24
+#: This process's own, so that nobody can prepare texts that have the same one.  No id depends on it.
+_hash: Callable[[str], int] = hash
+
+
+class TextIds:
+    """Strings -> id, 1 upwards, in the order in which they come.
+
+    Streams change their dictionaries; state must outlive them.  Per source dictionary there is a table from its codes
+    to our ids, filled with what has been seen only.  What leaves is in a dictionary that a new one follows when it is
+    full, so that none is ever large.
+    """
+
+    __slots__ = ("_bases", "_coded", "_codes", "_dictionary", "_ends", "_pieces", "_tables", "_values")
+
+    def __init__(self) -> None:
+        #: A value per text: its hash, or, where another text has that, the next free one (:func:`_next`).
+        self._values = IntegerIds(start=1)
+        #: The text of an id is the bytes [end of the id before, end) of all pieces together, all in one of them.
+        self._ends = Columns([(np.int64, 0)])
+        self._ends.add(1)
+        self._pieces: list[npt.NDArray[np.uint8]] = []
+        self._bases: list[int] = []
+        #: Code in the dictionary of what leaves; −1 for none.  Id 0 is null, under which there is "".
+        self._codes = Columns([(np.int32, -1)])
+        self._codes.add(1)
+        self._codes.arrays[0][0] = 0
+        self._dictionary = StringDictionary([""])
+        #: Ids that have a code.
+        self._coded: list[IndexArray] = []
+        self._tables: WeakKeyDictionary[StringDictionary, IndexArray] = WeakKeyDictionary()
+
+    @property
+    def count(self) -> int:
+        """One past the largest id."""
+        return self._ends.count
+
+    def reserve(self, more: int) -> Steps[None]:
+        """Makes room for ``more`` texts, in portions.  Pieces of text never grow."""
+        if self.count > steps.INDEXED:
+            yield from self._values.reserve(more)
+            yield from self._ends.reserve(more)
+            yield from self._codes.reserve(more)
+
+    def ids(self, column: Column) -> IndexArray:
+        """The id of each text; of a null any id."""
+        source = column.dictionary
+        assert source is not None
+        table = self._tables.get(source)
+        if table is None:
+            table = self._tables[source] = np.full(max(len(source), 1), -1, np.intp)
+        elif len(table) < len(source):
+            table = self._tables[source] = grown(table, len(table), len(source), -1)
+        got = table.take(column.values, mode="clip")
+        if len(got) and got.min() < 0:
+            if len(source):
+                # Under a null there may be a code that the dictionary does not have.
+                codes, strings = np.unique(column.values[got < 0].clip(0, len(source) - 1)), source.strings
+                table[codes] = self.ids_of([strings[c] for c in codes.tolist()])
+            else:
+                table[0] = 0
+            got = table.take(column.values, mode="clip")
+        return got
+
+    def ids_of(self, texts: Sequence[str]) -> IndexArray:
+        """The id of each of several different texts; those that are new get the next ids, in this order."""
+        values = np.fromiter(map(_hash, texts), np.int64, len(texts))
+        ids = self._values.find(values)
+        known, new = (ids >= 0).nonzero()[0], (ids < 0).nonzero()[0]
+        if self.texts(ids[known]) != [texts[i] for i in known.tolist()] or len(np.unique(values[new])) < len(new):
+            return np.array([self._id_of(text, value) for text, value in zip(texts, values.tolist())], np.intp)
+        if len(new):
+            ids[new] = self._add([texts[i] for i in new.tolist()], values[new])
+        return ids
+
+    def _id_of(self, text: str, value: int) -> int:
+        """The same for one text, whatever value others have."""
+        while True:
+            found = self._values.find(np.array([value]))
+            if found[0] < 0:
+                return int(self._add([text], np.array([value]))[0])
+            if self.texts(found) == [text]:
+                return int(found[0])
+            value = _next(value)
+
+    def _add(self, texts: list[str], values: npt.NDArray[np.int64]) -> IndexArray:
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        first = self._ends.add(len(texts))
+        self._codes.add(len(texts))
+        ends = self._ends.arrays[0]
+        base = int(ends[first - 1])
+        ends[first : self.count] = np.fromiter(map(len, encoded), np.int64, len(encoded)).cumsum() + base
+        self._write(b"".join(encoded), base)
+        self._values.add(values)
+        return np.arange(first, self.count)
+
+    def _write(self, data: bytes, at: int) -> None:
+        if not self._pieces or at + len(data) > self._bases[-1] + len(self._pieces[-1]):
+            size = max(len(data), min(max(at, _LEAST_PIECE), _LARGEST_PIECE))
+            self._pieces.append(np.empty(size, np.uint8))
+            self._bases.append(at)
+        at -= self._bases[-1]
+        self._pieces[-1][at : at + len(data)] = np.frombuffer(data, np.uint8)
+
+    def texts(self, ids: IndexArray) -> list[str]:
+        """The texts of ids from 1 on."""
+        if not len(ids):
+            return []
+        ends = self._ends.arrays[0]
+        starts, stops = ends.take(ids - 1), ends.take(ids)
+        bases = np.array(self._bases)
+        # An empty text at the end of a piece may be found in the next one, where it is empty as well.
+        which = bases.searchsorted(starts, side="right") - 1
+        starts -= bases.take(which)
+        stops -= bases.take(which)
+        data = [piece.data for piece in self._pieces]
+        return [
+            str(data[piece][start:stop], "utf-8", "surrogatepass")
+            for piece, start, stop in zip(which.tolist(), starts.tolist(), stops.tolist())
+        ]
+
+    def column(self, ids: IndexArray) -> tuple[Int32Array, StringDictionary]:
+        """Codes of ids, of 0 that of "", and what they mean."""
+        if len(self._dictionary) >= DICTIONARY_LIMIT:
+            self._begin_dictionary()
+        table = self._codes.arrays[0]
+        codes: Int32Array = table.take(ids)
+        if len(codes) and codes.min() < 0:
+            new = np.unique(ids[codes < 0])
+            table[new] = self._dictionary.encode(self.texts(new))
+            self._coded.append(new)
+            codes = table.take(ids)
+        return codes, self._dictionary
+
+    def _begin_dictionary(self) -> None:
+        for ids in self._coded:
+            self._codes.arrays[0][ids] = -1
+        self._dictionary, self._coded = StringDictionary([""]), []
+
+    def close(self) -> None:
+        """Frees the lookup tables until the next call of :meth:`ids`, or of :meth:`reserve`."""
+        self._tables = WeakKeyDictionary()
+        self._values.close()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """By reference: nothing that was written is written again."""
+        size = int(self._ends.arrays[0][self.count - 1])
+        text = [piece[: end - base] for piece, base, end in zip(self._pieces, self._bases, [*self._bases[1:], size])]
+        return {"ends": self._ends.freeze()[0], "text": text, "values": Derived(self._values.snapshot())}
+
+    @classmethod
+    def restoring(cls, state: Mapping[str, Any]) -> Steps[TextIds]:
+        """What a snapshot was taken of, in this process or another one."""
+        ids = cls()
+        if "dictionary" in state:  # of an earlier version: a dictionary, in the order of ids
+            strings = state["dictionary"].strings
+            for start, stop in portions(len(strings), steps.RELEASED):
+                yield from ids.reserve(stop - start)
+                ids.ids_of(strings[start:stop])
+                yield
+            return ids
+        yield from ids._load(state["ends"], state["text"])
+        if isinstance(state["values"], Derived):
+            ids._values = yield from IntegerIds.restoring(state["values"].value)
+            yield from ids._codes.reserve(ids.count)
+            for start, stop in portions(ids.count - 1, steps.COPIED):
+                ids._codes.add(stop - start)
+                yield
+            return ids
+        again = cls()
+        for start, stop in portions(ids.count - 1, steps.RELEASED):
+            yield from again.reserve(stop - start)
+            again.ids_of(ids.texts(np.arange(start + 1, stop + 1)))
+            yield
+        return again
+
+    def _load(self, ends: Leaf, text: Sequence[npt.NDArray[np.uint8]]) -> Steps[None]:
+        """Copies the texts, into one piece."""
+        yield from self._ends.load([ends])
+        self._pieces, self._bases, at = [np.empty(sum(map(len, text)), np.uint8)], [0], 0
+        for piece in text:
+            yield from copied(piece, self._pieces[0][at:], len(piece))
+            at += len(piece)
+            yield
+
+
+def _next(value: int) -> int:
+    """Goes through all 64-bit values."""
+    value = (value * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
+    return value - 2**64 if value >= 2**63 else value
