@@ -23,6 +23,7 @@ from spe.errors import OperatorFailed
 from spe.plan.plan import Limits, Node, Policy, Reconcile, Unit
 from spe.stream.batch import Element
 from spe.stream.names import Kind, NodeState
+from spe.stream.times import BEFORE_TIME
 
 
 class Outputs(Protocol):
@@ -142,6 +143,11 @@ class UnitReplica:
         self._held_since: int | None = None
         #: Rows of the largest slice that one step took in.
         self.largest_slice = 0
+        self._longest_wait_us = 0
+        #: No bucket that ends behind it was released, in either kind.
+        self._released_until = BEFORE_TIME
+        #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.
+        self._serves_since: int | None = None
 
     # --- events ---
 
@@ -153,6 +159,8 @@ class UnitReplica:
           SpillNotLoaded: a piece of what the SUnion holds is on disk; load it and call again.
           SpillDamaged: such a piece is lost.
         """
+        if self.state is NodeState.RECOVERING or self._partner is not None:
+            self._serves_since = now
         if self._working is not None:
             self._go_on()
             if self._working is None:
@@ -168,6 +176,32 @@ class UnitReplica:
         if self.state is NodeState.UP_FAILURE and self.sunion.tainted:
             return self._go_on_tentatively(now)
         return self._go_on_stable(now), None
+
+    def longest_wait_us(self, now: int) -> int:
+        """Longest time from the first arrival of a bucket to its first release, as T3 counts it (T8).
+
+        What still waits counts; not what waited while we recovered, for we served nobody, nor while a partner served
+        in our place.
+        """
+        if self.state is NodeState.RECOVERING or self._partner is not None:
+            return self._longest_wait_us
+        return max(self._longest_wait_us, self._waited(now))
+
+    def _waited(self, now: int) -> int:
+        """How long the next bucket that was never released has waited, less what a full output held back (T1)."""
+        start = self.sunion.waits_since(max(self._released_until, self.sunion.next))
+        if start is None:
+            return 0
+        if self._serves_since is not None:
+            start = max(start, self._serves_since)
+        held = 0 if self._held_since is None else now - max(start, self._held_since)
+        return max(0, now - start - held)
+
+    def _releases(self, end: int, now: int) -> None:
+        """What lies before ``end`` is about to be released, some of it perhaps once more."""
+        if end > max(self._released_until, self.sunion.next):
+            self._longest_wait_us = self.longest_wait_us(now)
+            self._released_until = end
 
     def partner_asks(self, asker: str, now: int) -> bool:
         """Do we let a partner reconcile?  Only one that has results of its own can stand in for it (K6)."""
@@ -264,7 +298,10 @@ class UnitReplica:
 
     def _go_on_stable(self, now: int) -> bool:
         sunion = self.sunion
-        released = None if self._outputs.full() else sunion.release_stable(self._slice_rows)
+        released = None
+        if not self._outputs.full():
+            self._releases(sunion.stable_end, now)
+            released = sunion.release_stable(self._slice_rows)
         if released is not None:
             if self._held_since is not None:
                 sunion.clocks.shift(now - self._held_since, now)
@@ -364,6 +401,7 @@ class UnitReplica:
         wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
         if (end := self._due(now, wait_us)) is None:
             return False
+        self._releases(end, now)
         piece = self.sunion.release_tentative(end, self._slice_rows)
         self.largest_slice = max(self.largest_slice, len(piece))
         self._work_on(self._live.tentative(piece), self._outputs.tentative)
@@ -421,6 +459,8 @@ class UnitReplica:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
                 return self._finish_redo(now)
             return False
+        if not self.live_runs:
+            self._releases(self.sunion.stable_end, now)
         released = self.sunion.release_redo(self._slice_rows)
         if released is not None:
             self.redone_rows += len(released)

@@ -349,6 +349,10 @@ class SUnion:
         start = self.clocks.start(self.stable_end)
         return start is None or now - start < age_us
 
+    def waits_since(self, time: int) -> int | None:
+        """When the clock of the bucket that ``time`` lies in began; None: nothing has reached it."""
+        return self.clocks.start(floor_to(time, self._bucket_us))
+
     # --- releases ---
 
     def release_stable(self, max_rows: int) -> Slice | None:

@@ -13,7 +13,7 @@ process died comes again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from replicas.client.view import ClientPort, StableView
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import Upstream
+from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
 from spe.errors import SpeError
@@ -37,6 +38,7 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
+from spe.wire.messages import Announced, Announcement, Message, expect
 
 #: Changes that may wait for the application before we stop reading.
 WAITING_CHANGES: Final = 1_000
@@ -50,9 +52,18 @@ class Client:
     Args:
       plan: the cluster; must name this client, or ``reads`` says what to read.
       name: the client's name in the configuration.
+      announced: called with what nodes say of their X and waits, as far as it is new (docs/rules.md T8).
     """
 
-    def __init__(self, env: Env, plan: Plan, name: str, *, token: str = "") -> None:
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        name: str,
+        *,
+        token: str = "",
+        announced: Callable[[Sequence[Announcement]], None] | None = None,
+    ) -> None:
         self._env = env
         self._plan = plan
         self.plan: ClientPlan = plan.clients[name]
@@ -81,7 +92,9 @@ class Client:
             )
             for channel in channels
         ]
-        self._upstream = Upstream(env, plan, self.me, pool=StringPool())
+        self._announcements = Announcements(plan)
+        self._announced = announced
+        self._upstream = Upstream(env, plan, self.me, pool=StringPool(), other_message=self._other_message)
         self._upstream.add(self)
 
     def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
@@ -103,6 +116,11 @@ class Client:
         for channel in self.channels:
             peers |= self._plan.producer_addresses(channel)
         await self._upstream.run(peers, task_status=task_status)
+
+    async def _other_message(self, peer: str, message: Message) -> None:
+        news = self._announcements.heard(expect(message, Announced).items)
+        if news and self._announced is not None:
+            self._announced(news)
 
     async def changes(self) -> AsyncGenerator[Change, None]:
         """Every change of every stream read, as it comes; ends when all streams have ended.

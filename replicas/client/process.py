@@ -5,8 +5,9 @@ What is acknowledged is what recording and sinks have on disk: after a kill or a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import Announcement
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
 SWITCHES_KEPT = 100
@@ -112,7 +114,9 @@ class ClientProcess(Bystander):
         self._plan = plan
         self._address = address
         self._injector = injector
-        self.client = Client(env, plan, name, token=token)
+        self.client = Client(env, plan, name, token=token, announced=self._announced)
+        #: With the times of receipt, to be recorded.
+        self._to_record: deque[tuple[int, Announcement]] = deque()
         self.who = self.client.name
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
@@ -209,7 +213,7 @@ class ClientProcess(Bystander):
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
                 if self._recorder is not None:
-                    nursery.start_soon(self._make_safe, "recording", SYNC_US, self._recorder.sync)
+                    nursery.start_soon(self._make_safe, "recording", SYNC_US, self._sync_recording)
                 for name, sink in zip(self._sink_names, self._sinks):
                     commit = partial(sink.commit, self._env.compute)
                     nursery.start_soon(self._make_safe, name, sink.period_us, commit)
@@ -263,6 +267,24 @@ class ClientProcess(Bystander):
                 trouble.over()
                 return
 
+    def _announced(self, news: Sequence[Announcement]) -> None:
+        """Nodes said something new of X and waits; it is recorded with the next sync."""
+        if self._recorder is not None:
+            now = self._env.clock.wall_us()
+            self._to_record.extend((now, one) for one in news)
+
+    def _record_announced(self, recorder: Recorder) -> None:
+        """Raises LogFull."""
+        while self._to_record:
+            recorder.announced(*self._to_record[0])
+            self._to_record.popleft()
+
+    async def _sync_recording(self) -> None:
+        """Raises LogFull, OSError."""
+        if (recorder := self._recorder) is not None:
+            self._record_announced(recorder)
+            await recorder.sync()
+
     async def _make_safe(self, name: str, period_us: int, sync: Callable[[], Awaitable[None]]) -> None:
         """Syncs again and again, also while nothing comes: nodes with full buffers may wait for that."""
         while True:
@@ -274,7 +296,7 @@ class ClientProcess(Bystander):
         """Makes everything safe that was taken, or left by an earlier session."""
         async with self._writing:
             if self._recorder is not None:
-                await self._until_room("recording", self._recorder.sync)
+                await self._until_room("recording", self._sync_recording)
             for name, sink in zip(self._sink_names, self._sinks):
                 await self._until_room(name, partial(sink.commit, self._env.compute))
 
@@ -287,6 +309,8 @@ class ClientProcess(Bystander):
     def close(self) -> None:
         """Makes everything taken safe; once."""
         if self._recorder is not None:
+            with suppress(LogFull):
+                self._record_announced(self._recorder)
             self._recorder.close()
         for sink in self._sinks:
             sink.close()

@@ -13,6 +13,7 @@ import numpy as np
 
 from replicas.comparison import ChannelRows
 from spe.errors import LogFull
+from spe.log.announced import announced_folder, encode_announced
 from spe.log.format import Segment, encode_header, encode_record, write_whole
 from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
 from spe.log.recovery import live_segments
@@ -24,6 +25,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import Announcement
 
 #: A segment is left when it has grown past this; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20
@@ -31,14 +33,92 @@ SEGMENT_BYTES: Final = 16 << 20
 SYNC_US: Final = 1_000_000
 
 
+class SegmentWriter:
+    """Appends records to a folder of segments.  One writer at a time.
+
+    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is due: then a power
+    failure takes records from the end only.
+
+    Args:
+      folder: below the storage's root.
+
+    Attributes:
+      segments: of earlier sessions.
+      sequence: of the last record; whoever has read the end of the last session sets it.
+
+    Raises:
+      LogError: another process records here.
+    """
+
+    def __init__(self, storage: Storage, folder: PurePosixPath, segment_bytes: int) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._file: AppendFile | None = None
+        #: Files of segments that were left, and are not synced yet.
+        self._left: list[AppendFile] = []
+        #: Something was written since the last sync.
+        self._unsynced = False
+        storage.lock(folder / "lock")
+        self.segments = live_segments(storage.list(folder))
+        self._epoch = self.segments[-1].epoch + 1 if self.segments else 1
+        self.sequence = self.segments[-1].first - 1 if self.segments else 0
+        if self.segments:  # what a killed process wrote may be in memory only
+            self._left.append(storage.open(folder / self.segments[-1].name))
+
+    def append(self, body: bytes) -> None:
+        """Appends a record.  Raises LogFull: the disk refused it, and it can be appended again later."""
+        sequence = self.sequence + 1
+        try:
+            file = self._file if self._file is not None else self._begin(sequence)
+            write_whole(file, encode_record(sequence, body))
+        except OSError as error:
+            raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
+        self.sequence = sequence
+        self._unsynced = True
+        if file.size() >= self._segment_bytes:
+            self._leave()
+
+    @property
+    def due(self) -> bool:
+        """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
+        return bool(self._left)
+
+    async def sync(self) -> None:
+        """Makes everything appended safe.  Nothing may be appended meanwhile.  Raises OSError."""
+        for file in self._left:
+            await file.sync()
+            file.close()
+        self._left.clear()
+        if self._file is not None and self._unsynced:
+            await self._file.sync()
+        self._unsynced = False
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._left.append(self._file)
+            self._file = None
+
+    def _begin(self, first: int) -> AppendFile:
+        segment = Segment(first, self._epoch)
+        file = self._storage.open(self._folder / segment.name)
+        file.truncate(0)  # a header that the disk cut short
+        file.append(encode_header(segment))
+        self._file = file
+        return file
+
+    def close(self) -> None:
+        self._leave()
+        for file in self._left:
+            file.close()
+        self._left.clear()
+
+
 class ChannelRecorder:
     """Appends one channel's changes.  One writer at a time.
 
     Opening reads the end of the last session to know how far it came.  If it held tentative tuples, an undo is
     recorded before anything else: who held them is gone.
-
-    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is due: then a power
-    failure takes records from the end only.
 
     Args:
       folder: of the channel, below the storage's root.
@@ -65,24 +145,13 @@ class ChannelRecorder:
         self._storage = storage
         self._folder = folder
         self._schema = schema
-        self._segment_bytes = segment_bytes
-        self._file: AppendFile | None = None
-        #: Files of segments that were left, and are not synced yet.
-        self._left: list[AppendFile] = []
-        #: Something was written since the last sync.
-        self._unsynced = False
         #: The undo of what the last session held, to be recorded first.
         self._withdrawn: Change | None = None
         self.channel = channel
         self.position = self.synced = 0
         self.frontier = BEFORE_TIME
-        storage.lock(folder / "lock")
-        segments = live_segments(storage.list(folder))
-        self._epoch = segments[-1].epoch + 1 if segments else 1
-        self._sequence = segments[-1].first - 1 if segments else 0
-        if segments:  # what a killed process wrote may be in memory only
-            self._left.append(storage.open(folder / segments[-1].name))
-        self._continue(segments)
+        self._segments = SegmentWriter(storage, folder, segment_bytes)
+        self._continue(self._segments.segments)
 
     def _continue(self, segments: Sequence[Segment]) -> None:
         """Reads backwards, segment by segment, until it is known how far the earlier sessions came."""
@@ -91,7 +160,7 @@ class ChannelRecorder:
         for segment in reversed(segments):
             records = list(scan_segment(self._storage, self._folder, segment))
             if last is None and records:
-                self._sequence = records[-1].position.sequence
+                self._segments.sequence = records[-1].position.sequence
             for record in reversed(records):
                 _, arrived_us, element = decode_recorded(record, self._schema, StringPool(), self._folder)
                 last = last or (arrived_us, element)
@@ -125,57 +194,25 @@ class ChannelRecorder:
         self._write(change)
 
     def _write(self, change: Change) -> None:
-        body = encode_recorded(change.arrived_us, change.element, self._schema)
-        sequence = self._sequence + 1
-        try:
-            file = self._file if self._file is not None else self._begin(sequence)
-            write_whole(file, encode_record(sequence, body))
-        except OSError as error:
-            raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
-        self._sequence = sequence
-        self._unsynced = True
+        self._segments.append(encode_recorded(change.arrived_us, change.element, self._schema))
         self._follow(change.element)
-        if file.size() >= self._segment_bytes:
-            self._leave()
 
     @property
     def due(self) -> bool:
         """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
-        return bool(self._left)
+        return self._segments.due
 
     async def sync(self) -> None:
         """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
-        for file in self._left:
-            await file.sync()
-            file.close()
-        self._left.clear()
-        if self._file is not None and self._unsynced:
-            await self._file.sync()
-        self._unsynced = False
+        await self._segments.sync()
         self.synced = self.position
 
-    def _leave(self) -> None:
-        if self._file is not None:
-            self._left.append(self._file)
-            self._file = None
-
-    def _begin(self, first: int) -> AppendFile:
-        segment = Segment(first, self._epoch)
-        file = self._storage.open(self._folder / segment.name)
-        file.truncate(0)  # a header that the disk cut short
-        file.append(encode_header(segment))
-        self._file = file
-        return file
-
     def close(self) -> None:
-        self._leave()
-        for file in self._left:
-            file.close()
-        self._left.clear()
+        self._segments.close()
 
 
 class Recorder:
-    """Records every change of a client, one folder per channel below ``folder``.
+    """Records every change of a client, one folder per channel below ``folder``, and what nodes announce, in another.
 
     Args:
       schemas: of each channel to be recorded.
@@ -198,6 +235,18 @@ class Recorder:
             )
             for channel, schema in schemas.items()
         }
+        self._announced = SegmentWriter(storage, announced_folder(folder), segment_bytes)
+        for segment in self._announced.segments[-1:]:
+            for record in scan_segment(storage, announced_folder(folder), segment):
+                self._announced.sequence = record.position.sequence
+
+    @property
+    def _all(self) -> list[ChannelRecorder | SegmentWriter]:
+        return [*self._channels.values(), self._announced]
+
+    def announced(self, arrived_us: int, one: Announcement) -> None:
+        """Appends what a node said of its X and waits.  Raises LogFull."""
+        self._announced.append(encode_announced(arrived_us, one))
 
     def write(self, change: Change) -> None:
         """Appends a change.  Raises LogFull."""
@@ -214,17 +263,17 @@ class Recorder:
 
     async def sync_due(self) -> None:
         """Syncs what has to be before anything follows it.  Nothing may be written meanwhile.  Raises OSError."""
-        for one in self._channels.values():
+        for one in self._all:
             if one.due:
                 await one.sync()
 
     async def sync(self) -> None:
         """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
-        for one in self._channels.values():
+        for one in self._all:
             await one.sync()
 
     def close(self) -> None:
-        for one in self._channels.values():
+        for one in self._all:
             one.close()
 
 

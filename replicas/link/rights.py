@@ -17,6 +17,7 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from spe.wire.fields import Role
 from spe.wire.messages import (
+    Announced,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -68,6 +69,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         OtherLog: _NOBODY,
         StateChange: _NOBODY,
         HeartbeatAnswer: _NOBODY,
+        Announced: _NOBODY,
         PartnerAnswer: _NOBODY,
         SnapshotPart: _NOBODY,
         SnapshotRefused: _NOBODY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
@@ -14,6 +14,7 @@ from consistency.dpc.partners import Ask
 from replicas.checkpoint.store import CheckpointStore, decode_snapshot, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.consumer.upstream import GONE, Upstream
+from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity, dial
 from replicas.link.incarnation import claim
 from replicas.link.signal import Signal
@@ -41,6 +42,9 @@ from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
+    ANNOUNCEMENTS_MAX,
+    Announced,
+    Announcement,
     Heartbeat,
     HeartbeatAnswer,
     Message,
@@ -83,6 +87,11 @@ class NodeProcess:
         self._plan = plan
         self._node = node
         self._me = Identity("node", node, env.clock.wall_us(), token)
+        #: Of X and waits: ours, and what we pass on (T8).
+        self._announcements = Announcements(plan)
+        self._began_us = env.clock.wall_us()
+        #: Longest wait of each unit, over all replicas that have run here.
+        self._waited: dict[UnitId, int] = {}
         self._pool = StringPool()
         self._hosted: dict[PartitionId, Hosted] = {}
         self._standbys: dict[PartitionId, Standby] = {}
@@ -526,6 +535,9 @@ class NodeProcess:
         return PartnerAnswer(message.unit, message.partition, message.number, granted)
 
     async def _other_message(self, peer: str, message: Message) -> None:
+        if isinstance(message, Announced):
+            self._announcements.heard(one for one in message.items if one.node != self._node)
+            return
         if not isinstance(message, PartnerAnswer):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a control connection")
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))
@@ -610,6 +622,31 @@ class NodeProcess:
                     )
                 )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+
+    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
+        now = self._env.clock.monotonic_us()
+        for hosted in self._hosted.values():
+            unit = hosted.replica.id.unit
+            waited_us = hosted.replica.core.longest_wait_us(now)
+            self._waited[unit] = max(self._waited.get(unit, 0), waited_us)
+        self._announcements.heard(self._announcement(*one) for one in self._waited.items())
+        return self._announcements.since(version, ANNOUNCEMENTS_MAX)
+
+    def _announcement(self, unit: UnitId, waited_us: int) -> Announcement:
+        node, share = self._plan.nodes[self._node], self._plan.share(unit, self._node)
+        return Announcement(
+            self._node,
+            unit,
+            self._me.incarnation,
+            self._began_us,
+            node.x_us,
+            share.x_us,
+            node.alpha,
+            node.during_failure.value,
+            node.during_stabilization.value,
+            node.reconcile.value,
+            waited_us,
+        )
 
     async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         hosted = self._hosted.get(PartitionId(UnitId(message.unit), message.partition))

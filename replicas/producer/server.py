@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -23,7 +23,10 @@ from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, Buffer
 from spe.wire.messages import (
+    ANNOUNCEMENTS_MAX,
     SNAPSHOT_PART_BYTES,
+    Announced,
+    Announcement,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -60,6 +63,10 @@ OTHER_LOGS_MAX = 64
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.network).
 ANSWER_SECONDS = 10.0
+#: Shortest time between two announcements to one peer.
+ANNOUNCE_US: Final = 1_000_000
+#: Who passes on, or records, what nodes announce.
+_CONSUMERS: Final = ("node", "client")
 _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
 
 
@@ -73,12 +80,23 @@ class Opened:
     signal: Signal
 
 
+class _Told(NamedTuple):
+    """What a peer was told of X and waits: up to which version, and when; None: there is more to tell at once."""
+
+    version: int
+    at_us: int | None
+
+
 class Service(Protocol):
     """What a process does for those who connect."""
 
     def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog: ...
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
+
+    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
+        """What is to be said of X and waits that is newer than a version, and the version of that (T8)."""
+        ...
 
     def partner_request(self, message: PartnerRequest) -> Message: ...
 
@@ -109,6 +127,9 @@ class Bystander:
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         return HeartbeatAnswer(message.number, self.incarnation, [])
+
+    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
+        return version, ()
 
     def partner_request(self, message: PartnerRequest) -> Message:
         return PartnerAnswer(message.unit, message.partition, message.number, False)
@@ -188,6 +209,7 @@ class Server:
 
     async def _converse(self, connection: Connection, hello: Hello) -> None:
         service, peer = self._service, hello.name
+        told = _Told(0, None)
         while True:
             message = await connection.receive_message()
             check_right(self._plan, hello.role, peer, message)
@@ -196,6 +218,8 @@ class Server:
                 return
             if isinstance(message, Heartbeat):
                 await _answer(connection, service.heartbeat(peer, message))
+                if hello.role in _CONSUMERS:
+                    told = await self._announce(connection, told)
             elif isinstance(message, PartnerRequest):
                 await _answer(connection, service.partner_request(message))
             elif isinstance(message, SnapshotRequest):
@@ -211,6 +235,16 @@ class Server:
                 await _answer(connection, InjectAnswer(not error, error))
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
+
+    async def _announce(self, connection: Connection, told: _Told) -> _Told:
+        """Says what is new of X and waits, behind the answer to a heartbeat; waits change often, so not behind each."""
+        now = self._env.clock.monotonic_us()
+        if told.at_us is not None and now - told.at_us < ANNOUNCE_US:
+            return told
+        version, items = self._service.announced(told.version)
+        if items:
+            await _answer(connection, Announced(items))
+        return _Told(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
 
     async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
         data = await self._made(connection, message)

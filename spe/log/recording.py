@@ -71,12 +71,28 @@ def scan_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> R
     return RecordScan(records, Position(segment.first, segment.first, HEADER_BYTES))
 
 
+def read_segments(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
+    """The records of a folder, in order; also beside a live writer.
+
+    A session may end in a torn record; the next one begins with the number that it was to have.
+
+    Raises:
+      LogCorrupt: damage anywhere but at the end of a session.
+    """
+    expected, reason = 1, ""
+    for segment in live_segments(storage.list(folder)):
+        if segment.first != expected:
+            raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
+        scan = scan_segment(storage, folder, segment)
+        yield from scan
+        expected = scan.next.sequence
+        reason = f"; {segment.name} at offset {scan.next.offset}: {scan.fault or 'the segment ends'}"
+
+
 def read_recorded(
     storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
 ) -> Iterator[Recorded]:
-    """The elements of one channel, in order of arrival; also beside a live writer.
-
-    A session may end in a torn record; the next one begins with the number that it was to have.
+    """The elements of one channel, in order of arrival; as :func:`read_segments`.
 
     Args:
       folder: of the channel (:func:`channel_folder`).
@@ -85,12 +101,5 @@ def read_recorded(
       LogCorrupt: damage anywhere but at the end of a session.
     """
     pool = pool if pool is not None else StringPool()
-    expected, reason = 1, ""
-    for segment in live_segments(storage.list(folder)):
-        if segment.first != expected:
-            raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
-        scan = scan_segment(storage, folder, segment)
-        for record in scan:
-            yield decode_recorded(record, schema, pool, folder)
-        expected = scan.next.sequence
-        reason = f"; {segment.name} at offset {scan.next.offset}: {scan.fault or 'the segment ends'}"
+    for record in read_segments(storage, folder):
+        yield decode_recorded(record, schema, pool, folder)

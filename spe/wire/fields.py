@@ -132,4 +132,6 @@ Role = Annotated[
     one_of("node", "source", "client", "coordinator", "control"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
+is_policy = one_of("suspend", "delay", "process")
+is_reconcile = one_of("checkpoint", "undo")
 Verb = Annotated[Literal["install", "retire", "replay"], one_of("install", "retire", "replay")]

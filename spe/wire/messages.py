@@ -30,6 +30,8 @@ from spe.wire.fields import (
     is_count,
     is_id,
     is_name,
+    is_policy,
+    is_reconcile,
     is_share,
     is_state,
     is_time,
@@ -43,7 +45,9 @@ from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
+#: Announcements in one message: they fit a control frame, however long the names are.
+ANNOUNCEMENTS_MAX: Final = 64
 
 #: Values in a control message, containers included: as objects at most some 6 MiB.
 VALUES_MAX: Final = 64 << 10
@@ -91,6 +95,48 @@ class OutputStatus(NamedTuple):
     lacking: bool = False
     sequence: int = 0
     stands_in: bool = False
+
+
+class Announcement(NamedTuple):
+    """What decides how long a unit may wait on a node, and how long it did (docs/rules.md T8).
+
+    Attributes:
+      incarnation: of the node's process; of two announcements that of the later one counts.
+      since_us: wall time at which that process began, microseconds.
+      x_us: availability threshold X of the node, microseconds of wall time.
+      share_us: what of it the unit may use there.
+      alpha: the share of that which an SUnion may spend waiting.
+      waited_us: longest time from the first arrival of a bucket to its release, so far.
+    """
+
+    node: str
+    unit: str
+    incarnation: int
+    since_us: int
+    x_us: int
+    share_us: int
+    alpha: float
+    during_failure: str
+    during_stabilization: str
+    reconcile: str
+    waited_us: int
+
+
+#: A list of announcements, checked.
+announcements: Final = records_of(
+    Announcement,
+    is_name,
+    is_name,
+    is_id,
+    is_id,
+    is_id,
+    is_id,
+    is_share,
+    is_policy,
+    is_policy,
+    is_reconcile,
+    is_id,
+)
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -413,6 +459,14 @@ class OtherLog(Message):
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class Announced(Message):
+    """Settings and waits of nodes, the sender's own and what it has heard of others, as far as they are new."""
+
+    TAG: ClassVar[int] = 24
+    items: Annotated[Sequence[Announcement], announcements]
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -439,6 +493,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Order,
     OrderAnswer,
     OtherLog,
+    Announced,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

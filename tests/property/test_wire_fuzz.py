@@ -21,6 +21,8 @@ from spe.wire.messages import (
     HELLO_VALUES_MAX,
     PROTOCOL_VERSION,
     Ack,
+    Announced,
+    Announcement,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -45,6 +47,7 @@ def control_stream() -> bytes:
         Subscribe("out", 0, "client:c", "main", 4, 50, True, 60, 0, 1, ""),
         Heartbeat(1, 2, 100_000, (Ack("out", 0, "client:c", 4),)),
         HeartbeatAnswer(1, 7, (output, output)),
+        Announced([Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)]),
         Status({"nested": {"list": [1, 2.5, None, "x"]}}),
     ]
     return b"".join(m.encode() for m in messages)

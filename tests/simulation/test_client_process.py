@@ -22,6 +22,7 @@ from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster, sink_folder
 from spe.errors import LogError, SpeError
+from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch
@@ -29,7 +30,7 @@ from spe.plan.plan import Plan
 from spe.runtime.storage import in_folder
 from spe.stream.batch import Boundary
 from spe.stream.ids import Channel
-from spe.stream.names import Kind, StreamId
+from spe.stream.names import Kind, NodeId, StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
 
 OUT = Channel(StreamId("s1"), 0)
@@ -194,6 +195,48 @@ async def test_a_client_continues_results_of_an_earlier_version(
     said = [line for line in capsys.readouterr().err.splitlines() if "does not say of which query" in line]
     assert ["recording clients/c" in said[0], "sink final" in said[1], "sink newest" in said[2]] == [True] * 3
     assert len(said) == 3
+
+
+async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_further_upstream(
+    jump_clock: JumpClock,
+) -> None:
+    """T8.  1. all is well; 2. a source is cut off; 3. a node begins anew with another X; 4. the client begins anew."""
+    plan, kept = make_plan(2, rate=50.0), list[ClientProcess]()
+    async with SimCluster(plan, seed=3) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, kept))
+            await trio.sleep(2)
+            cluster.cut("source:a", "*")
+            await trio.sleep(3)
+            cluster.heal()
+            await trio.sleep(1)
+            cluster.kill("n1a")
+            n1a = plan.nodes[NodeId("n1a")]
+            cluster.plans["n1a"] = replace(plan, nodes={**plan.nodes, n1a.id: replace(n1a, x_us=7 * X_US)})
+            changed_us = cluster.env("client:c").clock.wall_us()
+            cluster.restart("n1a")
+            await trio.sleep(3)
+            cluster.kill("client:c")
+            await trio.sleep(0.5)
+            cluster.restart("client:c")
+            await trio.sleep(SECONDS)
+            storage = cluster.env("client:c").storage
+            recorded = list(read_announced(storage, announced_folder(client_folder("c"))))
+
+    assert {(one.said.node, one.said.unit) for one in recorded} == {
+        (node, unit) for unit, nodes in (("u1", ("n1a", "n1b")), ("u2", ("n2a", "n2b"))) for node in nodes
+    }
+    assert [one.arrived_us for one in recorded] == sorted(one.arrived_us for one in recorded)
+    of_n1a = [one for one in recorded if one.said.node == "n1a"]
+    assert {one.said.x_us for one in of_n1a if one.arrived_us < changed_us} == {X_US}
+    first = next(one for one in of_n1a if one.said.x_us == 7 * X_US)
+    assert 0 < first.arrived_us - changed_us < 3_000_000
+    assert first.said.since_us >= changed_us
+    waited = {one.said.node: one.said.waited_us for one in recorded if one.arrived_us < changed_us}
+    alpha_x = n1a.alpha_x_us
+    for node in ("n1a", "n1b"):  # with the cut they waited for as long as they may, and no longer
+        assert alpha_x <= waited[node] <= X_US
+    assert max(waited.values()) <= X_US
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

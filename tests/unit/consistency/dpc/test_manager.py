@@ -862,3 +862,72 @@ class TestSlicesInPortions:
         assert steps > GROUPS // 8
         world.run(148)
         assert world.replica.state is NodeState.STABLE
+
+
+class TestLongestWait:
+    """From the first arrival of a bucket to its first release (T8); X = 40, αX = 30."""
+
+    def test_what_goes_out_tentatively_has_waited_alpha_x(self) -> None:
+        world = failing(World())
+        assert world.replica.longest_wait_us(129) == 29  # it waits still
+        assert world.run(130)
+        assert world.replica.longest_wait_us(131) == 30
+
+    def test_a_masked_failure_is_a_shorter_wait(self) -> None:
+        world = failing(World())
+        world.S(1, 125, (12, "u"))
+        world.B(1, 125, 30)
+        world.run(125)
+        assert world.replica.longest_wait_us(126) == 25
+
+    def test_under_suspend_it_is_the_length_of_the_failure(self) -> None:
+        world = failing(World(failure=Policy.SUSPEND))
+        world.run(130)
+        assert world.replica.longest_wait_us(145) == 45
+        world.live[1] = True
+        world.B(1, 150, 30)
+        world.run(150)
+        assert world.replica.longest_wait_us(151) == 50
+
+    def test_what_is_released_once_more_has_not_waited_for_it(self) -> None:
+        world = healed(World())
+        world.run(150)
+        before = world.replica.longest_wait_us(151)
+        world.grant(151)
+        world.run(151)
+        assert world.replica.longest_wait_us(151) == before == 30
+
+    def test_while_a_partner_serves_nothing_waits_for_us(self) -> None:
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        for at in (0, 1):
+            world.B(at, 160, 60)
+        assert world.replica.longest_wait_us(400) == 30
+        world.run(400)
+        assert world.replica.reconciliations == 1
+        assert world.replica.longest_wait_us(400) == 30
+
+    def test_a_full_output_is_no_wait(self) -> None:
+        world = stable_until_ten(World())
+        world.blocked = True
+        for at in (0, 1):
+            world.B(at, 110, 20)
+        world.run(110)
+        assert world.replica.longest_wait_us(138) == 10
+        world.blocked = False
+        world.run(139)
+        assert world.replica.longest_wait_us(139) == 10
+
+    def test_who_recovers_lets_nobody_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        world = World()
+        monkeypatch.setattr(world, "started", lambda now: False)
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        world.run(100)
+        world.B(0, 110, 20)
+        world.run(190)
+        monkeypatch.setattr(world, "started", lambda now: True)
+        assert world.run(200) != ""
+        assert world.states[-1] == "UP_FAILURE"
+        assert world.replica.longest_wait_us(200) == 0

@@ -11,15 +11,18 @@ from replicas.client.recorder import Recorder, read_recording, recorded_stable
 from replicas.comparison import compare
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
+from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
+from spe.wire.messages import Announcement
 from tests.support.streams import PAYLOAD, parse, show
 
 FOLDER = client_folder("dashboard")
+ANNOUNCEMENT = Announcement("n1", "u1", 5, 5, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 0)
 ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
 
 
@@ -51,6 +54,26 @@ def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
     assert text(storage) == story
     assert [(c.channel, c.arrived_us) for c in replay(storage)] == [(ONE, 1_000 + at) for at in range(8)]
     assert replay(storage, TWO) == []
+
+
+def test_announcements_come_back_with_their_times_over_sessions_and_a_torn_end() -> None:
+    storage, folder = SimDisk(), announced_folder(FOLDER)
+    assert list(read_announced(storage, folder)) == []
+    for session in (1, 2, 3):
+        recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD})
+        recorder.announced(session, ANNOUNCEMENT)
+        recorder.announced(10 * session, ANNOUNCEMENT._replace(waited_us=session))
+        storage = storage.restarted()
+        if session == 2:  # what it wrote last is torn
+            last = [p for p in segments(storage) if p.parent == folder][-1]
+            storage = storage.with_file(last, storage.read(last)[:-3])
+    assert [one.arrived_us for one in read_announced(storage, folder)] == [1, 10, 2, 3, 30]
+    assert [one.said.waited_us for one in read_announced(storage, folder)] == [0, 1, 0, 0, 3]
+    first = next(p for p in segments(storage) if p.parent == folder)
+    data = bytearray(storage.read(first))
+    data[40] ^= 1
+    with pytest.raises(LogCorrupt, match=f"begins with record 3, not 1; {first.name}"):
+        list(read_announced(storage.with_file(first, bytes(data)), folder))
 
 
 def test_a_recording_is_readable_while_it_is_written() -> None:

@@ -14,6 +14,7 @@ from spe.wire import messages
 from spe.wire.fields import Role
 from spe.wire.messages import (
     Ack,
+    Announced,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -86,6 +87,7 @@ def all_messages(role: Role) -> list[Message]:
         Refused("no"),
         Subscribed(NodeState.STABLE, False, 0, 0, 0, 1, 0, ""),
         OtherLog("no"),
+        Announced([]),
         NotReady("no"),
         Truncated(1),
         StateChange(NodeState.STABLE, False, 1),

@@ -18,6 +18,8 @@ from spe.wire.messages import (
     PROTOCOL_VERSION,
     SNAPSHOT_PART_BYTES,
     Ack,
+    Announced,
+    Announcement,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -52,6 +54,7 @@ from spe.wire.messages import (
 HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
 OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
+ANNOUNCEMENT = Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)
 EXAMPLES: list[Message] = [
     HELLO,
     Welcome(PROTOCOL_VERSION, "n2", 1),
@@ -76,6 +79,7 @@ EXAMPLES: list[Message] = [
     Order(3, 17, "install", "u1", 2),
     OrderAnswer(17, 3, "n1 is no standby of u1/2"),
     OtherLog("the log of source:a is f00d"),
+    Announced((ANNOUNCEMENT, ANNOUNCEMENT._replace(node="n2", waited_us=0))),
 ]
 
 
@@ -185,7 +189,7 @@ def test_a_hello_that_fits_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 4}, "protocol version 4 is not supported; n2 speaks version 3"),
+        ({"version": 5}, "protocol version 5 is not supported; n2 speaks version 4"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -212,9 +216,9 @@ def test_a_stranger_with_a_wrong_token_learns_nothing_of_cluster_and_plan() -> N
 
 def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> None:
     """Whatever its other fields are in that version."""
-    hello = decode_message(msgpack.packb([Hello.TAG, 4, {"everything": "else"}, 1]))
+    hello = decode_message(msgpack.packb([Hello.TAG, 9, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert answer_to(hello) == Refused("protocol version 4 is not supported; n2 speaks version 3")
+    assert answer_to(hello) == Refused("protocol version 9 is not supported; n2 speaks version 4")
 
 
 def test_a_welcome_from_somebody_else_is_not_taken() -> None:

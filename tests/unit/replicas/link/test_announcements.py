@@ -1,0 +1,62 @@
+"""What is heard of X and waits, and passed on."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicas.link.announcements import Announcements
+from spe.config import load_plan_text
+from spe.wire.messages import Announcement
+
+PLAN = load_plan_text("""
+sources:
+  a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
+query:
+  big: {filter: {from: a, where: price > 10}}
+fragments: {main: {operators: [big], replicas: [n1, n2]}}
+nodes: [n1, n2, n3]
+defaults: {x: 2s, alpha: 0.9, policy: process}
+""")
+UNIT = str(PLAN.units[0].id)
+ONE = Announcement("n1", UNIT, 5, 5, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 100)
+
+
+def test_what_is_new_is_taken_and_told_once() -> None:
+    known = Announcements(PLAN)
+    assert known.heard([ONE, ONE]) == [ONE]
+    assert known.heard([ONE]) == []
+    assert known.since(0, 10) == (1, [ONE])
+    assert known.since(1, 10) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("later", "taken"),
+    [
+        (ONE._replace(waited_us=101), True),
+        (ONE._replace(waited_us=99), False),
+        (ONE._replace(incarnation=6, waited_us=0, x_us=9_000_000), True),  # it began anew, with another X
+        (ONE._replace(incarnation=4, waited_us=900), False),  # somebody still passes on what it was before
+    ],
+)
+def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool) -> None:
+    known = Announcements(PLAN)
+    known.heard([ONE])
+    assert known.heard([later]) == ([later] if taken else [])
+    assert known.since(0, 10)[1] == [later if taken else ONE]
+
+
+@pytest.mark.parametrize("stranger", [ONE._replace(node="n3"), ONE._replace(node="x"), ONE._replace(unit="x")])
+def test_only_what_the_plan_places_is_kept(stranger: Announcement) -> None:
+    known = Announcements(PLAN)
+    assert known.heard([stranger]) == []
+    assert known.since(0, 10) == (0, [])
+
+
+def test_more_than_fits_is_told_in_turn() -> None:
+    known = Announcements(PLAN)
+    two = ONE._replace(node="n2")
+    known.heard([ONE, two])
+    version, first = known.since(0, 1)
+    assert known.since(version, 1)[1] + first == [two, ONE]
+    known.heard([ONE._replace(waited_us=200)])
+    assert [one.waited_us for one in known.since(version, 10)[1]] == [100, 200]
