@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spe.plan.plan import Plan, Source
+from spe.plan.plan import Plan, Source, Watermark
 from spe.plan.review import origins
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
@@ -13,7 +13,7 @@ from spe.stream.names import StreamId
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpoch:
-    """How tuple time runs against the wall clock.  The default is that of live sources: they are the same.
+    """How tuple time runs against the wall clock.  The default is that of live sources by the clock: they are the same.
 
     Attributes:
       event_start_us: tuple time at which a replay began.
@@ -34,13 +34,14 @@ _CLOCK: Final = ReplayEpoch()
 
 
 def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
-    """Of one source; None where tuple time does not follow the wall clock (at a rate, or as fast as it goes).
+    """Of one source; None where tuple time does not follow the wall clock (at a rate, as fast as it goes, or live).
 
     Args:
       begun_us: wall time at which the replay began; None: not known.
     """
     if source.live:
-        return _CLOCK
+        # By data, event times may be as far from the clock as they like (S7).
+        return _CLOCK if source.watermark is Watermark.CLOCK or source.idle_to_now else None
     replay = source.replay
     if replay.get("max") or replay.get("rate") is not None or begun_us is None:
         return None

@@ -35,7 +35,7 @@ from spe.config import load_plan_text
 from spe.errors import SpeError
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.plan.deploy import with_default_client
-from spe.plan.plan import Plan, Standbys
+from spe.plan.plan import Plan, Standbys, Watermark
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, StreamId
@@ -493,7 +493,11 @@ def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
     assert source_epoch(source, None) is None
     clockwork = {k: v for k, v in source.reader.items() if k != "start"}
     assert source_epoch(replace(source, reader=clockwork), 777) == ReplayEpoch()
-    assert source_epoch(replace(source, reader={"kind": "tcp"}), None) == ReplayEpoch()
+    live = replace(source, reader={"kind": "tcp"})
+    assert source_epoch(live, None) == ReplayEpoch()
+    by_data = replace(live, watermark=Watermark.DATA)
+    assert source_epoch(by_data, 777) is None
+    assert source_epoch(replace(by_data, idle_to_now=True), 777) == ReplayEpoch()
 
 
 def test_an_output_whose_sources_run_differently_has_no_delay() -> None:
