@@ -69,6 +69,7 @@ class _Partition:
         """Everything that is stable by now."""
         while (piece := self.sunion.release_stable(max_rows)) is not None:
             results = self.fragment.step(piece)
+            self.fragment.take_rejections()  # replicas tell of them
             for stream, output, rows in zip(self.unit.outputs, self.outputs, results, strict=True):
                 channel = Channel(stream, self.index)
                 for element in output.stable(rows, piece.end):

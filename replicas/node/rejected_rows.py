@@ -20,7 +20,6 @@ from replicas.link.signal import Signal
 from replicas.node.replica import Replica
 from spe.plan.plan import Plan
 from spe.runtime.env import AppendFile, Env
-from spe.runtime.log_line import say
 from spe.stream.ids import ReplicaId
 from spe.stream.times import iso_timestamp
 
@@ -93,14 +92,15 @@ class RejectedRows:
             self._told[key] = at, count + 1
             return
         self._told[key] = now, 0
-        what = "a result" if one.result else f"a row of {_came_from(replica, one)}"
-        more = f", and {count:,} more since the last one told" if count else ""
         self._env.trace.event(
-            "rejected", replica=str(self._id), operator=key[0], result=one.result, number=one.number, why=one.reason
-        )
-        say(
-            f"{self._id}: operator {key[0]!r} goes on without {what} of {iso_timestamp(one.time)}{more}: "
-            f"{shortened(one.reason.splitlines()[0])}; see {self.path}"
+            "rejected",
+            replica=str(self._id),
+            operator=key[0],
+            what="a result" if one.result else f"a row of {_came_from(replica, one)}",
+            time=iso_timestamp(one.time),
+            more=f" and {count:,} more since the last one told" if count else "",
+            why=shortened(one.reason.splitlines()[0]),
+            file=str(self.path),
         )
 
     async def run(self) -> None:
@@ -188,7 +188,6 @@ class RejectedRows:
         if why != self._trouble:
             self._trouble = why
             self._env.trace.event("rejected_unwritten", replica=str(self._id), why=why)
-            say(f"{self._id}: {why}")
 
 
 def _read(line: bytes, header: dict[str, str], written: dict[_Sequence, int] | None) -> dict[_Sequence, int] | None:

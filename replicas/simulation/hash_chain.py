@@ -17,11 +17,15 @@ _MODULUS: Final = (1 << 61) - 1
 
 
 class HashChain(CustomOperator):
-    """Passes ``key`` and ``p`` on; ``v`` becomes the hash of all rows up to this one."""
+    """Passes ``key`` and ``p`` on; ``v`` becomes the hash of all rows up to this one.
+
+    With ``bad`` it raises at a row whose ``v`` is a multiple of that, when its state has changed already.
+    """
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
         super().__init__(inputs, **arguments)
         self._hash = 0
+        self._bad = arguments.get("bad")
 
     @classmethod
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
@@ -40,8 +44,9 @@ class HashChain(CustomOperator):
         for at, parts in enumerate(zip(rows.time.tolist(), key.to_list(), v.to_list(), bits, strict=True)):
             for part in parts:
                 h = (h * 31 + (0 if part is None else part)) % _MODULUS
-            chain[at] = h
-        self._hash = h
+            chain[at] = self._hash = h
+            if self._bad is not None and parts[2] % self._bad == 0:
+                raise ValueError(f"v is {parts[2]}")
         return Rows(rows.time, rows.t_max, (key, Column(chain), p))
 
     def snapshot(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ All streams carry ``key`` (int64), ``v`` (int64) and ``p`` (float64), so that an
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -284,7 +285,10 @@ class _Query:
                 order: Any = random.choice(["v desc, key", "p desc, v", "v"]).split(", ")
                 return self._again(self._add("topk", from_=stream, k=2, order_by=order, **ranked))
             case "chain":
-                return self._add("custom", from_=[stream], **{"class": HASH_CHAIN})
+                # By the name, and not by a draw: what else a seed gives stays as it was.
+                skips = zlib.crc32(stream.encode()) % 2
+                failing: dict[str, Any] = {"arguments": {"bad": 5}, "on_error": "skip"} if skips else {}
+                return self._add("custom", from_=[stream], **{"class": HASH_CHAIN}, **failing)
             case "count":
                 window: dict[str, Any] = {"count": random.choice([3, 7])}
             case "tumbling":

@@ -29,6 +29,8 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "other_log": "{consumer} does not read {channel} from {producer}: {why}",
         "reader_of_other_log": "{reader} is not served: {why}",
         "replicas_differ": "{replica}: {where}",
+        "rejected": "{replica}: operator {operator!r} goes on without {what} of {time}{more}: {why}; see {file}",
+        "rejected_unwritten": "{replica}: {why}",
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }
 )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import trio
 
 from replicas.simulation.disk import SimDisk
-from spe.runtime.env import Awaited, Env
+from spe.runtime.env import Awaited, Env, Trace
 from spe.runtime.network import TcpNetwork
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class ListTrace:
         return [fields for found, fields in self.events if found == name]
 
 
-def source_env(storage: SimDisk | None = None, *, epoch_us: int = 0, trace: ListTrace | None = None) -> Env:
+def source_env(storage: SimDisk | None = None, *, epoch_us: int = 0, trace: Trace | None = None) -> Env:
     """``epoch_us``: what the wall clock shows at trio's time 0."""
     return Env(
         clock=TrioClock(epoch_us),

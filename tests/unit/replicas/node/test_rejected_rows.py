@@ -17,6 +17,8 @@ from replicas.node.replica import Replica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.disk import SimDisk
 from spe.plan.plan import Plan
+from spe.runtime.env import Trace
+from spe.runtime.logged_trace import LoggedTrace
 from spe.stream.names import NodeId, StreamId
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.source_env import ListTrace, source_env
@@ -43,7 +45,7 @@ def rejections(numbers: Iterable[int], *, result: bool = False, reason: str = "V
     ]
 
 
-def writer(disk: SimDisk, plan: Plan = PLAN, trace: ListTrace | None = None) -> RejectedRows:
+def writer(disk: SimDisk, plan: Plan = PLAN, trace: Trace | None = None) -> RejectedRows:
     (id,) = plan.replicas_on(NodeId("n1a"))
     return RejectedRows(source_env(disk, trace=trace), plan, id)
 
@@ -129,9 +131,9 @@ async def test_rows_of_another_plan_or_other_logs_are_counted_anew(jump_clock: J
     assert [line.get("n", line.get("origin")) for line in lines(disk)] == ["log 1", 1, 2, "log 2", 1, "log 2", 1, 2]
 
 
-async def test_a_full_disk_is_waited_for(jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]) -> None:
-    disk = SimDisk()
-    one = writer(disk)
+async def test_a_full_disk_is_waited_for(jump_clock: JumpClock) -> None:
+    disk, trace = SimDisk(), ListTrace()
+    one = writer(disk, trace=trace)
     one.take(replica(), rejections([1]))
     assert await one.flush()
     disk.space_left = 50
@@ -146,58 +148,57 @@ async def test_a_full_disk_is_waited_for(jump_clock: JumpClock, capsys: pytest.C
         await trio.sleep(2)
         nursery.cancel_scope.cancel()
     assert numbers(disk) == [1, 2, 3]
-    assert capsys.readouterr().err.count("No space left on device") == 1
+    (told,) = trace.named("rejected_unwritten")
+    assert "No space left on device; going on" in told["why"]
 
 
-async def test_a_disk_that_fails_holds_nothing_up(jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]) -> None:
-    disk = SimDisk()
+async def test_a_disk_that_fails_holds_nothing_up(jump_clock: JumpClock) -> None:
+    disk, trace = SimDisk(), ListTrace()
     disk.sync_fails = True
-    one = writer(disk)
+    one = writer(disk, trace=trace)
     one.take(replica(), rejections([1]))
     assert await one.flush()
     one.take(replica(), rejections([2]))
     assert await one.flush()
-    assert capsys.readouterr().err.count("are counted only") == 1
+    (told,) = trace.named("rejected_unwritten")
+    assert "are counted only" in told["why"]
 
 
-async def test_a_file_has_a_bound(
-    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_file_has_a_bound(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejected_rows, "FILE_BYTES", 1000)
     monkeypatch.setattr(rejected_rows, "_WRITTEN", 1)
-    disk = SimDisk()
-    one = writer(disk)
+    disk, trace = SimDisk(), ListTrace()
+    one = writer(disk, trace=trace)
     one.take(replica(), rejections(range(1, 100)))
     assert await one.flush()
     assert 1 < len(numbers(disk)) < 10
-    assert "is full: further rows that are rejected are counted only" in capsys.readouterr().err
+    (told,) = trace.named("rejected_unwritten")
+    assert "is full: further rows that are rejected are counted only" in told["why"]
 
 
-async def test_what_waits_for_a_disk_has_a_bound(
-    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_waits_for_a_disk_has_a_bound(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejected_rows, "WAITING", 3)
-    disk = SimDisk()
-    one = writer(disk)
+    disk, trace = SimDisk(), ListTrace()
+    one = writer(disk, trace=trace)
     one.take(replica(), rejections(range(1, 100)))
     assert await one.flush()
     assert numbers(disk) == [1, 2, 3]
-    assert "come faster than they are written" in capsys.readouterr().err
+    (told,) = trace.named("rejected_unwritten")
+    assert "come faster than they are written" in told["why"]
 
 
 async def test_the_first_is_told_at_once_and_then_one_a_minute(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = ListTrace()
-    one = writer(SimDisk(), trace=trace)
+    one = writer(SimDisk(), trace=LoggedTrace(trace, lambda: 0))
     for n in range(1, 200):
-        one.take(replica(), rejections([n]))
+        one.take(replica(), rejections([n], reason="ValueError: a bad\x1b[2J\nrow"))
         await trio.sleep(1)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == (
-        "u1/0@n1a: operator 's' goes on without a row of a/0 of 1970-01-01T00:00:01: ValueError: bad; "
+        "u1/0@n1a: operator 's' goes on without a row of a/0 of 1970-01-01T00:00:01: ValueError: a bad\\x1b[2J; "
         "see nodes/n1a/rejected/u1-0.jsonl"
     )
-    assert len(said) == 4
-    assert ", and 59 more since the last one told: " in said[1]
-    assert len(trace.named("rejected")) == 4
+    assert len(said) == len(trace.named("rejected")) == 4
+    assert " and 59 more since the last one told: " in said[1]

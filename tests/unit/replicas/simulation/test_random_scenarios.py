@@ -39,6 +39,7 @@ def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[
         drawn.update(kind for source in scenario.config["sources"].values() for kind in source["from"]["generator"])
         for entry in scenario.config["query"].values():
             ((operator, body),) = entry.items()
+            drawn.update(["skip"] if isinstance(body, dict) and body.get("on_error") == "skip" else [])
             drawn.update([operator, *body.get("window", {}), *(["within"] if "within" in body else [])])
             drawn.update(call.partition("(")[0] for call in body.get("compute", {}).values() if operator == "aggregate")
             drawn.update([body["kind"]] if operator == "join" else [])
@@ -54,6 +55,7 @@ def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[
         "sliding",
         "count",
         "within",
+        "skip",
     }
     expected |= {"inner", "left", "right", "full", "sum", "avg", "min", "max", "first", "last"}
     expected |= {"process", "delay", "suspend", "checkpoint", "undo", "burst", "None"}
