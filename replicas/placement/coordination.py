@@ -148,6 +148,8 @@ class Coordination:
         """State of the first standby: RECOVERING also before it runs; None: it does not come, as it seems."""
         first, one = self._plan.standbys[partition].nodes[0], self._partitions[partition]
         state = one.running.get(first, NodeState.RECOVERING)
+        if now - one.asked_at.get(Decision("retire", ReplicaId(*partition, first)), -self._repeat_us) < self._repeat_us:
+            state = NodeState.RECOVERING  # what it said last may be of before
         gone = first in self._heard and first not in self._alive
         if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
             return None

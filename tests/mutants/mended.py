@@ -96,6 +96,12 @@ edited(
     Edit(Coordination, "_restore", "(_FOR_A_STATE if away else 1)", "1"),
 )
 
+edited(
+    "what-was-said-before-a-retire-counts",
+    "a standby that was told to stand by and is wanted again seems to run, and another one leaves for it (H7)",
+    Edit(Coordination, "helper", "state = NodeState.RECOVERING  #", "pass  #"),
+)
+
 # --- the simulator ---
 
 edited(
@@ -212,6 +218,7 @@ PAIRS: Final = {
     "a-standby-is-away-while-its-partition-lacks-a-state": "state-that-is-away-is-not-waited-for",
     "a-top-k-of-part-of-the-input-equals-another-result": "right-results-always-count",
     "a-window-that-closes-early-for-its-source-ends": "nothing-comes-early",
+    "an-active-that-just-retired-is-chosen-again": "what-was-said-before-a-retire-counts",
     "all-nodes-lose-power-over-durable-checkpoints": "ids-start-again",
     "disk-full-under-durable-checkpoints": "full-disk-ends-the-node",
     "evicted-by-the-one-that-is-stable": "given-up-is-no-reason",

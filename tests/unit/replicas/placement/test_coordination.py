@@ -259,3 +259,17 @@ def test_what_lies_before_two_partitions_begins_anew_once() -> None:
         coordination.heard(NodeId("n2b"), lost, now)
         decided = [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
     assert decided == ["replay u1/0@n1a"]
+
+
+def test_what_a_standby_said_before_it_was_retired_does_not_count() -> None:
+    """H7: one that is wanted again at once would seem to run, and another one would leave for it."""
+    world = World()
+    world.nodes |= {B: STABLE}
+    assert world.at(10) == "retire@n1b"
+    world.coordination.want(PARTITION, [B], 20)
+    assert world.coordination.helper(PARTITION, 20) is RECOVERING
+    world.nodes |= {B: "stands by"}
+    assert world.at(30) == "install@n1b"
+    world.nodes |= {B: STABLE}
+    world.at(10 + REPEAT_US)
+    assert world.coordination.helper(PARTITION, 10 + REPEAT_US) is STABLE
