@@ -15,9 +15,12 @@ from consistency.dpc.manager import UnitReplica
 from consistency.dpc.states import Event
 from operators.join.join import Join
 from operators.join.runs import Run
+from operators.rejections import Refused
+from operators.skipping import Skipping
 from operators.soutput import SOutput
 from operators.sunion.clocks import BucketClocks
 from operators.sunion.sunion import SUnion, SUnionInput
+from operators.trials import Trials
 from replicas.client.view import ClientPort
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
@@ -452,6 +455,32 @@ def range_of_the_neighbour(original: Any, self: Any, partition: int, partitions:
 def last_of_a_range_left_out(original: Any, self: Any, partition: int, partitions: int) -> range:
     found = original(self, partition, partitions)
     return found[:-1] if self.aligned and len(found) > 1 else found  # type: ignore[no-any-return]
+
+
+# --- rows that fail (U15) ---
+
+
+@mutant(Trials, "_instant", "with one row that fails all rows of its time are left out (U15)")
+def all_of_one_time_are_rejected(original: Any, self: Any, some: Any, time: int, end: int) -> Any:
+    self.refusals.rows += [Refused(port, int(row), "") for port, rows in enumerate(some) for row in rows]
+    yield self._passed([rows[:0] for rows in some], end)
+
+
+@mutant(Trials, "_instant", "a row that fails leaves its traces in the operator's state (U15)")
+def trials_leave_traces(original: Any, self: Any, some: Any, time: int, end: int) -> Any:
+    restore = self._host.restore
+    self._host.restore = lambda state: None
+    try:
+        yield from original(self, some, time, end)
+    finally:
+        self._host.restore = restore
+
+
+@mutant(Skipping, "restore", "what was rejected is counted again in a redo (U15, U7)")
+def rejected_rows_are_counted_again(original: Any, self: Any, state: Any) -> None:
+    counts = self._rows, self._results
+    original(self, state)
+    self._rows, self._results = counts
 
 
 # --- clients ---

@@ -15,6 +15,7 @@ from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
 from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestRecovering
 from tests.unit.operators import test_soutput as soutput
+from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefulness
 from tests.unit.replicas.node import test_replica as replica
@@ -64,6 +65,9 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-those-that-are-behind": (
         coordination.test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper
     ),
+    "all-of-one-time-are-rejected": trials.test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept,
+    "trials-leave-traces": trials.test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept,
+    "rejected-rows-are-counted-again": trials.test_counts_are_state,
     "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
 }

@@ -141,7 +141,7 @@ def test_what_says_something_of_the_machine_rejects_no_row() -> None:
         rejected(skipping(name="OutOfMemory"), [tuples(NUMBERS, "1 1")])
 
 
-def test_counts_are_state_and_a_slice_without_bad_rows_is_one_call() -> None:
+def test_counts_are_state() -> None:
     operator = skipping()
     port = tuples(NUMBERS, "1 50 \n 2 60 \n 3 1")
     feed = Run(operator, [NUMBERS])
