@@ -15,6 +15,7 @@ from consistency.proof.decision import overall
 from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.output import Scene, judge_output
+from consistency.proof.promises import as_announced, policies, promises
 from consistency.proof.report.model import Output, Report, Settings, SourceFacts, Verdict
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
@@ -66,6 +67,8 @@ def judge_run(
     timings["what the clients received"] = time.monotonic() - began
     network = Network(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
+    announced = {client: run.announced(client) for client in plan.clients}
+    heard = [one for each in announced.values() for one in each]
     scene = Scene(
         plan=plan,
         begun_us=begun_us,
@@ -73,6 +76,7 @@ def judge_run(
         faults=fault_spans(run.events, begun_us),
         known_us={o: network.frontier[o] for o in plan.query.outputs},
         data_until_us={o: _data_until_us([states[s.stream] for s in origins(plan, o)]) for o in plan.query.outputs},
+        announced=announced,
         failed=something_failed(run.events),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
@@ -126,7 +130,8 @@ def judge_run(
             )
             for s, state in states.items()
         ],
-        settings=settings(plan),
+        promises=promises(plan, heard, begun_us),
+        settings=settings(as_announced(plan, heard)),
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
         timings_s={what: round(took, 2) for what, took in timings.items()},
@@ -203,14 +208,7 @@ def settings(plan: Plan) -> Settings:
     return Settings(
         x=each([show_duration(n.x_us) for n in nodes]),
         alpha=each([f"{n.alpha:g}" for n in nodes]),
-        policies=each(
-            [
-                str(n.during_failure)
-                if n.during_failure is n.during_stabilization
-                else f"{n.during_failure} & {n.during_stabilization}"
-                for n in nodes
-            ]
-        ),
+        policies=each([policies(n.during_failure, n.during_stabilization) for n in nodes]),
         reconcile=each([str(n.reconcile) for n in nodes]),
         replicas=max((len(where) for where in plan.placement.values()), default=0),
         nodes=len(plan.nodes),

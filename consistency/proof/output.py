@@ -6,7 +6,7 @@ bounded number of bins and windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, elemen
 from consistency.proof.measures import Measured, measured, operator_of
 from consistency.proof.offenders import first_offenders
 from consistency.proof.prediction import predict
+from consistency.proof.promises import Step, as_announced, bounds
 from consistency.proof.report.model import (
     Accuracy,
     Bin,
@@ -34,6 +35,7 @@ from consistency.proof.report.model import (
 )
 from consistency.proof.report.words import moment, seconds
 from consistency.proof.settling import settled
+from spe.log.announced import RecordedAnnouncement
 from spe.plan.delays import delay_bound_us, epochs, longest_path
 from spe.plan.plan import Plan
 from spe.query.query import AggregateSpec, TopKSpec
@@ -54,6 +56,10 @@ _NICE_US: Final = tuple(n * unit for unit in (1_000, 10_000, 100_000) for n in (
 )
 
 
+#: Why it is not known whether X was kept, where the recording is of an earlier version.
+NOT_ANNOUNCED: Final = "no node announced its X to this client; allowed is what the copy of the configuration says"
+
+
 @dataclass(frozen=True)
 class Scene:
     """What the outputs of a run have in common.
@@ -63,6 +69,7 @@ class Scene:
       duration_us: from then to the end.
       known_us: by output: how far in tuple time the logs of its sources tell the truth.
       data_until_us: by output: no tuple of its sources has a later time, or ever will; END_OF_TIME where one may come.
+      announced: by client: what it recorded of X and waits.
       failed, cause: as in ``decision.Circumstances``.
     """
 
@@ -72,6 +79,7 @@ class Scene:
     faults: Sequence[FaultSpan]
     known_us: dict[StreamId, int]
     data_until_us: dict[StreamId, int]
+    announced: Mapping[str, Sequence[RecordedAnnouncement]]
     failed: bool
     cause: str
 
@@ -138,16 +146,19 @@ def judge_output(
     delays = None if why or delays is None else delays.where(F.col("arrived_us") >= _first_arrival(sums) + SKIP_US)
     bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
     true_count = truth.count()
-    delay = _delay(delays)
+    heard = scene.announced.get(client, ())
+    steps = bounds(plan, output, heard) or [(0, delay_bound_us(plan, output))]
+    if not heard:
+        why = why or NOT_ANNOUNCED
+    delay = _delay(delays, steps)
     expected = predict(
-        plan,
+        as_announced(plan, heard),
         output,
         scene.faults,
         results_per_s=true_count / max(scene.duration_us / 1e6, 1e-9),
         ordinary_us=None if delay is None else delay["median"],
         ended_us=scene.duration_us,
     )
-    bound_us = delay_bound_us(plan, output)
     longest = None if delay is None else delay["most"]
     silence = experience.gaps(parts, SKIP_US).first()
     assert silence is not None
@@ -169,9 +180,9 @@ def judge_output(
             max_us=longest,
             p99_us=None if delay is None else delay["p99"],
             median_us=None if delay is None else delay["median"],
-            bound_us=bound_us,
+            bound_us=steps[-1][1] if delay is None else delay["bound"],
             predicted_us=expected.delay_us,
-            kept=None if longest is None else longest <= bound_us,
+            kept=None if why or delay is None else not delay["late"],
             why=why,
         ),
         tentative=tentative,
@@ -266,16 +277,26 @@ def _implausible(delays: DataFrame) -> str:
     return f"results came up to {seconds(early)} before their data: the clocks differ by more than {allowed}"
 
 
-def _delay(delays: DataFrame | None) -> dict[str, Any] | None:
+def _delay(delays: DataFrame | None, steps: Sequence[Step]) -> dict[str, Any] | None:
+    """The longest delay and others, how many were more than kX at that time, and the kX that was kept least."""
     from pyspark.sql import functions as F
 
     if delays is None:
         return None
-    row = delays.agg(
-        F.max("delay_us").alias("most"),
-        F.percentile_approx("delay_us", 0.99, 10_000).alias("p99"),
-        F.percentile_approx("delay_us", 0.5, 10_000).alias("median"),
-    ).first()
+    bound = F.lit(steps[0][1])
+    for from_us, bound_us in steps[1:]:
+        bound = F.when(F.col("arrived_us") >= from_us, F.lit(bound_us)).otherwise(bound)
+    row = (
+        delays.withColumn("bound_us", bound)
+        .agg(
+            F.max("delay_us").alias("most"),
+            F.percentile_approx("delay_us", 0.99, 10_000).alias("p99"),
+            F.percentile_approx("delay_us", 0.5, 10_000).alias("median"),
+            F.count(F.when(F.col("delay_us") > F.col("bound_us"), 1)).alias("late"),
+            F.max_by("bound_us", F.col("delay_us") / F.col("bound_us")).alias("bound"),
+        )
+        .first()
+    )
     return None if row is None or row["most"] is None else row.asDict()
 
 

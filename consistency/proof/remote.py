@@ -21,6 +21,7 @@ from urllib.request import url2pathname
 from consistency.proof.run import Run
 from consistency.proof.source import source_table, stretches
 from spe.errors import SpeError
+from spe.log.announced import ANNOUNCED
 from spe.log.format import FIRST_BYTES, Segment, first_record_bytes
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _fetched(folder: HadoopFolder, into: Path) -> Run:
     into.mkdir()
     for name, size in folder.files():
         there = into / name
-        if Segment.parse(name.name) is not None:
+        if Segment.parse(name.name) is not None and name.parent.name != ANNOUNCED:
             there.parent.mkdir(parents=True, exist_ok=True)
             there.touch()
             os.truncate(there, size)

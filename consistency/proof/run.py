@@ -17,6 +17,7 @@ from consistency.proof.agreement import disagreements
 from consistency.proof.reading import Reading, read
 from spe.config import load_plan
 from spe.errors import LogCorrupt, SpeError
+from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
 from spe.log.format import Segment
 from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
@@ -153,6 +154,10 @@ class Run:
     def recording_path(self, client: str, channel: Channel) -> Path:
         """Folder of what a client received of one channel."""
         return self.path / channel_folder(client_folder(client), channel)
+
+    def announced(self, client: str) -> list[RecordedAnnouncement]:
+        """What a client recorded of X and waits; [] in a recording of an earlier version.  Raises LogCorrupt."""
+        return list(read_announced(self.storage, announced_folder(client_folder(client))))
 
     @property
     def where(self) -> str:

@@ -17,6 +17,8 @@ from spe.log.recording import read_segments
 from spe.runtime.env import Storage
 from spe.wire.messages import Announcement, announcements
 
+#: Its folder, below a client's.
+ANNOUNCED: Final = "announced"
 _ARRIVED: Final = struct.Struct("<q")
 
 
@@ -29,7 +31,7 @@ class RecordedAnnouncement(NamedTuple):
 
 def announced_folder(folder: PurePosixPath) -> PurePosixPath:
     """Where announcements lie below a client's folder."""
-    return folder / "announced"
+    return folder / ANNOUNCED
 
 
 def encode_announced(arrived_us: int, said: Announcement) -> bytes:

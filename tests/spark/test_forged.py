@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import yaml
 
 from consistency.proof.report.model import Report
 from spe.cli.report import INCONSISTENT, UNKNOWN, report
 from spe.errors import SpeError
 from spe.log import SegmentedLog, read_log
+from spe.log.announced import RecordedAnnouncement
 from spe.log.source_log import decode_source_batch, decode_source_state, encode_source_record
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary, Element, Rows
@@ -24,6 +26,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
+from spe.wire.messages import Announcement
 from tests.support.runs import make_run
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ CONFIG: dict[str, Any] = {
     "outputs": ["out"],
 }  # fmt: skip
 COUNT = 40
+S = 1_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -147,3 +151,40 @@ def test_a_log_that_lost_its_end_is_inconsistent_with_what_was_received(tmp_path
     status, found = judged(tmp_path / "run")
     assert status == INCONSISTENT
     assert found.reasons[-1].endswith("a log has lost its end")
+
+
+def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy of the configuration now allows a minute; nodes announced what held, and how long they waited."""
+    said = Announcement("", "", 5, 900_000, 2 * S, 2 * S, 0.9, "process", "process", "checkpoint", 3 * S)
+    path = tmp_path / "run"
+    plan = make_run(path, CONFIG, {A: logged()})
+    unit = str(plan.units[0].id)
+    node, other = (str(n) for n in list(plan.nodes)[:2])
+    heard = [
+        RecordedAnnouncement(1_000_000, said._replace(unit=unit, node=node)),
+        RecordedAnnouncement(1_100_000, said._replace(unit=unit, node=other, waited_us=9)),
+    ]
+    shutil.rmtree(path)
+    make_run(path, CONFIG, {A: logged()}, {"client": received()}, announced=heard)
+    edited = CONFIG | {"defaults": {"x": "60s", "alpha": 0.9, "policy": "process"}}
+    (path / "config.yaml").write_text(yaml.safe_dump(edited, sort_keys=False))
+    _, found = judged(path)
+    assert found.settings.x == "2s"
+    assert [(p.node, p.x_us, p.waited_us, p.kept) for p in found.promises] == [
+        (node, 2 * S, 3 * S, False),
+        (other, 2 * S, 9, True),
+    ]
+    assert {p.differs for p in found.promises} == {"X 1m"}
+    text = capsys.readouterr().out
+    assert f"{node} let a bucket of {unit} wait for 3 s, of 2 s" in text
+    assert f"{node} announced X = 2 s, and config.yaml says: X 1m" in text
+
+
+def test_a_recording_without_announcements_is_told_of(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", CONFIG, {A: logged()}, {"client": received()})
+    _, found = judged(tmp_path / "run")
+    assert found.promises == []
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "No client recorded an announcement of X" in page

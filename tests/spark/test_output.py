@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ import pytest
 from consistency.proof.output import Scene, judge_output
 from consistency.proof.report.model import FaultSpan, Flaw, Output, Verdict
 from spe.config import load_plan_text
+from spe.log.announced import RecordedAnnouncement
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
+from spe.wire.messages import Announcement
 from tests.support.received import received, truth
 
 if TYPE_CHECKING:
@@ -48,18 +51,29 @@ def stream(text: str) -> str:
 
 
 TRUE = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5 S@2:1,12,4.5 S@2:2,22,5.5 S@3:1,13,6.5 Binf")
+UNIT = str(PLAN.units[0].id)
+SAID = Announcement("n1", UNIT, 5, 0, 2 * SECOND, 2 * SECOND, 0.9, "process", "process", "checkpoint", 0)
+ANNOUNCED = [RecordedAnnouncement(0, SAID)]
 CUT = FaultSpan(name="cut", from_us=0, until_us=6 * SECOND, kind="cut", targets=["source:a", "all"])
 
 
 def judged(
-    spark: SparkSession, folder: Path, text: str, *, true: str = TRUE, known_us: int = END_OF_TIME, start_us: int = 0
+    spark: SparkSession,
+    folder: Path,
+    text: str,
+    *,
+    true: str = TRUE,
+    known_us: int = END_OF_TIME,
+    start_us: int = 0,
+    announced: Sequence[RecordedAnnouncement] = ANNOUNCED,
 ) -> Output:
     def keep(name: str, frame: DataFrame) -> DataFrame:
         frame.write.parquet(str(folder / name))
         return spark.read.parquet(str(folder / name))
 
     until = {TOTALS: known_us}
-    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], until, {TOTALS: 4 * SECOND}, failed=True, cause="interrupted")
+    data_until = {TOTALS: 4 * SECOND}
+    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], until, data_until, {"board": announced}, True, "interrupted")
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
     return judge_output(scene, "board", TOTALS, truth(spark, [true], SCHEMA), came, keep)
 
@@ -144,6 +158,31 @@ def test_the_last_window_of_a_stream_that_ends_is_no_result_before_its_data(
     found = judged(spark, tmp_path, text).delay
     assert (found.why, found.kept) == ("", True)
     assert found.max_us == 1_000_001
+
+
+@pytest.mark.parametrize(
+    ("announced", "kept", "bound_s"),
+    [
+        ([], None, 2),  # a recording of an earlier version: nobody knows
+        ([(0, 5)], True, 5),
+        ([(0, 2), (4, 5)], True, 5),  # a node began anew with more, before the late one
+        ([(0, 5), (4, 2)], False, 2),
+        ([(0, 2), (7, 5)], False, 2),
+    ],
+)
+def test_x_is_what_was_announced_when_a_result_came(
+    spark: SparkSession, tmp_path: Path, announced: list[tuple[int, int]], kept: bool | None, bound_s: int
+) -> None:
+    """The file says 2 s; one result, at 6 s, is 4 s late."""
+    heard = [
+        RecordedAnnouncement(at * SECOND, SAID._replace(incarnation=5 + n, share_us=x * SECOND, x_us=x * SECOND))
+        for n, (at, x) in enumerate(announced)
+    ]
+    text = "S1@0:1,10,1.5 B0 | b-1 b-1 b-1 S2@1:1,11,3.5 Binf"
+    found = judged(spark, tmp_path, text, announced=heard).delay
+    assert found.max_us == 4 * SECOND + 1
+    assert (found.kept, found.bound_us) == (kept, bound_s * SECOND)
+    assert ("no node announced" in found.why) == (kept is None)
 
 
 def test_silences_and_the_time_from_heal_to_correction(healed: Output) -> None:

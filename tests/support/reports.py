@@ -13,6 +13,7 @@ from consistency.proof.report.model import (
     Healing,
     Offender,
     Output,
+    Promise,
     Report,
     Settings,
     SourceFacts,
@@ -61,10 +62,28 @@ def report(
             SourceFacts(name="shop_a", tuples=20_000, late=0, complete=True),
             SourceFacts(name="shop_b", tuples=12_000, late=None, complete=True),
         ],
+        promises=[promise("n1"), promise("n2")],
         settings=Settings(x="2s", alpha="0.9", policies="process", reconcile="checkpoint", replicas=2, nodes=2),
         configuration="cluster: quickstart\nbucket: 100ms\n",
         versions={"spe": "0.1.0", "spark": "4.3.0"},
         timings_s={"start-up": 6.1, "truth and comparison": 9.4},
+    )
+
+
+def promise(node: str) -> Promise:
+    """Kept, as the file says."""
+    return Promise(
+        node=node,
+        unit="totals",
+        x_us=2 * SECOND,
+        share_us=2 * SECOND,
+        alpha=0.9,
+        policies="process",
+        reconcile="checkpoint",
+        since_us=-SECOND,
+        waited_us=1_800_000,
+        kept=True,
+        differs="",
     )
 
 

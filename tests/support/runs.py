@@ -12,6 +12,7 @@ import yaml
 
 from replicas.client.recorder import Recorder
 from spe.config import load_plan_data
+from spe.log.announced import RecordedAnnouncement
 from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
 from spe.log.source_log import SourceState, encode_source_record, source_folder
@@ -36,6 +37,7 @@ def make_run(
     events: Sequence[Mapping[str, Any]] = (),
     *,
     segment_bytes: int = 1 << 20,
+    announced: Sequence[RecordedAnnouncement] = (),
     data: Path | None = None,
     summary: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -61,6 +63,8 @@ def make_run(
         recorder = Recorder(DiskStorage(path), client_folder(client.name), schemas, segment_bytes=segment_bytes)
         for change in (received or {}).get(client.name, ()):
             recorder.write(change)
+        for heard in announced:
+            recorder.announced(*heard)
         recorder.close()
     return plan
 

@@ -118,7 +118,8 @@ class Delay(_Data):
 
     Attributes:
       max_us, p99_us, median_us: of tuples that were new, on first receipt, at least 0; None where they are not known.
-      bound_us: kX.
+      bound_us: kX, as nodes announced it; where that changed, what the delay was furthest from keeping.  As the copy of
+        the configuration says where nobody announced it.
       predicted_us: what the model of DPC expects of the longest; None where nothing was tentative.
       kept: the longest was within the bound; None where that is not known.
       why: it is not known; "" where it is, or where nothing new came.
@@ -131,6 +132,31 @@ class Delay(_Data):
     predicted_us: int | None
     kept: bool | None
     why: str = ""
+
+
+class Promise(_Data):
+    """What a node announced of a unit that it ran, and how long it let its buckets wait.
+
+    Attributes:
+      x_us: X of the node.
+      share_us: what of it the unit may use there.
+      since_us: when its process began; before the run: negative.
+      waited_us: the longest time from the first arrival of a bucket to its release.
+      kept: that is no more than the share.
+      differs: what the copy of the configuration in the directory says instead; "" where it says the same.
+    """
+
+    node: str
+    unit: str
+    x_us: int
+    share_us: int
+    alpha: float
+    policies: str
+    reconcile: str
+    since_us: int
+    waited_us: int
+    kept: bool
+    differs: str
 
 
 class Tentative(_Data):
@@ -293,6 +319,7 @@ class Report(_Data):
     faults: list[FaultSpan]
     replicas: list[Track]
     losses: list[Loss] = Field(default_factory=list)
+    promises: list[Promise] = Field(default_factory=list)
     sources: list[SourceFacts]
     settings: Settings
     configuration: str

@@ -8,7 +8,18 @@ from importlib.resources import files
 
 from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import said, timeline
-from consistency.proof.report.model import Accuracy, Finding, Flaw, Loss, Offender, Output, Report, SourceFacts, Verdict
+from consistency.proof.report.model import (
+    Accuracy,
+    Finding,
+    Flaw,
+    Loss,
+    Offender,
+    Output,
+    Promise,
+    Report,
+    SourceFacts,
+    Verdict,
+)
 from consistency.proof.report.summary import headline, sentence
 from consistency.proof.report.words import count, plural, seconds, share
 
@@ -54,6 +65,7 @@ def page(report: Report) -> str:
         '<p class="sub">The delay of a new tuple, on first receipt, from the moment of its time. The model is that of '
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
         _kept(report.outputs),
+        _promises(report.promises),
         "<h2>What ran</h2>",
         _ran(report),
     ]
@@ -339,6 +351,39 @@ def _kept(outputs: Sequence[Output]) -> str:
             ]
         )
     return f'<div class="card">{table("", columns, rows)}</div>'
+
+
+def _promises(rows: Sequence[Promise]) -> str:
+    """What each node announced of each unit, and how long it let buckets wait."""
+    head = "<h3>Node by node</h3><p class='sub'>"
+    if not rows:
+        return (
+            f"{head}No client recorded an announcement of X: the recordings are of an earlier version, or no node "
+            "was reached. What is allowed above is what the copy of the configuration says, which proves nothing.</p>"
+        )
+    columns = [("node", ""), ("unit", ""), ("X", "r"), ("α", "r"), ("policy", ""), ("reconcile", ""), ("since", "r")]
+    columns += [("longest wait", "r"), ("share of X", "r"), ("kept", ""), ("config.yaml says", "")]
+    lines = [
+        [
+            escape(one.node),
+            escape(one.unit),
+            seconds(one.x_us),
+            f"{one.alpha:g}",
+            escape(one.policies),
+            escape(one.reconcile),
+            seconds(one.since_us),
+            seconds(one.waited_us),
+            seconds(one.share_us),
+            '<span class="ok">yes</span>' if one.kept else '<span class="no">no</span>',
+            f'<span class="no">{escape(one.differs)}</span>' if one.differs else '<span class="dim">the same</span>',
+        ]
+        for one in rows
+    ]
+    return (
+        f"{head}As nodes announced it and clients recorded it: since when each setting held, and the longest time that "
+        "a bucket waited from its first arrival to its release, by the node's own clock.</p>"
+        f'<div class="card">{table("", columns, lines)}</div>'
+    )
 
 
 # --- what ran ---

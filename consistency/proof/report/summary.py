@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from consistency.proof.losses import measure_of
 from consistency.proof.report.model import Flaw, Output, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
+
+#: Of one kind in the terminal.
+_LINES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,13 @@ def _delay(outputs: list[Output]) -> Headline:
     worst = max(known, key=lambda o: (o.delay.max_us or 0) / max(o.delay.bound_us, 1))
     filled = (worst.delay.max_us or 0) / max(worst.delay.bound_us, 1)
     allowed = f"of {'kX' if worst.k > 1 else 'X'} = {seconds(worst.delay.bound_us)}"
-    note = "kept" if filled <= 1 else "not kept"
+    missed = any(o.delay.kept is False for o in known)
+    note = "not kept" if missed else "not known whether kept" if worst.delay.kept is None else "kept"
     if len(outputs) > 1:
         note += f" (worst: {worst.output})"
     if unknown:
         note += f"; unknown of {', '.join(dict.fromkeys(o.output for o in unknown))}: {unknown[0].delay.why}"
-    return Headline("Longest delay of a new tuple", seconds(worst.delay.max_us), note, allowed, filled, filled > 1)
+    return Headline("Longest delay of a new tuple", seconds(worst.delay.max_us), note, allowed, filled, missed)
 
 
 def _recovery(outputs: list[Output]) -> Headline:
@@ -109,7 +114,19 @@ def text(report: Report) -> list[str]:
                 shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
                 lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}: {shown}")
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
-    return lines + _lost(report)
+    return lines + _promised(report) + _lost(report)
+
+
+def _promised(report: Report) -> list[str]:
+    """Whose units let a bucket wait for more than their share of X; what the file says of it that is not so."""
+    said = [
+        f"  {p.node} let a bucket of {p.unit} wait for {seconds(p.waited_us)}, of {seconds(p.share_us)}"
+        for p in report.promises
+        if not p.kept
+    ]
+    differing = dict.fromkeys((p.node, p.differs, p.x_us) for p in report.promises if p.differs)
+    said += [f"  {n} announced X = {seconds(x)}, and config.yaml says: {differs}" for n, differs, x in differing]
+    return said[:_LINES]
 
 
 def _lost(report: Report) -> list[str]:

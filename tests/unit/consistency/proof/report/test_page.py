@@ -73,6 +73,27 @@ def test_a_run_without_tentative_tuples_or_delays_has_a_page_too() -> None:
     assert "unknown" in made
 
 
+def test_what_nodes_announced_and_waited_is_shown_and_what_the_file_says_instead() -> None:
+    one = report()
+    broken = one.promises[0].model_copy(update={"waited_us": 3_000_000, "kept": False, "differs": "X 1m"})
+    found = one.model_copy(update={"promises": [broken, one.promises[1]]})
+    made = page(found).partition("Node by node")[2]
+    for part in ("n1", "totals", "3 s", ">X 1m<", ">the same<"):
+        assert part in made
+    lines = text(found)
+    assert "  n1 let a bucket of totals wait for 3 s, of 2 s" in lines
+    assert "  n1 announced X = 2 s, and config.yaml says: X 1m" in lines
+    assert "No client recorded an announcement" in page(one.model_copy(update={"promises": []}))
+
+
+def test_what_is_not_known_to_be_kept_is_not_called_kept() -> None:
+    bare = output([])
+    bare = bare.model_copy(update={"delay": bare.delay.model_copy(update={"kept": None, "why": "nobody announced X"})})
+    shown = headline(report().model_copy(update={"outputs": [bare]}))[2]
+    assert shown.note.startswith("not known whether kept")
+    assert "nobody announced X" in shown.note
+
+
 def test_every_flaw_has_its_words() -> None:
     assert set(FLAWS) == set(Flaw)
 
