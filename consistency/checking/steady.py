@@ -3,7 +3,9 @@
 A rec_done is *forced* where the failure is still on: STABILIZATION is followed by UP_FAILURE, and all who read the
 replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
 where nobody has fresh results meanwhile, for then ending the redo is the way to give them: live has stood back for lack
-of room, or the policy is to suspend it.  Nor of a replica whose inputs the history does not tell of (real processes).
+of room, or the policy is to suspend it.  With periodic checkpoints a redo of nothing new may make room upstream, once
+for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not tell of (real
+processes).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ def check_steady(history: History, plan: Plan, bounds: Bounds, counters: Counter
             plan.bucket_us,
             plan.share(of.unit, node).x_us,
             plan.nodes[node].during_stabilization is Policy.SUSPEND,
+            plan.nodes[node].checkpoints.memory_us is not None,
             {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},
         )
         for of in plan.placement
@@ -64,6 +67,7 @@ class _Replica:
     bucket_us: int
     x_us: int
     suspends: bool
+    periodic: bool
     frontiers: dict[Channel, int | None]
     state: NodeState = NodeState.RECOVERING
     fresh: bool = False
@@ -107,7 +111,7 @@ class _Replica:
 
     def _redo(self, at_us: int, counters: Counters) -> Iterator[Finding]:
         end = self._stable_end()
-        if end is None or self.failed_end is None:
+        if end is None or self.failed_end is None or self.periodic:
             return
         counters.add("redos checked")
         if end <= self.failed_end:

@@ -333,7 +333,7 @@ class UnitReplica:
             return False
         if self._mark is None:
             return True
-        crowded = self.sunion.stable_bytes * 2 >= self._redo_bytes
+        crowded = self.sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full()
         return self._mark.restart < self.sunion.next and (crowded or now - self._marked_at >= every_us)
 
     def _mark_if_due(self, now: int) -> None:
@@ -410,8 +410,12 @@ class UnitReplica:
     def _correctable(self, now: int) -> bool:
         """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
         sunion = self.sunion
-        if sunion.restart is None or sunion.stable_end <= sunion.restart:
+        if sunion.restart is None or self._mark is None:
             return False
+        if sunion.stable_end <= sunion.restart:
+            # What follows may wait for room, which only a mark that is as far as n* makes (A1).
+            behind = self._mark.restart < sunion.restart and now - self._marked_at >= self._node.x_us
+            return behind and self._inputs.upstream_full()
         if sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full():
             return True
         return sunion.oldest_unstable_is_young(now, self._node.alpha_x_us) and self._inputs.arriving(now)

@@ -102,6 +102,17 @@ edited(
     Edit(Coordination, "helper", "state = NodeState.RECOVERING  #", "pass  #"),
 )
 
+edited(
+    "no-early-checkpoint-for-a-full-upstream",
+    "a full upstream waits for a checkpoint, which waits for its time, or for the failure that the wait becomes (R8)",
+    Edit(UnitReplica, "checkpoint_due", " or self._inputs.upstream_full()", ""),
+)
+edited(
+    "a-tainted-replica-makes-no-room",
+    "all inputs of a tainted replica stand at n*, full, and wait for a checkpoint that it takes when they go on (R2)",
+    Edit(UnitReplica, "_correctable", "behind and self._inputs.upstream_full()", "False"),
+)
+
 # --- the simulator ---
 
 edited(
@@ -227,6 +238,7 @@ PAIRS: Final = {
     "killed-in-the-moment-of-its-restart": "killed-as-it-starts-and-lives",
     "small-buffers-between-checkpoints-on-disk": "small-buffers-never-fill",
     "taken-with-the-state-that-ends-the-feed": "last-read-is-not-told",
+    "upstream-is-full-before-the-first-checkpoint": "no-early-checkpoint-for-a-full-upstream",
 }
 
 #: Schedules that do not show their mistake any more, for the engine has changed.  None of some hundred variants of each

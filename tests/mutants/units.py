@@ -13,7 +13,7 @@ from spe.stream.names import NodeState
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
-from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestRecovering
+from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestPeriodicCheckpoints, TestRecovering
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
@@ -34,6 +34,9 @@ UNITS: Final[dict[str, Test]] = {
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION
     ),
     "dead-partner-keeps-its-state": replica.test_a_partner_that_is_not_heard_is_nothing_any_more,
+    "a-tainted-replica-makes-no-room": (
+        TestPeriodicCheckpoints().test_where_upstream_is_full_what_was_stable_is_redone_to_make_room
+    ),
     "own-request-outlives-a-grant": partners.test_two_that_ask_each_other_agree_on_one,
     "request-is-never-withdrawn": TestCorrecting().test_a_request_that_makes_no_sense_any_more_is_withdrawn,
     "mark-outlives-its-redo": TestCorrecting().test_a_redo_starts_from_the_mark_of_its_own_failure,

@@ -599,9 +599,32 @@ class TestPeriodicCheckpoints:
         world.live[1] = False
         world.B(0, 120, 30)
         world.run(150)
-        world.upstream_is_full = True
         world.run(151)
         assert world.asks == []
+
+    def test_a_checkpoint_is_due_when_upstream_is_full(self) -> None:
+        """R8: it waits for our acknowledgements, and those for the checkpoint."""
+        world = self.released_behind_a_checkpoint()
+        assert world.sunion.acknowledged() == [0, 0]
+        world.upstream_is_full = True
+        world.run(111)
+        assert world.sunion.acknowledged() == [2, 1]
+
+    def test_where_upstream_is_full_what_was_stable_is_redone_to_make_room(self) -> None:
+        """R2: all inputs stand at n* and wait for room, which only a checkpoint at n* makes."""
+        world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
+        world.live[1] = False
+        world.B(0, 120, 30)
+        assert world.run(150) == "b30"
+        world.upstream_is_full = True
+        world.run(151)
+        world.grant(152)
+        assert world.run(152) == "clear b30"
+        assert world.states[-3:] == ["UP_FAILURE", "STABILIZATION", "UP_FAILURE"]
+        assert world.sunion.acknowledged() == [2, 1]
+        assert world.sunion.restart_point() == 20
+        world.run(160)
+        assert len(world.asks) == 1  # there is nothing more to gain
 
     def test_what_is_kept_for_it_does_not_fill_us_up(self) -> None:
         """At half of the cap a checkpoint is due, whatever the interval."""
