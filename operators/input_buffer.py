@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from operators import steps
 from operators.operator import Operator, OperatorState
 from operators.steps import Steps
 from spe.stream.batch import Rows
@@ -91,7 +92,7 @@ class InputBuffer:
       state: what the operator was restored from there; None: it is asked for its state.
     """
 
-    __slots__ = ("_base", "_begin", "_end", "_given", "_operator")
+    __slots__ = ("_base", "_begin", "_end", "_given", "_operator", "_spent")
 
     def __init__(self, operator: Operator, end: int = BEFORE_TIME, state: OperatorState | None = None) -> None:
         self._operator = operator
@@ -99,6 +100,8 @@ class InputBuffer:
         self._base = None if operator.oldest_needed() is None else operator.snapshot() if state is None else state
         self._begin = self._end = end
         self._given: deque[Given] = deque()
+        #: What is not needed any more.  Much of it, with its strings, is not freed at once (B8).
+        self._spent: deque[Given] = deque()
 
     @classmethod
     def at(cls, marker: Marker, operator: Operator) -> InputBuffer:
@@ -106,14 +109,18 @@ class InputBuffer:
         buffer = cls.__new__(cls)
         buffer._operator = operator
         buffer._base, buffer._begin, buffer._end = marker.base, marker.begin, marker.end
-        buffer._given = deque(marker.given)
+        buffer._given, buffer._spent = deque(marker.given), deque()
         return buffer
 
     def took(self, ports: Sequence[Rows | None], end: int) -> None:
         """The operator has taken in a slice; forgets what is too old."""
         begin, self._end = self._end, end
+        freed = 0
+        while self._spent and freed < steps.INDEXED:
+            freed += len(self._spent.popleft())
         oldest = self._operator.oldest_needed()
         if oldest is None:
+            self._spent.extend(self._given)
             self._given.clear()
             self._base, self._begin = None, end
             return
@@ -126,7 +133,7 @@ class InputBuffer:
         if oldest >= self._begin:
             self._base = None
             while self._given and self._given[0].end <= oldest and self._given[0].last < oldest:
-                self._given.popleft()
+                self._spent.append(self._given.popleft())
             self._begin = self._given[0].begin if self._given else end
 
     def mark(self) -> Marker:

@@ -109,13 +109,13 @@ class TextIds:
             value = _next(value)
 
     def _add(self, texts: list[str], values: npt.NDArray[np.int64]) -> IndexArray:
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        data, lengths = _encoded(texts)
         first = self._ends.add(len(texts))
         self._codes.add(len(texts))
         ends = self._ends.arrays[0]
         base = int(ends[first - 1])
-        ends[first : self.count] = np.fromiter(map(len, encoded), np.int64, len(encoded)).cumsum() + base
-        self._write(b"".join(encoded), base)
+        ends[first : self.count] = lengths.cumsum() + base
+        self._write(data, base)
         self._values.add(values)
         return np.arange(first, self.count)
 
@@ -139,6 +139,11 @@ class TextIds:
         starts -= bases.take(which)
         stops -= bases.take(which)
         data = [piece.data for piece in self._pieces]
+        if which[0] == which[-1] and len(ids) == ids[-1] - ids[0] + 1 and (ids[1:] > ids[:-1]).all():
+            together = data[which[0]][starts[0] : stops[-1]].tobytes()
+            if together.isascii():  # a character is a byte
+                text, first = together.decode("ascii"), starts[0]
+                return [text[start:stop] for start, stop in zip((starts - first).tolist(), (stops - first).tolist())]
         return [
             str(data[piece][start:stop], "utf-8", "surrogatepass")
             for piece, start, stop in zip(which.tolist(), starts.tolist(), stops.tolist())
@@ -152,7 +157,9 @@ class TextIds:
         codes: Int32Array = table.take(ids)
         if len(codes) and codes.min() < 0:
             new = np.unique(ids[codes < 0])
-            table[new] = self._dictionary.encode(self.texts(new))
+            texts = self.texts(new)
+            # Of those that have no code the empty one alone may be there.
+            table[new] = self._dictionary.encode(texts) if "" in texts else self._dictionary.extend(texts)
             self._coded.append(new)
             codes = table.take(ids)
         return codes, self._dictionary
@@ -207,6 +214,15 @@ class TextIds:
             yield from copied(piece, self._pieces[0][at:], len(piece))
             at += len(piece)
             yield
+
+
+def _encoded(texts: list[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """All texts one after the other in UTF-8, and how many bytes each has."""
+    together = "".join(texts)
+    if together.isascii():
+        return together.encode("ascii"), np.fromiter(map(len, texts), np.int64, len(texts))
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return b"".join(encoded), np.fromiter(map(len, encoded), np.int64, len(encoded))
 
 
 def _next(value: int) -> int:

@@ -79,6 +79,14 @@ class StringDictionary:
         code = self.code
         return np.fromiter((code(s) for s in strings), np.int32, len(strings))
 
+    def extend(self, strings: Sequence[str]) -> Int32Array:
+        """Adds different strings, none of which is there; returns their codes."""
+        first = len(self.strings)
+        self.strings.extend(strings)
+        self._by_string.update(zip(strings, range(first, len(self.strings))))
+        self.longest = max(self.longest, max(map(len, strings), default=0))
+        return np.arange(first, len(self.strings), dtype=np.int32)
+
     def texts(self) -> npt.NDArray[np.object_]:
         """All entries as an object array, for taking many at once; valid until the next addition."""
         if len(self._object_array) != len(self.strings):

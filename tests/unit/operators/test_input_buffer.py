@@ -6,11 +6,16 @@ import itertools
 from bisect import bisect_left
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
+from operators import steps
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
-from spe.query.query import inputs_of
+from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind, inputs_of
+from spe.stream.batch import Column, Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.catalogue import CATALOGUE, REACH, SCHEMA, UNBOUNDED, stream
 from tests.support.operators import Run, make, remade, step_sizes
@@ -120,3 +125,24 @@ def test_an_operator_that_only_saw_time_pass_is_wound_back(name: str) -> None:
                 changed += 1
     assert kept > 0
     assert changed > 0 or name != "inner join"  # an outer one releases what it forgets
+
+
+def test_what_is_not_needed_any_more_is_freed_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that ends needs none of its rows any more; with their strings they take long to free (B8)."""
+    monkeypatch.setattr(steps, "INDEXED", 8)
+    window = Window(WindowKind.TUMBLING, 1000, 1000)
+    operator = make(AggregateSpec(StreamId("in"), window, {}, {"n": AggregateCall("count")}), Schema.of(n="int64"))
+    buffer = InputBuffer(operator)
+    for at in range(10):
+        time = np.full(4, at)
+        rows = Rows(time, time, (Column(time),))
+        operator.step([rows], at + 1)
+        buffer.took([rows], at + 1)
+    assert len(buffer) == 40
+    left = []
+    for end in range(2000, 2007):
+        operator.step([None], end)
+        buffer.took([None], end)
+        left.append(sum(map(len, buffer._spent)))
+        assert len(buffer) == 0
+    assert left == [40, 32, 24, 16, 8, 0, 0]
