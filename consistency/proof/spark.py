@@ -21,8 +21,18 @@ SEMANTICS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
-    # It takes lower(upper(s)) for lower(s), which 'straße' is not.
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.SimplifyCaseConversionExpressions",
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in (
+            # It takes lower(upper(s)) for lower(s), which 'straße' is not.
+            "SimplifyCaseConversionExpressions",
+            # A filter behind maps would hold what they compute, written out for each use, and each use of a use: behind
+            # 13 attributes, each computed from the two before it, memory ran out.  The second works within a rule that
+            # runs behind Python's.
+            "PushDownPredicates",
+            "PushPredicateThroughNonJoin",
+        )
+    ),
 }
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",

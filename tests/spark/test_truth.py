@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -302,6 +303,23 @@ def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tm
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     assert not wrong, "\n".join(wrong)
     assert compared >= 400
+
+
+def test_a_filter_behind_many_computed_attributes_takes_no_longer_for_each(spark: SparkSession, tmp_path: Path) -> None:
+    """Each of 27 is computed from the two before it: written out in the filter, they are millions of terms."""
+    names, query = ["x", "x"], dict[str, Any]()
+    for i in range(27):
+        made = {f"y{i}": f"least({names[-1]}, 5) + coalesce({names[-2]}, {names[-1]})"}
+        query[f"m{i}"] = {"map": {"from": f"m{i - 1}" if i else "a", "keep": True, "compute": made}}
+        names += made
+    query["behind"] = {"filter": {"from": "m26", "where": "y26 > 0 or y26 is null or n > 0"}}
+    inputs = {A: list(logged(8, 60))}
+    make_run(tmp_path / "run", {**CONFIG, "sources": {"a": SOURCE}, "query": query, "outputs": ["behind"]}, inputs)
+    began = time.monotonic()
+    compared, found = differences(spark, Run.open(tmp_path / "run"), inputs)
+    assert not found, "\n".join(found)
+    assert compared > 20
+    assert time.monotonic() - began < 90  # some seconds where nothing else runs
 
 
 #: Networks of one to three sources, up to nine operators, fragments of several partitions.
