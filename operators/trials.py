@@ -9,14 +9,20 @@ the same however it is cut (U3), and no cut divides an instant.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from operators.custom import CustomHost
 from operators.operator import Operator, OperatorState
 from operators.rejections import NOT_THE_ROWS, Refusals, Refused, reason_of
+from operators.steps import Pace
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.times import format_timestamp
+
+#: Rows that are tried before others get their turn; and as how many each trial counts, for what it takes to go back.
+_TRIED: Final = 1 << 10
+_TRIAL: Final = 1 << 6
 
 #: The rows of each port that are tried, by their numbers.
 _Some = Sequence[Int64Array]
@@ -27,7 +33,7 @@ class Trials(Operator):
 
     A slice without such rows costs a snapshot more than it would.  Else it is divided in halves, between instants,
     until those that raise stand alone, and the rows of one instant are divided in the same way: some 2 log2(rows) calls
-    for each row that is rejected.  Others get their turn between two calls.
+    for each row that is rejected.  Others get their turn between two calls, when some have been made.
     """
 
     def __init__(self, host: CustomHost) -> None:
@@ -35,6 +41,7 @@ class Trials(Operator):
         self.schema = host.schema
         self.refusals: Refusals = Refusals()
         self._ports: Sequence[Rows | None] = ()
+        self._pace = Pace(_TRIED)
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         raise NotImplementedError("work() does it")
@@ -52,7 +59,7 @@ class Trials(Operator):
                     yield released
                 if waiting:
                     before = self._host.snapshot()
-                    yield None
+                    yield from self._turn(some)
                 continue
             self._host.restore(before)
             times = self._times(some)
@@ -64,13 +71,18 @@ class Trials(Operator):
                 before = self._host.snapshot()
             else:
                 raise _nobody_is_to_blame(released, end) from released
+            yield from self._turn(some)
+
+    def _turn(self, some: _Some) -> Iterator[None]:
+        """Others have theirs, when enough rows were tried."""
+        if self._pace.is_through(_TRIAL + sum(map(len, some))):
             yield None
 
     def _instant(self, some: _Some, time: int, end: int) -> Iterator[Rows | None]:
         """The rows of one time, which is all that there is before ``end``."""
         nothing = [rows[:0] for rows in some]
         if self._host.previous < time:
-            yield self._passed(nothing, time)
+            yield from self._passed(nothing, time)
         before = self._host.snapshot()
         kept = nothing
         waiting = [[(port, row) for port, rows in enumerate(some) for row in rows.tolist()]]
@@ -87,10 +99,10 @@ class Trials(Operator):
             else:
                 ((port, row),) = candidates
                 self.refusals.rows.append(Refused(port, row, reason_of(found)))
-            yield None
-        yield self._passed(kept, time + 1)
+            yield from self._turn(more)
+        yield from self._passed(kept, time + 1)
         if time + 1 < end:
-            yield self._passed(nothing, end)
+            yield from self._passed(nothing, end)
 
     def _tried(self, some: _Some, end: int) -> Rows | Exception | None:
         """What comes of these rows, or what is raised."""
@@ -102,12 +114,13 @@ class Trials(Operator):
         except Exception as error:  # a user's code
             return error
 
-    def _passed(self, some: _Some, end: int) -> Rows | None:
+    def _passed(self, some: _Some, end: int) -> Iterator[Rows]:
         """What comes of rows that are known to do no harm.  Raises RuntimeError where time alone does."""
         released = self._tried(some, end)
         if isinstance(released, Exception):
             raise _nobody_is_to_blame(released, end) from released
-        return released
+        if released is not None:
+            yield released
 
     def _times(self, some: _Some) -> Int64Array:
         found = [rows.time[index] for rows, index in zip(self._ports, some) if rows is not None]
