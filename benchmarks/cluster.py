@@ -26,7 +26,7 @@ from replicas.link.connection import Connection, Identity
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
 from replicas.node.process import run_node
-from replicas.producer.server import Opened, Server
+from replicas.producer.server import Bystander, Opened, Server
 from replicas.source.process import SourceProcess
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -38,13 +38,8 @@ from spe.wire.codec import ElementEncoder
 from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
-    Message,
     NotReady,
     OutputStatus,
-    PartnerAnswer,
-    PartnerRequest,
-    SnapshotRefused,
-    SnapshotRequest,
     Subscribe,
     Subscribed,
 )
@@ -243,11 +238,11 @@ class _Feed:
         """Nothing is held."""
 
 
-class Feeder(Server):
+class Feeder(Bystander, Server):
     """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
 
     def __init__(self, env: Env, plan: Plan, stream: StreamId, *, several: bool = False) -> None:
-        super().__init__(env, plan, Identity("source", f"source:{stream}", 1), self)
+        Server.__init__(self, env, plan, Identity("source", f"source:{stream}", 1), self)
         self.stream = stream
         self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
@@ -275,12 +270,6 @@ class Feeder(Server):
         # then look like a half-open connection, so we announce nothing.
         status = OutputStatus(self.stream, 0, NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0.0)
         return HeartbeatAnswer(message.number, 1, [status])
-
-    def partner_request(self, message: PartnerRequest) -> Message:
-        return PartnerAnswer(message.unit, message.partition, message.number, False)
-
-    async def snapshot(self, message: SnapshotRequest) -> bytes | SnapshotRefused:
-        return SnapshotRefused("a feeder has no state")
 
     def status(self) -> Mapping[str, Any]:
         return {"kind": "feeder", "name": self.stream}
