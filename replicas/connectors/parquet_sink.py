@@ -19,7 +19,7 @@ import numpy as np
 
 from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
 from spe.errors import ConfigError, LogCorrupt
-from spe.runtime.disk_trouble import is_full
+from spe.runtime.disk_trouble import is_full, sync_failed
 from spe.runtime.env import Compute
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
@@ -154,6 +154,7 @@ class _ChannelParts:
         self._part: _OpenPart | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._number, self.complete, held = self._find_end()
+        _sync_folder(folder)  # the last session may have ended between a part's name and its sync
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
         self._cursor = Cursor(mode, self.complete, held)
         self._take(self._cursor.begin())
@@ -232,6 +233,7 @@ class _ChannelParts:
 
         Raises:
           DiskFull: there is no room; the same can be called again.
+          OSError: the disk failed, for good; a part of which a sync failed gets no name.
         """
         if self._entries:
             self._write_groups()
@@ -264,7 +266,8 @@ class _OpenPart(io.RawIOBase):
         self._path = path
         self._file: int | None = None
         self._left = bytearray()
-        self._named = False
+        self._synced = self._named = False
+        self._failed: OSError | None = None
 
     def writable(self) -> bool:
         return True
@@ -274,7 +277,9 @@ class _OpenPart(io.RawIOBase):
         return len(data)
 
     def store(self) -> None:
-        """Writes what there is to the file.  Raises DiskFull."""
+        """Writes what there is to the file.  Raises DiskFull; another OSError for good, also when a sync has failed."""
+        if self._failed is not None:
+            raise sync_failed(self._failed, self._path)
         with _noticing_full():
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -284,16 +289,33 @@ class _OpenPart(io.RawIOBase):
                 del self._left[:done]
 
     def complete(self, path: Path) -> None:
-        """Gives the file its name when all is on disk.  Raises DiskFull; can be called again then."""
+        """Gives the file its name when all is on disk.
+
+        Raises:
+          DiskFull: can be called again.
+          OSError: the disk failed.  A failed sync is never tried again: the next one would say that all is well.
+        """
         self.store()
         assert self._file is not None
-        with _noticing_full():
-            if not self._named:
+        if not self._synced:
+            with self._noticing_failed_sync():
                 os.fsync(self._file)
+            self._synced = True
+        if not self._named:
+            with _noticing_full():
                 os.replace(self._path, path)
-                self._named = True
+            self._named = True
+        with self._noticing_failed_sync():
             _sync_folder(path.parent)
         os.close(self._file)
+
+    @contextmanager
+    def _noticing_failed_sync(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._failed = error
+            raise sync_failed(error, self._path) from error
 
 
 @contextmanager
@@ -308,7 +330,7 @@ def _noticing_full() -> Iterator[None]:
 
 def _sync_folder(folder: Path) -> None:
     """A rename is safe when its folder is synced."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Final
 
 from spe.errors import LogFull
@@ -19,6 +20,14 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def is_full(error: BaseException) -> bool:
     """Will there be room later?  Any other error of a disk is for good."""
     return isinstance(error, LogFull) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+def sync_failed(error: OSError, path: Path) -> OSError:
+    """What a failed sync is from the first time on: for good, whatever the disk said.
+
+    The kernel tells of data that it could not write only once, even where it was for want of room.
+    """
+    return OSError(errno.EIO, f"a sync failed ({error.strerror}), so nobody knows what is on the disk", str(path))
 
 
 class DiskTrouble:

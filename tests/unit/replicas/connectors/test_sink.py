@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -381,6 +383,45 @@ def test_a_part_waits_for_room_wherever_the_disk_refuses_it(tmp_path: Path, mode
     assert not list((tmp_path / "out").glob(".*.open"))
     told = replayed if mode == CORRECTIONS else brief
     assert told(table(tmp_path)) == "S1a S2b S3c S4d S5e"
+
+
+@pytest.mark.parametrize("failing", ["file", "folder"])
+def test_a_part_whose_sync_failed_never_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Linux tells of lost data once: the second sync succeeds.  Where it is the folder's, the data are safe."""
+    sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    feed(sink, "S1/5a")
+    commit(sink)
+    feed(sink, "S2/6b", position=1)
+    real, calls = os.fsync, 0
+
+    def once(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == (1 if failing == "file" else 2):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", once)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"a sync failed \(No space left on device\).*/out/") as failed:
+            commit(sink)
+        assert not is_full(failed.value)
+        assert sink.position(ONE) == 1
+    with pytest.raises(OSError, match="a sync failed"):
+        feed(sink, "S3/7c", position=2)
+    sink.close()
+    assert brief(table(tmp_path)) == ("S1a" if failing == "file" else "S1a S2b")
+    before = calls
+    again = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
+    assert calls > before, "a name that is not safe may be acknowledged"
+    if failing == "file":
+        assert again.position(ONE) == 1
+        feed(again, "S2/6b", position=1)
+    feed(again, "S3/7c", position=2)
+    again.close()
+    assert brief(table(tmp_path)) == "S1a S2b S3c"
 
 
 def test_a_sink_that_is_closed_on_a_full_disk_goes_on_from_its_complete_parts(tmp_path: Path) -> None:
