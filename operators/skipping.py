@@ -107,8 +107,13 @@ class Skipping(Operator):
     def snapshot(self) -> Mapping[str, Any]:
         return {"rejected": (self._rows, self._results), "operator": self._operator.snapshot()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def _forget(self) -> None:
+        """What a slice that was broken off has left."""
         self.take_rejected()
+        self._refusals.rows, self._refusals.results = [], {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._forget()
         self._rows, self._results = state["rejected"]
         self._operator.restore(state["operator"])
 
@@ -122,7 +127,7 @@ class Skipping(Operator):
         self._operator.clear(boundary)
 
     def recount(self, counters: Mapping[str, int]) -> None:
-        self.take_rejected()  # again what is known
+        self._forget()  # again what is known
         self._rows, self._results = counters[REJECTED], counters[REJECTED_RESULTS]
         self._operator.recount({k: n for k, n in counters.items() if k not in (REJECTED, REJECTED_RESULTS)})
 

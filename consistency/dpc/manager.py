@@ -197,15 +197,20 @@ class UnitReplica:
         held = 0 if self._held_since is None else now - max(start, self._held_since)
         return max(0, now - start - held)
 
-    def _releases(self, end: int, now: int) -> None:
-        """What lies before ``end`` is about to be released, some of it perhaps once more."""
-        if end > max(self._released_until, self.sunion.next):
-            self._longest_wait_us = self.longest_wait_us(now)
-            self._released_until = end
+    def _measured(self, release: Callable[[], Slice | None], now: int) -> Slice | None:
+        """Releases a slice, some of it perhaps once more; notes how long the first bucket that is new has waited."""
+        before, waited_us = max(self._released_until, self.sunion.next), self.longest_wait_us(now)
+        piece = release()
+        if piece is not None and piece.end > before:
+            self._longest_wait_us, self._released_until = waited_us, piece.end
+        return piece
 
     def partner_asks(self, asker: str, now: int) -> bool:
         """Do we let a partner reconcile?  Only one that has results of its own can stand in for it (K6)."""
-        return self.stands_in(now) and self.partners.asked(asker, self.state)
+        granted = self.stands_in(now) and self.partners.asked(asker, self.state)
+        if granted and isinstance(self._leave, Alone):
+            self._leave = None  # there is somebody after all, and it goes first
+        return granted
 
     def stands_in(self, now: int) -> bool:
         """K6: has this replica fresh results for the consumers of a partner that reconciles?"""
@@ -300,8 +305,7 @@ class UnitReplica:
         sunion = self.sunion
         released = None
         if not self._outputs.full():
-            self._releases(sunion.stable_end, now)
-            released = sunion.release_stable(self._slice_rows)
+            released = self._measured(lambda: sunion.release_stable(self._slice_rows), now)
         if released is not None:
             if self._held_since is not None:
                 sunion.clocks.shift(now - self._held_since, now)
@@ -401,8 +405,8 @@ class UnitReplica:
         wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
         if (end := self._due(now, wait_us)) is None:
             return False
-        self._releases(end, now)
-        piece = self.sunion.release_tentative(end, self._slice_rows)
+        piece = self._measured(lambda: self.sunion.release_tentative(end, self._slice_rows), now)
+        assert piece is not None
         self.largest_slice = max(self.largest_slice, len(piece))
         self._work_on(self._live.tentative(piece), self._outputs.tentative)
         return self._working is not None or piece.end < end
@@ -463,9 +467,10 @@ class UnitReplica:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
                 return self._finish_redo(now)
             return False
-        if not self.live_runs:
-            self._releases(self.sunion.stable_end, now)
-        released = self.sunion.release_redo(self._slice_rows)
+        if self.live_runs:
+            released = self.sunion.release_redo(self._slice_rows)
+        else:
+            released = self._measured(lambda: self.sunion.release_redo(self._slice_rows), now)
         if released is not None:
             self.redone_rows += len(released)
             self._emit_stable(self._redo, released)

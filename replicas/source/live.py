@@ -74,6 +74,9 @@ class LivePlay:
             chunk = self._admit(chunk)
             n = len(chunk)
             events = chunk.events if chunk.events is not None else np.full(n, writer.now_us(), np.int64)
+            if self._told_of_no_row and n:  # before what there may be to tell of these rows
+                self._told_of_no_row = False
+                self._tell("")
             while taken < n:
                 stop = chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
                 writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop))
@@ -82,9 +85,6 @@ class LivePlay:
                 raise why
         except SpeError as error:
             self._fail(error)
-        if self._told_of_no_row and taken:
-            self._told_of_no_row = False
-            self._tell("")
         self._waiting += 1
         try:
             await writer.room()

@@ -19,6 +19,7 @@ from spe.query.typing import derive_schema
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 from tests.support.operators import step_sizes
 
 SCHEMA = Schema.of(x="string")
@@ -853,6 +854,30 @@ class TestSlicesInPortions:
         assert world.states[-1] == "STABLE"
         assert end < began + 100
 
+    def test_who_has_let_a_partner_go_first_does_not_begin_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """K2: nobody was there to ask, and a slice is in work; before it is through a partner comes, and asks."""
+        monkeypatch.setattr(World, "slice_rows", 1000)
+        world = stable_until_ten(with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10))))
+        world.live[1], world.partner["n2"] = False, None
+        deliver_groups(world, 10, 105)
+        world.B(0, 106, 20)
+        world.run(141)
+        world.live[1] = True
+        for at in (0, 1):
+            world.B(at, 142, 30)
+        deliver_groups(world, 30, 142)
+        world.run(142)
+        for at in (0, 1):
+            world.B(at, 700, 40)
+        assert world.replica.advance(700) == (True, None)
+        assert world.replica._working is not None
+        assert world.replica._leave is not None
+        world.partner["n2"] = NodeState.UP_FAILURE
+        assert world.replica.partner_asks("n2", 700)
+        while world.replica._working is not None:
+            world.replica.advance(700)
+        assert world.replica.state is NodeState.UP_FAILURE
+
     def test_a_state_is_made_again_for_a_snapshot_in_portions(self) -> None:
         """While tainted, with undo/redo, each portion gives the operators few rows.  What comes is the state at n*."""
         world = failing_with_many_groups()
@@ -930,6 +955,17 @@ class TestLongestWait:
         world.run(400)
         assert world.replica.reconciliations == 1
         assert world.replica.longest_wait_us(400) == 30
+
+    def test_each_slice_of_a_backlog_waits_until_its_own_release(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two buckets are complete at once, and the last; the second one is released 68 later, for work takes time."""
+        monkeypatch.setattr(World, "slice_rows", 1)
+        world = stable_until_ten(World())
+        world.S(0, 110, (11, "a"), (21, "b"))
+        for at in (0, 1):
+            world.B(at, 110, END_OF_TIME)
+        assert world.replica.advance(112)[0]
+        world.run(180)
+        assert world.replica.longest_wait_us(1000) == 70
 
     def test_a_full_output_is_no_wait(self) -> None:
         world = stable_until_ten(World())
