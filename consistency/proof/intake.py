@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from consistency.proof.reading import Source, duration_us
 from consistency.proof.report.words import count, plural
@@ -16,10 +16,21 @@ from spe.stream.times import END_OF_TIME
 
 #: Malformed rows that a source keeps aside each time it is started; the others are counted in the summary only.
 _KEPT: Final = 10_000
+#: At most, where nobody knows.
+_ANY: Final = 2**62
+
+
+class _Range(NamedTuple):
+    """How many rows, as far as is known: at least and at most, both included."""
+
+    least: int
+    most: int
 
 
 def unaccounted(run: Run, stream: StreamId, source: Source, state: SourceState, ended_us: int) -> list[str]:
     """Rows that are neither in the log nor among those that were set aside; a sentence, if there are any.
+
+    How many were set aside is not always known exactly; then only what no possible number explains is told.
 
     Args:
       state: of the log in the end.
@@ -30,16 +41,20 @@ def unaccounted(run: Run, stream: StreamId, source: Source, state: SourceState, 
     rows = input_rows(source, Path(str(run.facts.get("data", run.path))), ended_us)
     if rows is None:
         return []
-    malformed, all_kept = _malformed(run, stream)
-    refused = _counted(run, stream, "refused")
-    lost = rows - state.last_id - malformed - refused
-    if lost == 0 or (lost > 0 and not all_kept):
+    malformed, refused = _malformed(run, stream), _refused(run, stream)
+    beside = rows - state.last_id
+    lost = beside - malformed.most - refused.most
+    if lost > 0:
+        what = f"{plural(lost, 'row')} of its input {'is' if lost == 1 else 'are'} missing in its log"
+        aside = (malformed.most, refused.most)
+    elif beside < malformed.least + refused.least:
+        what = "its log has too many tuples"
+        aside = (malformed.least, refused.least)
+    else:
         return []
-    are = "is" if lost == 1 else "are"
-    what = f"{plural(lost, 'row')} of its input {are} missing in its log" if lost > 0 else "its log has too many tuples"
     return [
-        f"{what}: {count(rows)} rows, {count(state.last_id)} tuples, {count(malformed)} malformed, "
-        f"{count(refused)} refused"
+        f"{what}: {count(rows)} rows, {count(state.last_id)} tuples, {count(aside[0])} malformed, "
+        f"{count(aside[1])} refused"
     ]
 
 
@@ -97,19 +112,34 @@ def _records(rows: Any) -> int:
             found += 1
 
 
-def _malformed(run: Run, stream: StreamId) -> tuple[int, bool]:
-    """(how many rows were set aside, as far as is known; are these all?)
+def _malformed(run: Run, stream: StreamId) -> _Range:
+    """Rows that were set aside since they could not be understood.
 
-    The summary counts since the source was started last; what is kept aside may hold rows twice that were read again.
+    Each is kept with its line, so one that was read again after a restart is known.  Where not each was kept, there is
+    the summary besides, which counts it once for each time that it was read.
     """
     file = run.path / "malformed" / f"{stream}.jsonl"
     try:
         lines = [json.loads(line)["line"] for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, KeyError):
         lines = []
-    return max(len(set(lines)), _counted(run, stream, "malformed")), len(lines) < _KEPT
+    kept, counted, starts = len(set(lines)), _said(run, stream, "malformed"), _said(run, stream, "starts")
+    if counted <= len(lines) < _KEPT:
+        return _Range(kept, kept)
+    most = max(kept, counted)
+    if starts == 1:
+        return _Range(most, most)
+    # The last that was heard of a start that was killed may be older than what it read: beyond those that are kept,
+    # nobody knows.
+    return _Range(kept, _ANY if len(lines) >= _KEPT else most)
 
 
-def _counted(run: Run, stream: StreamId, what: str) -> int:
-    """From the summary; 0 where it does not say."""
+def _refused(run: Run, stream: StreamId) -> _Range:
+    """Rows that were refused for their event times: counted by each start, and not kept."""
+    counted = _said(run, stream, "refused_ahead")
+    return _Range(counted if _said(run, stream, "starts") == 1 else 0, counted)
+
+
+def _said(run: Run, stream: StreamId, what: str) -> int:
+    """A number of the summary about a source; 0 where it does not say."""
     return sum(int(s.get(what) or 0) for s in run.summary.get("sources", ()) if s.get("source") == stream)

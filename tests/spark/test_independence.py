@@ -25,6 +25,8 @@ from replicas.reference import run_reference
 from replicas.source.admission import Admission
 from replicas.source.proxy import SourceProxy
 from replicas.source.stamping import Stamper
+from spe.cli.history import History
+from spe.cli.summary import figures
 from spe.config import load_plan_data
 from spe.config.operators import WindowModel
 from spe.expressions import compile_expression
@@ -89,25 +91,23 @@ def ran(path: Path) -> Path:
     rows = [f"2026-01-01T00:00:0{n // 100}.{n % 100:02d}0,{n % 5},{n / 10},{n % 7}" for n in range(500)]
     (path / "b.csv").write_text("\n".join(["ts,key,price,qty", *rows[:250], "what,is,this,?", *rows[250:]]) + "\n")
     plan, storage = load_plan_data(CONFIG, folder=path), DiskStorage(path)
-    counted: list[dict[str, Any]] = []
+    history = History()
 
     async def take_in() -> None:
         for stream, source in plan.sources.items():
             proxy = await SourceProxy.open(replace(source_env(), storage=storage), source)
             await proxy.run()
             assert proxy.ended, proxy.fault
-            counts = proxy.counters()
-            counted.append(
-                {"source": stream, "tuples": proxy.last_id, "late": counts["late"]}
-                | {"malformed": counts["malformed"], "refused": counts["refused_ahead"]}
-            )
+            told = {"incarnation": 1, "last_id": proxy.last_id, "ended": proxy.ended, **proxy.counters()}
+            history.heard(f"source:{stream}", told)
             proxy.close()
 
     trio.run(take_in)
     inputs = {s: list(read_source_log(storage, source_folder(s), one.schema)) for s, one in plan.sources.items()}
     received = [Change(channel, element, at) for at, (channel, element) in enumerate(run_reference(plan, inputs))]
     run = path / "run"
-    make_run(run, CONFIG, {}, {"client": received}, events(), data=path, summary={"sources": counted})
+    summary = {"sources": figures(plan, history, (), 0, 0)["sources"]}
+    make_run(run, CONFIG, {}, {"client": received}, events(), data=path, summary=summary)
     for folder in ("sources", "malformed"):
         shutil.copytree(path / folder, run / folder)
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import pytest
 from consistency.proof.intake import input_rows, unaccounted
 from consistency.proof.reading import Source
 from consistency.proof.run import Run
+from replicas.source.proxy import SourceProxy
+from spe.cli.history import History
+from spe.cli.summary import figures
 from spe.config import load_plan_data
 from spe.log.source_log import SourceState
+from spe.runtime.storage import DiskStorage
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
+from tests.support.source_env import source_env
 
 A = StreamId("a")
 #: After every file was written.
@@ -25,13 +31,28 @@ def source(kind: str, **reader: Any) -> Source:
     return Source(None, "ts", 0, kind, reader, {})
 
 
-def run_of(path: Path, **counted: int) -> Run:
+def run_of(path: Path, *starts: dict[str, int]) -> Run:
+    """A run whose summary is what ``spe run`` makes of the last status of each start of the source."""
     config = {
-        "sources": {"a": {"from": {"generator": "orders"}}},
-        "query": {"f": {"filter": {"from": "a", "where": "true"}}},
+        "sources": {name: {"from": {"generator": "orders"}} for name in ("a", "other")},
+        "query": {"f": {"filter": {"from": "a", "where": "true"}}, "g": {"filter": {"from": "other", "where": "true"}}},
     }
-    summary = {"sources": [{"source": "other", "malformed": 99, "refused": 99}, {"source": "a", **counted}]}
-    return Run(path, load_plan_data(config), {"data": str(path)}, (), summary)
+    plan, history = load_plan_data(config), History()
+    history.heard("source:other", {"incarnation": 0, "malformed": 99, "refused_ahead": 99})
+    for incarnation, counters in enumerate(starts):
+        history.heard("source:a", {"incarnation": incarnation, **counters})
+    return Run(path, plan, {"data": str(path)}, (), figures(plan, history, (), 0, NOW_US))
+
+
+def counters(malformed: int = 0, refused: int = 0) -> dict[str, int]:
+    """As a source tells them."""
+    return {"malformed": malformed, "refused_ahead": refused, "late": 0, "late_by_us": 0}
+
+
+def keep(path: Path, *lines: int) -> None:
+    (path / "malformed").mkdir()
+    kept = [json.dumps({"line": n, "reason": "", "text": ""}) + "\n" for n in lines]
+    (path / "malformed" / "a.jsonl").write_text("".join(kept))
 
 
 @pytest.mark.parametrize(
@@ -79,31 +100,101 @@ ENDED = SourceState(last_id=95, bound_us=END_OF_TIME)
 HUNDRED = source("generator", count="100")
 
 
+def found(run: Run, of: Source = HUNDRED) -> list[str]:
+    return unaccounted(run, A, of, ENDED, NOW_US)
+
+
 def test_every_row_is_a_tuple_or_was_set_aside(tmp_path: Path) -> None:
-    assert unaccounted(run_of(tmp_path, malformed=3, refused=2), A, HUNDRED, ENDED, NOW_US) == []
-    assert unaccounted(run_of(tmp_path, malformed=3, refused=1), A, HUNDRED, ENDED, NOW_US) == [
+    assert found(run_of(tmp_path, counters(malformed=3, refused=2))) == []
+    assert found(run_of(tmp_path, counters(malformed=3, refused=1))) == [
         "1 row of its input is missing in its log: 100 rows, 95 tuples, 3 malformed, 1 refused"
     ]
-    assert unaccounted(run_of(tmp_path, malformed=5, refused=1), A, HUNDRED, ENDED, NOW_US) == [
+    assert found(run_of(tmp_path, counters(malformed=5, refused=1))) == [
         "its log has too many tuples: 100 rows, 95 tuples, 5 malformed, 1 refused"
     ]
+
+
+async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -> None:
+    """Its own counters, through the summary: no name is lost on the way."""
+    (tmp_path / "a.csv").write_text(f"ts,n\n1,1\n{2**61 + 1},2\n3,3\nwhat,4\n")
+    config = {
+        "sources": {
+            "a": {
+                "schema": {"ts": "timestamp!", "n": "int64!"},
+                "time": "ts",
+                "from": {"csv": "a.csv", "timestamps": "us"},
+                "replay": {"max": True},
+            }
+        },
+        "query": {"f": {"filter": {"from": "a", "where": "true"}}},
+    }
+    plan = load_plan_data(config, folder=tmp_path)
+    proxy = await SourceProxy.open(replace(source_env(), storage=DiskStorage(tmp_path)), plan.sources[A])
+    await proxy.run()
+    told, last_id = proxy.counters(), proxy.last_id
+    proxy.close()
+    history = History()
+    history.heard("source:a", {"incarnation": 1, "last_id": last_id, "ended": True, **told})
+    run = Run(tmp_path, plan, {"data": str(tmp_path)}, (), figures(plan, history, (), 0, NOW_US))
+    state = SourceState(last_id=last_id, bound_us=END_OF_TIME)
+    assert (told["malformed"], told["refused_ahead"], last_id) == (1, 1, 2)
+    assert unaccounted(run, A, source("csv", csv="a.csv"), state, NOW_US) == []
 
 
 def test_a_source_that_did_not_come_to_its_end_is_not_counted(tmp_path: Path) -> None:
     assert unaccounted(run_of(tmp_path), A, HUNDRED, SourceState(last_id=10, bound_us=5), NOW_US) == []
 
 
-def test_malformed_rows_from_before_a_restart_are_those_that_were_kept(tmp_path: Path) -> None:
-    """The summary counts from the last start on; a row that was read twice is one."""
-    (tmp_path / "malformed").mkdir()
-    lines = [json.dumps({"line": n, "reason": "", "text": ""}) for n in (3, 7, 8, 8, 40)]
-    (tmp_path / "malformed" / "a.jsonl").write_text("\n".join(lines) + "\n")
-    assert unaccounted(run_of(tmp_path, malformed=1, refused=1), A, HUNDRED, ENDED, NOW_US) == []
+def test_malformed_rows_that_were_read_again_after_a_restart_are_counted_once(tmp_path: Path) -> None:
+    """The summary counts them for each start; the lines that were kept do not."""
+    keep(tmp_path, 3, 7, 8, 9, 40, 3, 7, 8, 9, 40)
+    assert found(run_of(tmp_path, counters(5), counters(5))) == []
+    assert found(run_of(tmp_path, counters(2), counters(5))) == []  # the first was killed before it could tell of all
 
 
-def test_where_not_all_malformed_rows_were_kept_their_number_is_not_known(tmp_path: Path) -> None:
-    (tmp_path / "malformed").mkdir()
-    lines = [json.dumps({"line": n, "reason": "", "text": ""}) for n in range(10_000)]
-    (tmp_path / "malformed" / "a.jsonl").write_text("\n".join(lines) + "\n")
+def test_a_row_that_is_missing_is_found_though_malformed_ones_were_read_twice(tmp_path: Path) -> None:
+    keep(tmp_path, 3, 7, 8, 9, 3, 7)
+    assert found(run_of(tmp_path, counters(2), counters(4))) == [
+        "1 row of its input is missing in its log: 100 rows, 95 tuples, 4 malformed, 0 refused"
+    ]
+
+
+def test_more_tuples_than_the_kept_rows_leave_are_too_many(tmp_path: Path) -> None:
+    keep(tmp_path, 1, 2, 3, 4, 5, 6, 6)
+    assert found(run_of(tmp_path, counters(6), counters(1))) == [
+        "its log has too many tuples: 100 rows, 95 tuples, 6 malformed, 0 refused"
+    ]
+
+
+def test_counts_of_several_starts_are_upper_bounds(tmp_path: Path) -> None:
+    """Nothing was kept: the disk was full, or the file is gone."""
+    assert found(run_of(tmp_path, counters(5), counters(5))) == []
+    assert found(run_of(tmp_path, counters(5, refused=3), counters(2, refused=3))) == []
+    assert found(run_of(tmp_path, counters(1, refused=1), counters(1, refused=1))) == [
+        "1 row of its input is missing in its log: 100 rows, 95 tuples, 2 malformed, 2 refused"
+    ]
+
+
+def test_refused_rows_of_several_starts_may_be_the_same(tmp_path: Path) -> None:
+    keep(tmp_path, 3, 7, 8)
+    assert found(run_of(tmp_path, counters(3, refused=2), counters(0, refused=2))) == []
+    assert found(run_of(tmp_path, counters(3, refused=1), counters(0))) == [
+        "1 row of its input is missing in its log: 100 rows, 95 tuples, 3 malformed, 1 refused"
+    ]
+
+
+def test_where_not_all_malformed_rows_were_kept_one_start_has_counted_them(tmp_path: Path) -> None:
+    keep(tmp_path, *range(10_000))
     many = source("generator", count="20000")
-    assert unaccounted(run_of(tmp_path), A, many, ENDED, NOW_US) == []
+    assert found(run_of(tmp_path, counters(19_905)), many) == []
+    assert found(run_of(tmp_path, counters(19_904)), many) == [
+        "1 row of its input is missing in its log: 20,000 rows, 95 tuples, 19,904 malformed, 0 refused"
+    ]
+
+
+def test_where_not_all_were_kept_over_several_starts_their_number_is_not_known(tmp_path: Path) -> None:
+    keep(tmp_path, *range(10_000))
+    many = source("generator", count="20000")
+    assert found(run_of(tmp_path), many) == []
+    assert found(run_of(tmp_path, counters(10_000), counters(12_000)), many) == []
+    assert found(run_of(tmp_path, counters(10_000), counters(5)), many) == []  # the first had more when it was killed
