@@ -274,7 +274,7 @@ class ClientProcess(Bystander):
             self._to_record.extend((now, one) for one in news)
 
     def _record_announced(self, recorder: Recorder) -> None:
-        """Raises LogFull."""
+        """Raises LogFull, OSError."""
         while self._to_record:
             recorder.announced(*self._to_record[0])
             self._to_record.popleft()
@@ -309,7 +309,7 @@ class ClientProcess(Bystander):
     def close(self) -> None:
         """Makes everything taken safe; once."""
         if self._recorder is not None:
-            with suppress(LogFull):
+            with suppress(LogFull, OSError):
                 self._record_announced(self._recorder)
             self._recorder.close()
         for sink in self._sinks:

@@ -17,6 +17,7 @@ from spe.log.announced import announced_folder, encode_announced
 from spe.log.format import Segment, encode_header, encode_record, write_whole
 from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
 from spe.log.recovery import live_segments
+from spe.runtime.disk_trouble import is_full
 from spe.runtime.env import AppendFile, Storage
 from spe.stream.batch import Batch, Boundary, Element, Rows, Undo, concat_rows
 from spe.stream.change import Change
@@ -67,12 +68,19 @@ class SegmentWriter:
             self._left.append(storage.open(folder / self.segments[-1].name))
 
     def append(self, body: bytes) -> None:
-        """Appends a record.  Raises LogFull: the disk refused it, and it can be appended again later."""
+        """Appends a record.
+
+        Raises:
+          LogFull: there is no room for it, and it can be appended again later.
+          OSError: the disk refused it for good.
+        """
         sequence = self.sequence + 1
         try:
             file = self._file if self._file is not None else self._begin(sequence)
             write_whole(file, encode_record(sequence, body))
         except OSError as error:
+            if not is_full(error):
+                raise
             raise LogFull(f"recording {self._folder}: the disk refused record {sequence}: {error}") from error
         self.sequence = sequence
         self._unsynced = True
@@ -102,8 +110,12 @@ class SegmentWriter:
     def _begin(self, first: int) -> AppendFile:
         segment = Segment(first, self._epoch)
         file = self._storage.open(self._folder / segment.name)
-        file.truncate(0)  # a header that the disk cut short
-        file.append(encode_header(segment))
+        try:
+            file.truncate(0)  # a header that the disk cut short
+            file.append(encode_header(segment))
+        except OSError:
+            file.close()
+            raise
         self._file = file
         return file
 
@@ -186,7 +198,8 @@ class ChannelRecorder:
         """Appends a change.
 
         Raises:
-          LogFull: the disk refused it; what was written before can be read, and it can be written again later.
+          LogFull: there is no room; what was written before can be read, and it can be written again later.
+          OSError: the disk refused it for good.
         """
         if (undo := self._withdrawn) is not None:
             self._write(undo)
@@ -245,11 +258,11 @@ class Recorder:
         return [*self._channels.values(), self._announced]
 
     def announced(self, arrived_us: int, one: Announcement) -> None:
-        """Appends what a node said of its X and waits.  Raises LogFull."""
+        """Appends what a node said of its X and waits.  Raises LogFull, OSError."""
         self._announced.append(encode_announced(arrived_us, one))
 
     def write(self, change: Change) -> None:
-        """Appends a change.  Raises LogFull."""
+        """Appends a change.  Raises LogFull, OSError."""
         self._channels[change.channel].write(change)
 
     def position(self, channel: Channel) -> tuple[int, int]:

@@ -8,7 +8,7 @@ node was away is in the files of its partners.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -18,6 +18,7 @@ import trio
 from operators.rejections import Rejection, shortened
 from replicas.link.signal import Signal
 from replicas.node.replica import Replica
+from spe.log.format import write_whole
 from spe.plan.plan import Plan
 from spe.runtime.env import AppendFile, Env
 from spe.stream.ids import ReplicaId
@@ -59,6 +60,7 @@ class RejectedRows:
         self._taken: dict[_Sequence, int] = {}
         #: The largest numbers in the file, of this plan and origin.
         self._written: dict[_Sequence, int] = {}
+        self._unsynced = False
         self._waiting: list[tuple[_Sequence, int, bytes]] = []
         #: Per sequence: when it was told last, and how many have come since.
         self._told: dict[_Sequence, tuple[int, int]] = {}
@@ -143,25 +145,36 @@ class RejectedRows:
             self._give_up(f"{self.path} is full: further rows that are rejected are counted only")
             return
         if data:
-            try:
-                await compute.run(partial(file.append, data))
-            except OSError:
-                await compute.run(partial(file.truncate, self._size))
-                raise
-            self._size += len(data)
+            await compute.run(partial(self._append, file, data, {key: number for key, number, _ in new}))
+        if self._unsynced:
             try:
                 await file.sync()
             except OSError as error:  # nobody knows what is on the disk
                 self._give_up(f"{self.path}: {error}; rows that are rejected are counted only")
                 return
+            self._unsynced = False
         if origin == self._origin:
-            self._written |= {key: number for key, number, _ in new}
             del self._waiting[: len(some)]
             self._trouble = ""
+
+    def _append(self, file: AppendFile, data: bytes, numbers: Mapping[_Sequence, int]) -> None:
+        """Appends lines and notes them in one go, for whoever waits for it may be cancelled; in a thread."""
+        write_whole(file, data)
+        self._size += len(data)
+        self._written |= numbers
+        self._unsynced = True
 
     def _open(self, origin: str) -> tuple[AppendFile, int, dict[_Sequence, int]]:
         """The file, its size and what it holds of our plan and origin; in a thread."""
         file = self._env.storage.open(self.path)
+        try:
+            return file, *self._continue(file, origin)
+        except BaseException:
+            file.close()
+            raise
+
+    def _continue(self, file: AppendFile, origin: str) -> tuple[int, dict[_Sequence, int]]:
+        """The file's size and what it holds of our plan and origin, behind a header for them."""
         header = {"plan": self._plan.fingerprint, "origin": origin}
         written: dict[_Sequence, int] | None = None
         size, rest = 0, b""
@@ -176,8 +189,8 @@ class RejectedRows:
         if written is None:
             line = _line(header)
             file.append(line)
-            return file, size + len(line), {}
-        return file, size, written
+            return size + len(line), {}
+        return size, written
 
     def _give_up(self, why: str) -> None:
         self._closed = True

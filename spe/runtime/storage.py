@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from spe.errors import LogError
+from spe.runtime.disk_trouble import sync_failed
 
 #: What an atomic write leaves behind when the machine dies in the middle of it; never listed, overwritten next time.
 _ASIDE: Final = ".aside-"
@@ -35,13 +36,17 @@ class DiskFile:
             rest = rest[os.write(self._descriptor, rest) :]
 
     async def sync(self) -> None:
-        """After a failed sync the kernel may have dropped what it could not write, so the file is not used again."""
+        """After a failed sync the kernel may have dropped what it could not write, so the file is not used again.
+
+        Raises:
+          OSError: for good (``sync_failed``), never for want of room.
+        """
         self._check()
         try:
             await trio.to_thread.run_sync(os.fdatasync, self._descriptor)
         except OSError as e:
             self._failed = e
-            raise
+            raise sync_failed(e, self._path) from e
 
     def read(self, offset: int, length: int) -> bytes:
         """Fewer bytes than asked for only at the end of the file."""
@@ -66,7 +71,7 @@ class DiskFile:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise OSError(self._failed.errno, f"an earlier sync failed ({self._failed.strerror})", str(self._path))
+            raise sync_failed(self._failed, self._path)
 
 
 class DiskStorage:

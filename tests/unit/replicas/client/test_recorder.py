@@ -19,6 +19,7 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
+from tests.support.files import watch_files
 from tests.support.streams import PAYLOAD, parse, show
 
 FOLDER = client_folder("dashboard")
@@ -223,6 +224,29 @@ def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
     storage.space_left = None
     recorder.write(Change(ONE, parse("B10(1)")[0], 8))
     assert text(storage) == "S1/5a B10(1)"
+
+
+def test_who_waits_for_room_for_a_segment_holds_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = SimDisk()
+    recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD})
+    opened = watch_files(storage, monkeypatch)
+    storage.space_left = 3
+    for _ in range(2):
+        with pytest.raises(LogFull):
+            recorder.write(Change(ONE, parse("B10(0)")[0], 7))
+    assert [file._closed for file in opened] == [True, True]
+
+
+def test_a_disk_that_fails_for_another_reason_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = SimDisk()
+    recorder = record(storage, "S1/5a")
+
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("replicas.client.recorder.write_whole", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        recorder.write(Change(ONE, parse("B10(1)")[0], 7))
 
 
 def test_the_stable_tuples_of_a_recording_can_be_compared_repeats_and_all() -> None:

@@ -20,6 +20,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Trace
 from spe.runtime.logged_trace import LoggedTrace
 from spe.stream.names import NodeId, StreamId
+from tests.support.files import watch_files
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.source_env import ListTrace, source_env
 
@@ -150,6 +151,38 @@ async def test_a_full_disk_is_waited_for(jump_clock: JumpClock) -> None:
     assert numbers(disk) == [1, 2, 3]
     (told,) = trace.named("rejected_unwritten")
     assert "No space left on device; going on" in told["why"]
+
+
+async def test_who_waits_for_room_for_a_header_holds_no_file_open(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimDisk()
+    opened = watch_files(disk, monkeypatch)
+    disk.space_left = 20
+    one = writer(disk)
+    one.take(replica(), rejections([1]))
+    assert not await one.flush()
+    assert not await one.flush()
+    assert [file._closed for file in opened] == [True, True]
+    disk.space_left = None
+    assert await one.flush()
+    assert numbers(disk) == [1]
+
+
+async def test_what_was_appended_before_a_cancellation_is_not_appended_again(jump_clock: JumpClock) -> None:
+    disk = SimDisk()
+    one = writer(disk)
+    one.take(replica(), rejections([1, 2]))
+    disk.stall(True)
+    with trio.move_on_after(1):
+        await one.flush()
+    assert [line["n"] for line in lines(disk, synced=False)[1:]] == [1, 2]
+    disk.stall(False)
+    assert await one.flush()
+    assert numbers(disk) == [1, 2], "once, and synced"
+    one.take(replica(), rejections([3]))
+    assert await one.flush()
+    assert numbers(disk) == [1, 2, 3]
 
 
 async def test_a_disk_that_fails_holds_nothing_up(jump_clock: JumpClock) -> None:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from spe.errors import LogError
+from spe.runtime.disk_trouble import is_full
 from spe.runtime.storage import DiskStorage
 
 FILE = PurePosixPath("unit/0/log")
@@ -94,25 +95,33 @@ async def test_what_a_crash_left_of_an_atomic_write_is_not_listed(storage: DiskS
     assert os.listdir(tmp_path / "root/unit/0") == ["log"]
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 async def test_after_a_failed_sync_the_file_takes_nothing_more(
-    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The kernel may have dropped what it could not write, and a second sync would say that all is well."""
+    """The kernel may have dropped what it could not write, and a second sync would say that all is well.
+
+    Where it failed for want of room nobody may wait for room, either.
+    """
     file = storage.open(FILE)
     file.append(b"data")
 
     def broken(descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fdatasync", broken)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=os.strerror(number)) as first:
         await file.sync()
     monkeypatch.undo()
-    with pytest.raises(OSError, match="an earlier sync failed"):
+    with pytest.raises(OSError, match=os.strerror(number)) as second:
+        await file.sync()
+    assert not is_full(first.value)
+    assert not is_full(second.value)
+    with pytest.raises(OSError, match="a sync failed"):
         file.append(b"more")
-    with pytest.raises(OSError, match="an earlier sync failed"):
+    with pytest.raises(OSError, match="a sync failed"):
         file.truncate(0)
-    with pytest.raises(OSError, match="an earlier sync failed"):
+    with pytest.raises(OSError, match="a sync failed"):
         await file.sync()
     assert file.read(0, 4) == b"data"
     file.close()
