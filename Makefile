@@ -5,7 +5,7 @@ VENV := .venv
 EXTRA := dev
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-versions lint types check bench soak soak-processes clean
+.PHONY: demo test test-versions lint types docs check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
@@ -24,7 +24,11 @@ lint: $(READY)
 types: $(READY)
 	$(VENV)/bin/mypy
 
-check: lint types test
+# The documentation as a site in build/docs; a warning (a broken link, a docstring that does not parse) is an error.
+docs: $(READY)
+	$(VENV)/bin/sphinx-build -q -W --keep-going -b html docs build/docs
+
+check: lint types docs test
 
 # A short set of ratios beside those of the last release; all benchmarks: python -m benchmarks.
 bench: $(READY)

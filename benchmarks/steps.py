@@ -1,4 +1,4 @@
-"""The longest single step of each kind of work, by size of the state (docs/rules.md B8)."""
+"""The longest single step of each kind of work, by size of the state (rule B8)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Arrays of equal length that grow at the end and are written in any order.
 
-However long they are, no step does more than its own entries and a bounded portion beside (docs/rules.md B8): growing
+However long they are, no step does more than its own entries and a bounded portion beside (rule B8): growing
 copies in portions, a snapshot copies nothing, and a write after it saves the entries that it overwrites.
 """
 

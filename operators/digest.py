@@ -12,7 +12,7 @@ import numpy.typing as npt
 from spe.stream.batch import Rows, concat_rows
 from spe.stream.hashing import mix, value_bits
 
-#: Tuples between two marks: the positions at which replicas compare (docs/rules.md, invariant 4).
+#: Tuples between two marks: the positions at which replicas compare (docs/internals/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000
 #: Rows put by before they are hashed: enough that NumPy's cost per call does not show.
 HASH_ROWS: Final = 8_192

@@ -2,7 +2,7 @@
 
 An operator with finite windows needs its own window's worth of tuples to be rebuilt, however long it has run; what is
 older is forgotten slice by slice.  One whose state reaches back without bound (count windows per group, operators of
-one's own that cannot say) is not buffered at all: its markers carry a snapshot (docs/rules.md R9).
+one's own that cannot say) is not buffered at all: its markers carry a snapshot (rule R9).
 """
 
 from __future__ import annotations

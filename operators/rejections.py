@@ -1,4 +1,4 @@
-"""Rows that an operator with ``on_error: skip`` goes on without (docs/rules.md U15).
+"""Rows that an operator with ``on_error: skip`` goes on without (rule U15).
 
 A *rejected row* is one that the operator could not take in; a *rejected result* one that it could not make, or made
 too large.  Each kind is counted by itself in the operator's state, so the n-th one of a kind is the same row on every

@@ -16,7 +16,7 @@ class SOutput:
     """Numbers the tuples of one output and marks them stable or tentative.
 
     Stable ids are the ordinals 1, 2, 3, … of the stable stream, so every replica gives the same tuple the same id
-    (docs/rules.md U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
+    (rule U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
     stable may follow something tentative until :meth:`restore`: the operators have then seen data that may be undone.
 
     While a redo runs there are two of these, one per instance of the operators, and both feed one OutputLog: the live

@@ -1,4 +1,4 @@
-"""How much one step may do, and work that is divided into steps (docs/rules.md B8).
+"""How much one step may do, and work that is divided into steps (rule B8).
 
 Work that grows with the state is a generator: it yields None after each portion, and whoever runs it lets others go
 first.  What is small is one portion: it does not yield at all.

@@ -1,7 +1,7 @@
 """Strings to dense ids, however many: their bytes, one after the other, and an index of hashes.
 
 Ten million Python strings, a list and a dict of them cannot be made larger, freed, copied or stored in portions.
-Arrays can (docs/rules.md B8).  Python strings are made of what leaves only, in dictionaries of bounded size.
+Arrays can (rule B8).  Python strings are made of what leaves only, in dictionaries of bounded size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the rows with which an operator of a user's raises, by trying it on parts of a slice (docs/rules.md U15).
+"""Finds the rows with which an operator of a user's raises, by trying it on parts of a slice (rule U15).
 
 Let s be the operator's state at an instant t, after the rows that were kept before t.  A row of t is *rejected* iff
 the operator, given in state s the rows of t that are kept and stand before it, and then this row, raises or returns

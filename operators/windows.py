@@ -3,7 +3,7 @@
 Window k is [offset + k·slide, offset + k·slide + size).  Panes are the pieces of length gcd(size, slide) that every
 window is made of; state is kept per pane, so a tuple is taken in once however many windows overlap.
 
-A tuple counts in a window iff its attribute lies in it and its time is < the window's end (docs/rules.md U7).  Over
+A tuple counts in a window iff its attribute lies in it and its time is < the window's end (rule U7).  Over
 tuple time itself nothing is ever late.
 """
 

@@ -1,7 +1,7 @@
 """The answer of a run without failures, computed in one process: no network, no clock, nothing tentative.
 
 The same plan runs, with the same partitions and the same hash, because ids count per channel and ties in time between
-upstream partitions are ordered by input index (docs/rules.md U11).  What comes out is what every client must hold in
+upstream partitions are ordered by input index (rule U11).  What comes out is what every client must hold in
 the end, bit for bit.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.experiments NAME [--quick] --out FOLDER``; docs/results.md tells what came of them."""
+"""``python -m benchmarks.experiments NAME [--quick] --out FOLDER``; results: docs/explanation/results.md."""
 
 from __future__ import annotations
 

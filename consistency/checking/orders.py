@@ -1,4 +1,4 @@
-"""Orders to standbys cost work, never a result (docs/rules.md H): what may not come of any of them.
+"""Orders to standbys cost work, never a result (rules H1-H8): what may not come of any of them.
 
 A partition that is served is not given up for one that is not (H5), what is chosen to run is replaced and never taken
 away (H7), nothing begins anew while a state is left and at hand (H8), and a node goes by the latest coordinator (H6).

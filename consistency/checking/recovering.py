@@ -1,4 +1,4 @@
-"""A replica that recovers gets on (docs/rules.md A3): it finds a state, catches up, and serves.
+"""A replica that recovers gets on (rule A3): it finds a state, catches up, and serves.
 
 Asked while it runs, nothing disturbs it, and something comes from upstream.  Where a state is in reach (a partner that
 serves can be reached, or all its inputs are sources, whose logs are never truncated)

@@ -1,4 +1,4 @@
-"""A partition that has lost all its replicas is restored: one of its standbys runs it, soon (docs/rules.md H5)."""
+"""A partition that has lost all its replicas is restored: one of its standbys runs it, soon (rule H5)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Do the replicas of a partition make the same stable tuples?  Compared by digest, each 1,000 tuples.  Pure.
 
 A replica tells the newest place at which it took the digest of an output, with each heartbeat; whoever hears it
-compares as soon as it has come there itself (docs/rules.md, invariant 4).
+compares as soon as it has come there itself (docs/internals/rules.md, invariant 4).
 """
 
 from __future__ import annotations

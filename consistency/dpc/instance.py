@@ -1,6 +1,6 @@
 """One running copy of a unit's operators, and how it gets back behind tentative data: checkpoint/redo.
 
-A replica has up to two instances (docs/rules.md R5): *live*, and *redo*, which a mark brings back.  Here the mark is
+A replica has up to two instances (rule R5): *live*, and *redo*, which a mark brings back.  Here the mark is
 a snapshot by reference; consistency.undo_redo has the other way.
 """
 

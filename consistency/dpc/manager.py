@@ -2,7 +2,7 @@
 
 Elements enter through ``sunion.inputs[i]``; then the shell calls :meth:`UnitReplica.advance`, again while it says
 that more is waiting, and at every tick.  What leaves goes to an :class:`Outputs`.  There may be two instances of the
-operators: *live*, which took in tentative data, and *redo*, brought back to before it (docs/rules.md R5).
+operators: *live*, which took in tentative data, and *redo*, brought back to before it (rule R5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says when one input lags the others though nothing has failed (docs/rules.md S5).  Pure.
+"""Says when one input lags the others though nothing has failed (rule S5).  Pure.
 
 Inputs whose tuple times differ by more than αX keep a unit tentative for good, by the clock of buckets (B3), and
 nothing else would say why: every process is alive and STABLE.

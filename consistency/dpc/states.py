@@ -1,4 +1,4 @@
-"""The state machine of a unit replica as a table; docs/states.md is drawn from it."""
+"""The state machine of a unit replica as a table; docs/reference/states.md is drawn from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Undo/redo: no snapshot; each stateful operator's own input makes its state again (docs/rules.md R9).
+"""Undo/redo: no snapshot; each stateful operator's own input makes its state again (rule R9).
 
 On the stable path an :class:`InputBuffer` per operator keeps what its state still owes something to.  A mark is the
 stream markers of all operators.  Undo brings back those on affected paths, which have taken rows or released

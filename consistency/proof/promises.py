@@ -1,4 +1,4 @@
-"""What nodes promised and how long they let buckets wait, as clients recorded it (docs/rules.md T8).  Pure.
+"""What nodes promised and how long they let buckets wait, as clients recorded it (rule T8).  Pure.
 
 The copy of the configuration in a run's directory says what X was to be; this says what it was.
 """

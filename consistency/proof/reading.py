@@ -1,8 +1,8 @@
 """What the user's file says, read a second time: by this module alone, and by nothing of the engine's.
 
 It reads a file that ``spe check`` has accepted, so it looks for no mistakes.  What it takes for granted is stated in
-docs/configuration.md.  Everything is a text until its place says what it is, so that ``on`` and ``1e3`` stay as they
-were written.
+docs/reference/configuration.md.  Everything is a text until its place says what it is, so that ``on`` and ``1e3``
+stay as they were written.
 """
 
 from __future__ import annotations

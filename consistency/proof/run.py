@@ -102,7 +102,7 @@ class Run:
         self._check_origins()
 
     def _check_origins(self) -> None:
-        """Raises SpeError where a recording comes from other source logs than those of the run (docs/rules.md S6).
+        """Raises SpeError where a recording comes from other source logs than those of the run (rule S6).
 
         A recording that an earlier version made says nothing of it, and is judged by its rows alone.
         """

@@ -16,7 +16,7 @@ from spe.errors import SpeError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What expressions mean depends on these (docs/expressions.md): not for users to change.
+#: What expressions mean depends on these (docs/reference/expressions.md): not for users to change.
 SEMANTICS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.caseSensitive": "true",

@@ -1,7 +1,7 @@
 """What an aggregate keeps per cell, where a cell is one group in one pane (or one count window of one group).
 
 Accumulators take rows in their order (``ufunc.at``), so the bits of a float sum do not depend on how the rows were
-cut into batches (docs/rules.md U3, U12).  They never see a null; a result that needs "was there anything?" asks a
+cut into batches (rules U3, U12).  They never see a null; a result that needs "was there anything?" asks a
 :class:`Count` beside it.  Cell ids are dense, given by whoever owns the accumulator.
 """
 

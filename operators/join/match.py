@@ -4,7 +4,7 @@ Everything is decided from the two tuples alone, so it does not matter how the i
 
 * interval: right − left lies in [lower, upper], and the later tuple came no later than the earlier one could still be
   matched (left + upper, right − lower; over tuple time that follows);
-* window: some window contains both attributes and ends after both tuple times (docs/rules.md U7).
+* window: some window contains both attributes and ends after both tuple times (rule U7).
 """
 
 from __future__ import annotations

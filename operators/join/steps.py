@@ -38,7 +38,7 @@ class Probe:
 
 
 def cut(left: Rows | None, right: Rows | None, boundary: int) -> Iterator[tuple[Rows | None, Rows | None, int]]:
-    """A slice in pieces of bounded size, cut between instants: which changes nothing (docs/rules.md U3)."""
+    """A slice in pieces of bounded size, cut between instants: which changes nothing (rule U3)."""
     times = [rows.time for rows in (left, right) if rows is not None]
     total = sum(len(t) for t in times)
     if total > 2 * _STEP_ROWS:

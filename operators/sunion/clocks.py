@@ -1,4 +1,4 @@
-"""How long each bucket has waited (docs/rules.md B3).  Pure."""
+"""How long each bucket has waited (rule B3).  Pure."""
 
 from __future__ import annotations
 

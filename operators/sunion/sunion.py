@@ -1,6 +1,6 @@
 """SUnion: puts a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
 
-Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 of docs/rules.md are here;
+Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 are here;
 *whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
 :meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
 

@@ -1,4 +1,4 @@
-"""A replica's snapshot as bytes, and its checkpoints on disk (docs/rules.md A8).
+"""A replica's snapshot as bytes, and its checkpoints on disk (rule A8).
 
 One form for all: what a partner sends, what lies on disk, what a standby takes.  It is checksummed
 (spe.wire.state) and says which plan it is of, for another plan has other ids (U11).

@@ -1,4 +1,4 @@
-"""Which partner is asked for a snapshot next (docs/rules.md A3).  Pure."""
+"""Which partner is asked for a snapshot next (rule A3).  Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Client:
     Args:
       plan: the cluster; must name this client, or ``reads`` says what to read.
       name: the client's name in the configuration.
-      announced: called with what nodes say of their X and waits, as far as it is new (docs/rules.md T8).
+      announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Client:
         """What an earlier session kept of a channel, before :meth:`run`: stable tuples up to an id, and a boundary.
 
         Args:
-          origin: where they come from (docs/rules.md S6); "" where that is not known.
+          origin: where they come from (rule S6); "" where that is not known.
         """
         one = next(i for i in self.inputs if i.channel == channel)
         one.port.position, one.port.frontier, one.origin = position, frontier, origin

@@ -1,6 +1,6 @@
 """A folder that holds results of a client, its recording or a sink: of one process, one query and the same source logs.
 
-Rules U14 and S6 of docs/rules.md.
+Rules U14 and S6 of docs/internals/rules.md.
 """
 
 from __future__ import annotations

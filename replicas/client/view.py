@@ -1,6 +1,6 @@
 """What a client makes of the elements that it receives.  Pure.
 
-A client is a unit without operators and partner (docs/rules.md F7): it takes MAIN only, and applies an undo at once.
+A client is a unit without operators and partner (rule F7): it takes MAIN only, and applies an undo at once.
 :class:`ClientPort` turns a channel's feed into changes without duplicates; :class:`StableView` gives the final
 tuples only, merged over the partitions of a stream; :class:`CurrentView` is the best answer known right now.
 """

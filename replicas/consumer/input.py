@@ -1,7 +1,7 @@
 """The consumer's side of one input: takes what its producers send, each stable tuple once.
 
 Pure: elements come in and go to a :class:`Port`, an input of an SUnion or a client's view.  Whom to read is decided
-in :mod:`replicas.consumer.selection`.  Rules F1, F5, U10 and B7 of docs/rules.md.
+in :mod:`replicas.consumer.selection`.  Rules F1, F5, U10 and B7 of docs/internals/rules.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whom a consumer reads: which replicas of one upstream partition, and in which mode (docs/rules.md F1-F5).
+"""Whom a consumer reads: which replicas of one upstream partition, and in which mode (rules F1-F5).
 
 Pure: heartbeat answers and news of connections come in, :class:`Open` / :class:`Close` / :class:`SetMode` come out.
 """

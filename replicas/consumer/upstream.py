@@ -2,7 +2,7 @@
 
 One :class:`Upstream` per process.  It serves any number of owners (partition replicas on a node, the one view of a
 client), asks every producer's process once per heartbeat for the states of its streams, and carries the owners'
-acknowledgements with the question (docs/rules.md F3, A1).
+acknowledgements with the question (rules F3, A1).
 """
 
 from __future__ import annotations

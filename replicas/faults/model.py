@@ -1,4 +1,4 @@
-"""Faults as data: what happens to which process or link, when, and for how long.  docs/faults.md tells their meaning.
+"""Faults as data: what happens to which process or link, when, and for how long.  See docs/how-to/faults.md.
 
     - {at: 5s, kind: kill, target: n1, for: 3s}
     - {at: 10s, kind: cut, from: source:a, to: all, for: 5s}

@@ -10,7 +10,7 @@ from spe.runtime.env import Env
 async def claim(env: Env, path: PurePosixPath) -> int:
     """An incarnation larger than all that were claimed at ``path`` before, and at least the wall clock.
 
-    Peers take a process with a smaller number for an older one and ignore what it acknowledges (docs/rules.md A2).
+    Peers take a process with a smaller number for an older one and ignore what it acknowledges (rule A2).
     """
     before = 0
     if env.storage.exists(path):

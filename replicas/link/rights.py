@@ -1,6 +1,6 @@
 """What a peer may say: which roles may send which messages, and on whose behalf.
 
-Checked in one place, by whoever accepted the connection, for each message before it is acted on (docs/protocol.md).
+Whoever accepted the connection checks each message here before acting on it (docs/internals/protocol.md).
 What is sent the other way, from who accepted to who connected, answers a question and is checked by who asked.
 """
 

@@ -20,7 +20,7 @@ UNNOTICED_US: Final = 40_000
 
 
 class Ticks:
-    """Judges deadlines at each tick; where nobody has one soon, at every fifth (docs/rules.md T1).
+    """Judges deadlines at each tick; where nobody has one soon, at every fifth (rule T1).
 
     Args:
       hosted: whose deadlines they are; a live view.

@@ -1,4 +1,4 @@
-"""Which standbys run beside the replicas that they back, and how one plan becomes another (docs/rules.md H7).  Pure.
+"""Which standbys run beside the replicas that they back, and how one plan becomes another (rule H7).  Pure.
 
 A budget says how many partitions may have an active replica; the planner chooses them under the rates that are known,
 and again when measured rates say that others would do more for the results of a correlated failure (PPA, section V;

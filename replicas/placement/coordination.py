@@ -1,4 +1,4 @@
-"""What the coordinator decides: which standbys run (docs/rules.md H).  Pure: heartbeats come in, orders come out.
+"""What the coordinator decides: which standbys run (rules H1-H8).  Pure: heartbeats come in, orders come out.
 
 A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
 ``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that

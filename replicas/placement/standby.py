@@ -2,7 +2,7 @@
 
 What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become; but
 no more than the older of the two checkpoints on its disk holds, for the newer one may turn out damaged.  So whoever
-stands by can always go on from a checkpoint, and from nothing while it has none (docs/rules.md H).
+stands by can always go on from a checkpoint, and from nothing while it has none (rules H1-H8).
 """
 
 from __future__ import annotations

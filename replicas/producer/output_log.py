@@ -1,6 +1,6 @@
 """An output channel of a replica: what consumers may still ask for, and what they have acknowledged.  Pure.
 
-One *stable log*, append-only, truncated from the front by acknowledgements (docs/rules.md A2); and one *tentative
+One *stable log*, append-only, truncated from the front by acknowledgements (rule A2); and one *tentative
 suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
 """
 

@@ -1,4 +1,4 @@
-"""What may be sent now to one consumer of an output: rules V1 to V5 of docs/rules.md.  Pure."""
+"""What may be sent now to one consumer of an output: rules V1 to V5 of docs/internals/rules.md.  Pure."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _lines(text: str, mode: str, expected: ChannelRows, schema: Schema) -> str:
 
 
 def _held(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a reader holds who applies corrections as docs/clients.md says; a tentative row stays recognisable."""
+    """What a reader holds who applies corrections as docs/how-to/read-results.md says; tentative rows are marked."""
     held: list[dict[str, Any]] = []
     for line in lines:
         if line["_kind"] == "undo":

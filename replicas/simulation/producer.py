@@ -1,4 +1,4 @@
-"""Producers of live input: they send generated rows whether or not somebody takes them (docs/rules.md S7).
+"""Producers of live input: they send generated rows whether or not somebody takes them (rule S7).
 
 What nobody has taken waits, as in a pipe; what was taken and not yet logged when a source dies is gone.
 """

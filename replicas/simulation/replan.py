@@ -1,6 +1,6 @@
 """A plan with something else in it, as somebody starts a process with another configuration than the others have.
 
-Another query or bucket gives other ids: whoever has it must be refused by name, and do no harm (docs/rules.md U11).
+Another query or bucket gives other ids: whoever has it must be refused by name, and do no harm (rule U11).
 Limits and timing are each process's own business.
 """
 

@@ -1,4 +1,4 @@
-"""Tells that most rows of a source are late, while they come (docs/rules.md S7).  Pure: the time is passed in."""
+"""Tells that most rows of a source are late, while they come (rule S7).  Pure: the time is passed in."""
 
 from __future__ import annotations
 

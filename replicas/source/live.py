@@ -1,4 +1,4 @@
-"""Plays a live reader: rows are taken as they come, and time passes though none does (docs/rules.md S7)."""
+"""Plays a live reader: rows are taken as they come, and time passes though none does (rule S7)."""
 
 from __future__ import annotations
 

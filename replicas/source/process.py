@@ -1,6 +1,6 @@
 """The source process: a source proxy, served to everybody who subscribes.
 
-A replayed source is only a slow stable producer (docs/rules.md S4): its state is always STABLE, it holds everything
+A replayed source is only a slow stable producer (rule S4): its state is always STABLE, it holds everything
 from id 1 on, and it never sends anything tentative.
 """
 

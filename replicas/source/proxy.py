@@ -47,7 +47,7 @@ class SourceProxy:
     Made by :meth:`open`; :meth:`run` does the work.  Reading (:meth:`read_from`) is possible at any time.
 
     Attributes:
-      identity: of the log (docs/rules.md S6).
+      identity: of the log (rule S6).
       note: what somebody who waits for the first tuple has to know; "" where there is nothing.
       fault: why taking in has stopped; None while all is well.  What is logged can still be read.
     """

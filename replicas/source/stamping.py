@@ -1,4 +1,4 @@
-"""Ids, tuple times and promises of a source (docs/rules.md S1, S2).  Pure: no clock, no log."""
+"""Ids, tuple times and promises of a source (rules S1, S2).  Pure: no clock, no log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a live source may promise where no row says it (docs/rules.md S7).  Pure: the time is passed in.
+"""What a live source may promise where no row says it (rule S7).  Pure: the time is passed in.
 
 Rows imply promises by themselves (S1): the largest event time less the disorder.  What is decided here is how far a
 promise may go beyond that.  Times are event times; the writer takes the disorder off, and logs each promise (S2).

@@ -1,4 +1,4 @@
-"""The durable half of a source: stamp, append, sync, and only then publish (docs/rules.md S1-S3)."""
+"""The durable half of a source: stamp, append, sync, and only then publish (rules S1-S3)."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def run(
     *,
     data: Data = None,
     run_dir: Annotated[Path | None, Parameter(help="Where everything is recorded; runs/NAME-TIME by default.")] = None,
-    faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/faults.md.")] = None,
+    faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/how-to/faults.md.")] = None,
     seed: Seed = None,
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
     view: Annotated[bool, Parameter(help="Live view, when the output is a terminal.", negative="--no-view")] = True,
@@ -270,7 +270,7 @@ def sweep(
     /,
     *,
     x: Annotated[str, Parameter(help="Values of X, such as 500ms,1s,2s; bare numbers are seconds.")],
-    faults: Annotated[Path | None, Parameter(help="The failure; see docs/faults.md.")] = None,
+    faults: Annotated[Path | None, Parameter(help="The failure; see docs/how-to/faults.md.")] = None,
     cut: Annotated[str | None, Parameter(help="The failure: this process is cut off; the first source.")] = None,
     for_: Annotated[str, Parameter(name="--for", help="How long it is cut off.")] = "10s",
     plot: Annotated[Path | None, Parameter(help="Also draw it into this SVG file.")] = None,
@@ -290,7 +290,7 @@ def sweep(
 
 @app.command(sort_key=9)
 def plan(
-    target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/planning.md.")],
+    target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/how-to/planning.md.")],
     /,
     *,
     budget: Annotated[float, Parameter(help="What active replicas may cost together; each 1 where nothing is said.")],

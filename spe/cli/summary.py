@@ -218,7 +218,7 @@ def _channels_table(summary: Mapping[str, Any]) -> Table:
 #: P1 was judged, and nothing found: it is about what a path leads from, and leaves room for work and a busy machine.
 _NO_PROMISE_BROKEN: Final = (
     "  no promise is broken: nothing led from the sources to the client at that time, or the rest was\n"
-    "  work and a busy machine (docs/guarantees.md, P1)\n"
+    "  work and a busy machine (docs/explanation/guarantees.md, P1)\n"
 )
 
 

@@ -17,9 +17,9 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import MILLISECOND, SECOND
 
-#: Silence after which time passes in a live source all the same, unless told otherwise (docs/rules.md S7).
+#: Silence after which time passes in a live source all the same, unless told otherwise (rule S7).
 IDLE_US: Final = 500 * MILLISECOND
-#: A live source refuses event times further ahead of its clock than this, unless told otherwise (docs/rules.md S5).
+#: A live source refuses event times further ahead of its clock than this, unless told otherwise (rule S5).
 AHEAD_US: Final = 3_600 * SECOND
 
 
@@ -278,7 +278,7 @@ def read_source(
 
 
 def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, Any]:
-    """What lets time pass in a live source (docs/rules.md S7)."""
+    """What lets time pass in a live source (rule S7)."""
     given = [k for k in ("watermark", "idle") if getattr(model, k) is not None]
     if not model.from_.live:
         for key in given:

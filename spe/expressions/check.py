@@ -161,7 +161,9 @@ class _Checker:
         rows = FUNCTIONS.get(syntax.name)
         if rows is None:
             self._fail(
-                syntax.position, f"no function {syntax.name}", INSTEAD.get(syntax.name, "see docs/expressions.md")
+                syntax.position,
+                f"no function {syntax.name}",
+                INSTEAD.get(syntax.name, "see docs/reference/expressions.md"),
             )
         arguments = [self.node(a) for a in syntax.arguments]
         types = [None if isinstance(a, Const) and a.untyped else a.type for a in arguments]

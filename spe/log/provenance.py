@@ -1,4 +1,4 @@
-"""What a client's folders hold results of: a small JSON file beside them, per channel (docs/rules.md U14, S6).
+"""What a client's folders hold results of: a small JSON file beside them, per channel (rules U14, S6).
 
 {"version": 1, "channels": {"per_second/0": {"query": "…", "origin": "…"}}}
 """
@@ -23,7 +23,7 @@ class Provenance(NamedTuple):
 
     Attributes:
       query: fingerprint of the part of the query before the stream (spe.plan.results).
-      origin: of the sources' logs (docs/rules.md S6); "" where no stable tuple was kept yet.
+      origin: of the sources' logs (rule S6); "" where no stable tuple was kept yet.
     """
 
     query: str

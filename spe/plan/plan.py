@@ -1,6 +1,6 @@
 """The physical plan: units, partitions, replicas, channels.  Plain data; ``spe.plan.deploy`` derives it.
 
-A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (docs/rules.md U1).  It has
+A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (rule U1).  It has
 one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
 of a unit (or a source) makes of one stream; ids count per channel.
 """
@@ -30,7 +30,7 @@ LIVE_KINDS: Final = ("tcp", "stdin")
 
 
 class Policy(enum.StrEnum):
-    """What to do with new tuples while inputs are not stable (docs/rules.md T4, R5)."""
+    """What to do with new tuples while inputs are not stable (rules T4, R5)."""
 
     SUSPEND = "suspend"
     DELAY = "delay"
@@ -47,7 +47,7 @@ class Partitioning(enum.StrEnum):
 
 
 class Reconcile(enum.StrEnum):
-    """How a replica gets back behind tentative data (docs/rules.md R9)."""
+    """How a replica gets back behind tentative data (rule R9)."""
 
     CHECKPOINT = "checkpoint"
     UNDO = "undo"
@@ -55,7 +55,7 @@ class Reconcile(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """When a node's replicas remember where they could start again (docs/rules.md C1).
+    """When a node's replicas remember where they could start again (rule C1).
 
     Attributes:
       every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
@@ -164,13 +164,13 @@ class Node:
 
     @property
     def hard_us(self) -> int:
-        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (docs/rules.md T3)."""
+        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (rule T3)."""
         return round((1 + self.alpha) / 2 * self.x_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Standbys:
-    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (docs/rules.md H).
+    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (rules H1-H8).
 
     Attributes:
       nodes: where; the first that can is taken first.
@@ -183,7 +183,7 @@ class Standbys:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """The process that tells standbys to run; there is one where there are standbys (docs/rules.md H).
+    """The process that tells standbys to run; there is one where there are standbys (rules H1-H8).
 
     Attributes:
       address: ``host:port`` where it answers.
@@ -201,7 +201,7 @@ class CoordinatorSettings:
 
 
 class Watermark(enum.StrEnum):
-    """What lets time pass in a live source (docs/live.md)."""
+    """What lets time pass in a live source (docs/explanation/live.md)."""
 
     DATA = "data"
     CLOCK = "clock"
@@ -220,7 +220,7 @@ class Source:
       replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
       on_malformed: "skip" (counted, kept aside with its line number) or "stop".
       disorder_given: somebody has said how far, rather than nobody having thought of it.
-      watermark: what lets time pass in a live source (docs/rules.md S7); a replay knows its next row.
+      watermark: what lets time pass in a live source (rule S7); a replay knows its next row.
       idle_us: of a live source by data: silence after which time passes by the clock; None: never.
       idle_to_now: and then it is that of the clock, rather than going on from where it stood.
     """
@@ -503,7 +503,7 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What must be equal on both sides of a connection for ids to mean the same (docs/rules.md U11)."""
+        """What must be equal on both sides of a connection for ids to mean the same (rule U11)."""
         what = {
             "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
             "operators": [o.described() for o in self.query.operators],

@@ -1,4 +1,4 @@
-"""What the tuples of one stream depend on in a plan, for files that outlive a run (docs/rules.md U14).
+"""What the tuples of one stream depend on in a plan, for files that outlive a run (rule U14).
 
 ``Plan.fingerprint`` is that of the whole cluster, which peers compare.  A recording or a sink depends on less: on the
 part of the query before its stream.  Another output, another X, another node or another bucket width leave its tuples

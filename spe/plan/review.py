@@ -158,7 +158,7 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
 
 
 def _silence(plan: Plan) -> Iterator[Finding]:
-    """A live source that is silent holds up the bucket of its last row, and what others have (docs/rules.md S7)."""
+    """A live source that is silent holds up the bucket of its last row, and what others have (rule S7)."""
     for stream, source in plan.sources.items():
         if not source.live or source.watermark is not Watermark.DATA:
             continue
@@ -225,7 +225,7 @@ def _doors(plan: Plan) -> Iterator[Finding]:
 
 
 def _disorder(plan: Plan) -> Iterator[Finding]:
-    """Files are seldom sorted by event time (docs/rules.md S1)."""
+    """Files are seldom sorted by event time (rule S1)."""
     for stream, source in plan.sources.items():
         if "path" in source.reader and not source.disorder_given:
             yield Finding(
@@ -237,7 +237,7 @@ def _disorder(plan: Plan) -> Iterator[Finding]:
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:
-    """Sources of one unit whose tuple times drift apart keep it tentative (docs/rules.md S5)."""
+    """Sources of one unit whose tuple times drift apart keep it tentative (rule S5)."""
     for unit in plan.units:
         sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
         speeds = {speed_of(plan.sources[s]) for s in sources}
@@ -252,7 +252,7 @@ def _pace(plan: Plan) -> Iterator[Finding]:
 
 
 def _order(plan: Plan) -> Iterator[Finding]:
-    """Results that depend on ties in time between upstream partitions (docs/rules.md U11)."""
+    """Results that depend on ties in time between upstream partitions (rule U11)."""
     for unit in plan.units:
         partitions = range(unit.partitions)
         many = {i.stream for i in unit.inputs if any(len(i.upstream(p, unit.partitions)) > 1 for p in partitions)}

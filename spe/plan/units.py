@@ -1,4 +1,4 @@
-"""Fragments to units: which operators share one SUnion, one state and one checkpoint (docs/rules.md U1).
+"""Fragments to units: which operators share one SUnion, one state and one checkpoint (rule U1).
 
 Pure: what is wrong with a partition key is collected in a :class:`spe.problems.Problems`.
 """
@@ -53,7 +53,7 @@ class _Draft:
 
 
 def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problems) -> tuple[Unit, ...]:
-    """Units in topological order (docs/rules.md U1).
+    """Units in topological order (rule U1).
 
     All outputs of a unit are reached by the same fragment inputs, so they have one state.  An operator goes with the
     fragment outputs that it contributes to when those are all reached by the same inputs; an operator shared by

@@ -101,7 +101,7 @@ class Column:
 
 
 def canonical(values: AnyArray) -> AnyArray:
-    """−0.0 becomes 0.0 and every NaN the same NaN, so that equal values have equal bits (docs/rules.md U12)."""
+    """−0.0 becomes 0.0 and every NaN the same NaN, so that equal values have equal bits (rule U12)."""
     if values.dtype != np.float64 or len(values) == 0:
         return values
     values = values + 0.0  # −0.0 + 0.0 is 0.0; also the copy we may write to
@@ -367,7 +367,7 @@ class Boundary:
 
 @dataclass(slots=True, eq=False)
 class Undo:
-    """Delete every tuple after ``upto_id``: the whole tentative suffix of this subscription (docs/rules.md V5)."""
+    """Delete every tuple after ``upto_id``: the whole tentative suffix of this subscription (rule V5)."""
 
     upto_id: int
 

@@ -49,7 +49,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A consumer decided to subscribe, and what it says that it holds (Subscribe of docs/protocol.md)."""
+    """A consumer decided to subscribe, and what it says that it holds (Subscribe of docs/internals/protocol.md)."""
 
     at_us: int
     consumer: str

@@ -11,7 +11,7 @@ UnitId = NewType("UnitId", str)
 
 
 class NodeState(enum.IntEnum):
-    """State of an output stream of a partition replica (docs/states.md)."""
+    """State of an output stream of a partition replica (docs/reference/states.md)."""
 
     STABLE = 0
     UP_FAILURE = 1

@@ -109,7 +109,7 @@ class ElementDecoder:
         """The elements of what one read brought, in order; CONTROL frames as they are.
 
         Small stable batches one after the other become one, with the last of the boundaries between them: where a
-        sequence is cut means nothing (docs/rules.md U3), and a frame on its own costs what hundreds of rows do.
+        sequence is cut means nothing (rule U3), and a frame on its own costs what hundreds of rows do.
 
         Raises:
           RemoteProtocolError: see :meth:`decode`; what came before has been handed out by then.

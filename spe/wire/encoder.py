@@ -89,7 +89,7 @@ class ElementEncoder:
             raise LocalProtocolError(f"{type(element).__name__} is no stream element")
 
     def _split(self, batch: Batch, size: int, out: list[Any]) -> None:
-        """Several batches of ``size`` rows instead of one: where a sequence is cut means nothing (docs/rules.md U3)."""
+        """Several batches of ``size`` rows instead of one: where a sequence is cut means nothing (rule U3)."""
         while len(batch) > size:
             last = batch.from_id + size if batch.ids is None else int(batch.ids[size - 1])
             ids = None if batch.ids is None else batch.ids[:size]

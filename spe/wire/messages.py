@@ -1,7 +1,7 @@
 """Control messages: a closed set of flat records, checked field by field at the door.
 
-On the wire a message is a msgpack array ``[tag, field, field, …]`` in a CONTROL frame.  docs/protocol.md says who
-sends which, when, and where it is handled.  Every text, number and list has a bound where it is declared.
+On the wire a message is a msgpack array ``[tag, field, field, …]`` in a CONTROL frame.  docs/internals/protocol.md says
+who sends which, when, and where it is handled.  Every text, number and list has a bound where it is declared.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ M = TypeVar("M", bound="Message")
 
 
 class Ack(NamedTuple):
-    """``consumer`` needs nothing with an id ≤ ``id`` of a channel any more (docs/rules.md A1)."""
+    """``consumer`` needs nothing with an id ≤ ``id`` of a channel any more (rule A1)."""
 
     stream: str
     partition: int
@@ -67,7 +67,7 @@ class Ack(NamedTuple):
 
 
 class OutputStatus(NamedTuple):
-    """One output channel of a replica, as its heartbeat answer announces it (docs/rules.md F3).
+    """One output channel of a replica, as its heartbeat answer announces it (rule F3).
 
     Attributes:
       fresh: while STABILIZATION, new tentative data goes on as well.
@@ -98,7 +98,7 @@ class OutputStatus(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """What decides how long a unit may wait on a node, and how long it did (docs/rules.md T8).
+    """What decides how long a unit may wait on a node, and how long it did (rule T8).
 
     Attributes:
       incarnation: of the node's process; of two announcements that of the later one counts.
@@ -168,7 +168,7 @@ class Hello(Message):
     Attributes:
       name: node id, ``source:NAME``, ``client:NAME``; free for role control.
       incarnation: grows with each start of the process.
-      fingerprint: of the plan (docs/rules.md U11); "" is allowed for role control.
+      fingerprint: of the plan (rule U11); "" is allowed for role control.
       token: shared secret of the cluster; "" when there is none.
     """
 
@@ -202,7 +202,7 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the one subscription of this connection (docs/rules.md F1, and the table under V).
+    """Opens the one subscription of this connection (rule F1, and the table under V).
 
     Attributes:
       consumer: name that acknowledgements will carry.
@@ -212,7 +212,7 @@ class Subscribe(Message):
       t_star: everything tentative up to this time has been seen or is of no more use.  Only ever compared, and may
         lie just before the beginning of time.
       substream_index, substream_count: which share of the key hash is wanted.
-      origin: of what is held (docs/rules.md S6); "" where nothing was read yet.
+      origin: of what is held (rule S6); "" where nothing was read yet.
     """
 
     TAG: ClassVar[int] = 4
@@ -235,11 +235,11 @@ class Subscribe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Message):
-    """First answer to a subscribe: the producer's state at this moment (docs/rules.md F2).
+    """First answer to a subscribe: the producer's state at this moment (rule F2).
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
-      origin: of the stream (docs/rules.md S6); "" while nothing stable was made of all inputs.
+      origin: of the stream (rule S6); "" while nothing stable was made of all inputs.
     """
 
     TAG: ClassVar[int] = 5
@@ -285,7 +285,7 @@ class StateChange(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetMode(Message):
-    """The consumer turns its corrections feed into its main feed, or back (docs/rules.md F5)."""
+    """The consumer turns its corrections feed into its main feed, or back (rule F5)."""
 
     TAG: ClassVar[int] = 9
     mode: Mode
@@ -293,7 +293,7 @@ class SetMode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """A consumer asks for states and acknowledges (docs/rules.md F3, A1).
+    """A consumer asks for states and acknowledges (rules F3, A1).
 
     Attributes:
       period_us: after so long each acknowledgement comes again, microseconds: who is silent for longer may be dead.
@@ -337,7 +337,7 @@ class HeartbeatAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest(Message):
-    """May I reconcile now? (docs/rules.md K1)"""
+    """May I reconcile now? (rule K1)"""
 
     TAG: ClassVar[int] = 12
     unit: Name
@@ -359,7 +359,7 @@ class PartnerAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(Message):
-    """A restarting replica asks a partner for state and stable log (docs/rules.md A3).
+    """A restarting replica asks a partner for state and stable log (rule A3).
 
     Attributes:
       period_us: how often it wants to hear that the partner is at work on it, microseconds.
@@ -426,7 +426,7 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """The coordinator wants a standby to run, or to stand by again (docs/rules.md H).
+    """The coordinator wants a standby to run, or to stand by again (rules H1-H8).
 
     Attributes:
       epoch: of the coordinator; a node that has heard a later one refuses.
@@ -453,7 +453,7 @@ class OrderAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class OtherLog(Message):
-    """No subscription: the stream does not continue what the consumer has read (docs/rules.md S6)."""
+    """No subscription: the stream does not continue what the consumer has read (rule S6)."""
 
     TAG: ClassVar[int] = 23
     reason: Reason

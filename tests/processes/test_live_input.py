@@ -1,4 +1,4 @@
-"""History, and then what is live, piped into real processes that are stopped and killed (docs/rules.md S7)."""
+"""History, and then what is live, piped into real processes that are stopped and killed (rule S7)."""
 
 from __future__ import annotations
 

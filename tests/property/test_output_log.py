@@ -1,4 +1,4 @@
-"""Two diverging producers of one stream, consumers that switch, any interleaving: the invariants of docs/rules.md.
+"""Two diverging producers of one stream, consumers that switch, any interleaving: the invariants.
 
 Both producers make the same stable stream, each at its own pace and with its own failures and its own tentative
 versions.  Whatever happens in between, every consumer receives the stable stream, once and in order, and holds

@@ -1,4 +1,4 @@
-"""Live sources in a cluster: silent, stopped, restarted, behind the clock (docs/rules.md S7)."""
+"""Live sources in a cluster: silent, stopped, restarted, behind the clock (rule S7)."""
 
 from __future__ import annotations
 

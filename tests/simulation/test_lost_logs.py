@@ -1,4 +1,4 @@
-"""A source whose log was lost is read by nobody who has read it before (docs/rules.md S6)."""
+"""A source whose log was lost is read by nobody who has read it before (rule S6)."""
 
 from __future__ import annotations
 

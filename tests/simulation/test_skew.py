@@ -1,4 +1,4 @@
-"""Sources at different paces: nothing has failed, and results are tentative all the same (docs/rules.md S5)."""
+"""Sources at different paces: nothing has failed, and results are tentative all the same (rule S5)."""
 
 from __future__ import annotations
 

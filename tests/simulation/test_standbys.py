@@ -1,4 +1,4 @@
-"""Passive replicas (docs/rules.md H): a partition whose only replica dies goes on from its standby's checkpoint."""
+"""Passive replicas (rules H1-H8): a partition whose only replica dies goes on from its standby's checkpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The record of simulation campaigns: what was played on which commit, and what it found.
 
     python -m tests.soak.simulation --hours 1 --ledger     plays, and appends an entry
-    python -m tests.soak.ledger                            writes docs/campaigns.md from the entries
+    python -m tests.soak.ledger                            writes docs/internals/campaigns.md from the entries
 
 An entry is one line of JSON in ``ledger.jsonl``.
 """
@@ -20,7 +20,7 @@ from spe.cli.run_dir import commit, versions
 from spe.cli.sums import ranges
 
 LEDGER: Final = Path(__file__).with_name("ledger.jsonl")
-PAGE: Final = Path(__file__).parents[2] / "docs" / "campaigns.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "internals" / "campaigns.md"
 
 _HEAD: Final = """\
 # Simulation campaigns

@@ -1,4 +1,4 @@
-"""Streams as text, in the notation of docs/traces.md.
+"""Streams as text, in the notation of docs/internals/traces.md.
 
     S7/12x     stable tuple: id 7, time 12, payload x
     T/23x      tentative tuple; its id is the next one

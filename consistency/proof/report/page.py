@@ -85,7 +85,7 @@ def document(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>{hatch}<main>{body}"
-        "<footer>Made by spe report. What each figure means: docs/report.md.</footer></main>"
+        "<footer>Made by spe report. What each figure means: docs/reference/report.md.</footer></main>"
         f'<div class="tip"></div><script>\n{script}</script></body></html>\n'
     )
 

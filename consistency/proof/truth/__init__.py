@@ -1,7 +1,7 @@
 """The ground truth of an output: what a run without failures gives, by Spark and from the sources' logs alone.
 
 The query is what the user's file says, by a reader of its own, and its types are Spark's.  What is shared with the
-engine all the same is listed in docs/proof.md.
+engine all the same is listed in docs/internals/proof.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A stream as a frame: its attributes, its partition, and the columns that hold the engine's order.
 
 The engine's stable order is (time, then what settles ties), and what settles ties follows from the input alone
-(docs/operators.md).  So no stream has to be numbered on the way: each operator says of which columns its order is made,
-and only the output is sorted.  Names that begin with ``__`` are ours; an attribute cannot have them.
+(docs/reference/operators.md).  So no stream has to be numbered on the way: each operator says of which columns its
+order is made, and only the output is sorted.  Names that begin with ``__`` are ours; an attribute cannot have them.
 
 Types are Spark's own: what an expression gives is what Spark says it gives, and nothing is cast to what the engine
 derived.  Only INT becomes BIGINT, for our integers have 64 bits.
@@ -110,7 +110,7 @@ def expression(frame: DataFrame, text: str) -> Column:
 def attributes(frame: DataFrame, made: Mapping[str, Column]) -> list[Column]:
     """Columns over a frame as attributes, each with its name and the type that Spark gives it.
 
-    INT becomes BIGINT, and −0.0 becomes 0.0 (docs/rules.md U12).
+    INT becomes BIGINT, and −0.0 becomes 0.0 (rule U12).
     """
     named = [column.alias(name) for name, column in made.items()]
     if not named:
@@ -131,7 +131,7 @@ def _attribute(column: Column, type_: T.DataType) -> Column:
 
 
 def without_large_rows(stream: Stream) -> Stream:
-    """Without rows that have more text than a row may have, each text counted once (docs/rules.md B9, U15)."""
+    """Without rows that have more text than a row may have, each text counted once (rules B9, U15)."""
     texts = [F.coalesce(F.col(quoted(n)), F.lit("")) for n, t in stream.types.items() if isinstance(t, T.StringType)]
     if not texts:
         return stream

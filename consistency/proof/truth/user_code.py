@@ -160,7 +160,7 @@ class _Host:
 def user_aggregate(path: str, argument: T.DataType, entries: Column, *, skip: bool) -> Column:
     """A user's aggregate of sorted (pane, …, x) entries: one array per group.
 
-    With ``skip`` it is a struct of ``value`` and ``failed``: there is no result, and no row (docs/rules.md U15).
+    With ``skip`` it is a struct of ``value`` and ``failed``: there is no result, and no row (rule U15).
     """
     returns, given = AttributeType(load_class(path, "function").returns), schema_of({"x": argument})["x"].type
 

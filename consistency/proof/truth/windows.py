@@ -1,4 +1,4 @@
-"""Which windows a tuple counts in, as Spark computes it (docs/operators.md, rule U7)."""
+"""Which windows a tuple counts in, as Spark computes it (docs/reference/operators.md, rule U7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SOutput: ids, kinds, and what a redo may repeat (docs/rules.md U8, U9, C1, R8, invariants 2 and 4)."""
+"""SOutput: ids, kinds, and what a redo may repeat (rules U8, U9, C1, R8, invariants 2 and 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One unit replica through failures: docs/traces.md (d = 10, X = 40, αX = 30)."""
+"""One unit replica through failures: docs/internals/traces.md (d = 10, X = 40, αX = 30)."""
 
 from __future__ import annotations
 

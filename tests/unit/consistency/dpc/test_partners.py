@@ -1,4 +1,4 @@
-"""Taking turns to reconcile: K1-K5 and R3, R4 (docs/rules.md; docs/traces.md 15)."""
+"""Taking turns to reconcile: K1-K5 and R3, R4 (docs/internals/rules.md; docs/internals/traces.md 15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One input lags the others though nothing has failed (docs/rules.md S5)."""
+"""One input lags the others though nothing has failed (rule S5)."""
 
 from __future__ import annotations
 

@@ -23,5 +23,5 @@ def test_a_transition_that_is_not_in_the_table_is_a_fault() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "states.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "states.md").read_text()
     assert draw() in page

@@ -1,4 +1,4 @@
-"""A recording is judged by the source logs that it comes from, and by no others (docs/rules.md S6)."""
+"""A recording is judged by the source logs that it comes from, and by no others (rule S6)."""
 
 from __future__ import annotations
 

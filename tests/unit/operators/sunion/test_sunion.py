@@ -1,4 +1,4 @@
-"""SUnion: one order for all replicas, clocks, what may wait (docs/rules.md U2, B, T; docs/traces.md)."""
+"""SUnion: one order for all replicas, clocks, what may wait (rules U2, B, T; docs/internals/traces.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to ask for a snapshot, and when again: A3 (docs/rules.md)."""
+"""Whom to ask for a snapshot, and when again: A3 (docs/internals/rules.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of results belongs to one process and to one query (docs/rules.md U14)."""
+"""A folder of results belongs to one process and to one query (rule U14)."""
 
 from __future__ import annotations
 

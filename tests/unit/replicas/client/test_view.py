@@ -1,4 +1,4 @@
-"""What a client makes of what it receives: F7, B4 and P4 of docs/rules.md, and the views."""
+"""What a client makes of what it receives: F7, B4 and P4 of docs/internals/rules.md, and the views."""
 
 from __future__ import annotations
 

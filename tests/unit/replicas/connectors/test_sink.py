@@ -82,7 +82,7 @@ def brief(rows: list[dict[str, Any]]) -> str:
 
 
 def replayed(rows: list[dict[str, Any]]) -> str:
-    """What a reader holds who applies inserts and undos in order, as docs/clients.md tells him to."""
+    """What a reader holds who applies inserts and undos in order, as docs/how-to/read-results.md tells him to."""
     held: list[dict[str, Any]] = []
     for row in rows:
         if row["_kind"] == "insert":

@@ -1,4 +1,4 @@
-"""Whom to read, and what to make of it: F1-F7, U10, B7 (docs/rules.md)."""
+"""Whom to read, and what to make of it: F1-F7, U10, B7 (docs/internals/rules.md)."""
 
 from __future__ import annotations
 

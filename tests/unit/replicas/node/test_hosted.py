@@ -1,4 +1,4 @@
-"""Which consumers count as dead when an output is full (docs/rules.md A2, F3)."""
+"""Which consumers count as dead when an output is full (rules A2, F3)."""
 
 from __future__ import annotations
 

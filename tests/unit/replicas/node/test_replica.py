@@ -1,4 +1,4 @@
-"""What a replica tells its partners and its upstream (docs/rules.md A1, A8, H3, K5)."""
+"""What a replica tells its partners and its upstream (rules A1, A8, H3, K5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which standbys run beside what they back: chosen by the planner, and one after the other (docs/rules.md H7)."""
+"""Which standbys run beside what they back: chosen by the planner, and one after the other (rule H7)."""
 
 from __future__ import annotations
 

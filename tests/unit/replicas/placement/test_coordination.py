@@ -1,4 +1,4 @@
-"""What the coordinator decides, from heartbeats written by hand (docs/rules.md H)."""
+"""What the coordinator decides, from heartbeats written by hand (rules H1-H8)."""
 
 from __future__ import annotations
 

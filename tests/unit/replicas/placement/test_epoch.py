@@ -1,4 +1,4 @@
-"""Which coordinator a node follows, also after a restart (docs/rules.md H6)."""
+"""Which coordinator a node follows, also after a restart (rule H6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a passive replica asks for and acknowledges (docs/rules.md H)."""
+"""What a passive replica asks for and acknowledges (rules H1-H8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producing side of a stream: docs/rules.md V1-V6 with the table, A1-A3, and docs/traces.md."""
+"""The producing side of a stream: rules V1-V6 with the table, A1-A3, and docs/internals/traces.md."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_log_made_anew_goes_on_counting_changes_of_state() -> None:
     assert (first.sequence, second.sequence) == (3, 4)
 
 
-# --- traces (docs/traces.md) ---
+# --- traces (docs/internals/traces.md) ---
 
 
 def after_trace_4() -> TextProducer:

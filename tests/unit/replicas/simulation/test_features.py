@@ -50,7 +50,7 @@ def test_most_runs_leave_out_most_features() -> None:
 
 
 def test_the_documentation_states_every_share() -> None:
-    text = Path("docs/simulation.md").read_text()
+    text = Path("docs/internals/simulation.md").read_text()
     for feature, share in SHARES.items():
         assert f"| {feature} | {share:.0%} |" in text
 

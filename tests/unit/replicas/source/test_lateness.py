@@ -1,4 +1,4 @@
-"""A source whose rows are mostly late says so within seconds (docs/rules.md S7)."""
+"""A source whose rows are mostly late says so within seconds (rule S7)."""
 
 from __future__ import annotations
 

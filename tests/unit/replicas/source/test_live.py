@@ -1,4 +1,4 @@
-"""Live input: what its rows and its silences let a source promise (docs/rules.md S7)."""
+"""Live input: what its rows and its silences let a source promise (rule S7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stamps and promises of a source: docs/rules.md S1 and S2, traces 2 and 3."""
+"""Stamps and promises of a source: rules S1 and S2, traces 2 and 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a live source may promise where no row says it (docs/rules.md S7)."""
+"""How far a live source may promise where no row says it (rule S7)."""
 
 from __future__ import annotations
 

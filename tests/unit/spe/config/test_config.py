@@ -752,7 +752,7 @@ def test_deployment_mistakes_say_what_was_expected(section: str, message: str) -
     assert [p for p in problems_of(text) if message in p], problems_of(text)
 
 
-# -- X against the sources (docs/rules.md T7)
+# -- X against the sources (rule T7)
 
 
 def timed(x: str, disorder: str = "0s", replay: str = "{speed: 1}", alpha: float = 1.0) -> str:
@@ -1074,7 +1074,7 @@ def test_python_names_are_unique_at_once() -> None:
 
 
 def code_in_docs(language: str) -> list[str]:
-    text = (CONFIGS[0].parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    text = (CONFIGS[0].parents[1] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 

@@ -415,7 +415,7 @@ def test_of_a_large_dictionary_only_what_a_batch_uses_is_copied() -> None:
     assert len(column.dictionary) < 10
 
 
-DOCS = Path(__file__).parents[4] / "docs" / "expressions.md"
+DOCS = Path(__file__).parents[4] / "docs" / "reference" / "expressions.md"
 
 
 def test_every_function_is_documented() -> None:

@@ -107,7 +107,7 @@ def shape(units: Sequence[Unit]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-# -- units (docs/rules.md U1)
+# -- units (rule U1)
 
 
 def test_whole_query_is_one_fragment_where_none_is_given() -> None:
@@ -443,7 +443,7 @@ def test_listed_nodes_are_kept_in_their_order() -> None:
     assert list(plan.placement.values()) == [row]
 
 
-# -- addresses and the fingerprint (docs/rules.md U11)
+# -- addresses and the fingerprint (rule U11)
 
 
 def test_addresses_can_be_filled_in_later_without_another_plan() -> None:

@@ -1,4 +1,4 @@
-"""What a stream's tuples depend on, and what they do not (docs/rules.md U14)."""
+"""What a stream's tuples depend on, and what they do not (rule U14)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_t_max_stays_the_same_object_as_time_or_travels_beside_it() -> None:
 
 
 def test_an_empty_batch_still_covers_its_ids() -> None:
-    """A substream that gets no tuple acknowledges all the same (docs/rules.md U10)."""
+    """A substream that gets no tuple acknowledges all the same (rule U10)."""
     empty = Batch(Kind.STABLE, 5, 9, np.empty(0, np.int64), Rows.empty(WORDS))
     (back,) = decoded(ElementEncoder(WORDS).encode_many([empty]), ElementDecoder(WORDS, StringPool()))
     assert plain(back) == plain(empty)

@@ -231,6 +231,6 @@ def test_a_welcome_from_somebody_else_is_not_taken() -> None:
 
 
 def test_the_documentation_has_a_row_for_every_message() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "internals" / "protocol.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
     assert [name for name in rows if name in {m.__name__ for m in MESSAGES}] == [m.__name__ for m in MESSAGES]
