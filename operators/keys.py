@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from operators import steps
 from operators.ids import IndexArray, IntegerIds
-from operators.steps import Steps, portions
+from operators.steps import Steps, finished, portions
 from operators.texts import TextIds
 from spe.stream.batch import BoolArray, Column, Int64Array, canonical
 from spe.stream.schema import AttributeType
@@ -39,9 +39,9 @@ class _Attribute:
             return self.strings.count
         return 3 if self.integers is None else self.integers.count
 
-    def ids(self, column: Column) -> IndexArray:
+    def ids(self, column: Column) -> Steps[IndexArray]:
         if self.strings is not None:
-            ids = self.strings.ids(column)
+            ids = yield from self.strings.ids_in_portions(column)
         elif self.integers is None:
             ids = column.values.astype(np.intp) + 1
         elif self._type is AttributeType.FLOAT64:
@@ -151,6 +151,11 @@ class KeyIndex:
             return self._pairs[-1].count
         return self._attributes[0].count if self._attributes else 1
 
+    @property
+    def has_texts(self) -> bool:
+        """Is a text among the attributes?"""
+        return AttributeType.STRING in self.types
+
     def reserve(self, more: int) -> Steps[None]:
         """Makes room for the keys of ``more`` rows, in portions."""
         for attribute in self._attributes:
@@ -160,11 +165,15 @@ class KeyIndex:
 
     def slots(self, columns: Sequence[Column], count: int) -> IndexArray:
         """The slot of each of ``count`` rows."""
+        return finished(self.slots_in_portions(columns, count))
+
+    def slots_in_portions(self, columns: Sequence[Column], count: int) -> Steps[IndexArray]:
+        """The same, where many texts that are new are taken in in portions."""
         if not columns:
             return np.zeros(count, np.intp)
-        slots = self._attributes[0].ids(columns[0])
+        slots = yield from self._attributes[0].ids(columns[0])
         for pairs, attribute, column in zip(self._pairs, self._attributes[1:], columns[1:]):
-            second = attribute.ids(column)
+            second = yield from attribute.ids(column)
             slots = pairs.ids(slots, second, attribute.count)
         return slots
 
@@ -182,7 +191,7 @@ class KeyIndex:
     def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
         """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
         fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)
-        for start, stop in portions(len(live), steps.RELEASED):
+        for start, stop in portions(len(live), steps.TEXTS if self.has_texts else steps.RELEASED):
             if start:
                 yield
             yield from fresh.reserve(stop - start)

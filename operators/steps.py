@@ -14,11 +14,13 @@ R = TypeVar("R")
 Steps = Generator[None, None, R]
 
 #: Entries of one array that a step copies, fills or looks through in order.
-COPIED = 1 << 18
+COPIED = 1 << 17
 #: Keys that a step puts into an index, entries that it sorts or writes in any order.
 INDEXED = 1 << 16
 #: Rows that a step releases, groups that it combines.
-RELEASED = 1 << 14
+RELEASED = 1 << 13
+#: Texts that a step reads, compares, makes or looks up: each is an object of Python's.
+TEXTS = 1 << 12
 #: Candidate pairs of a join that a step looks at.
 PAIRED = 1 << 17
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from operators import steps
 from operators.columns import Columns, Leaf, copied
 from operators.ids import IndexArray, IntegerIds, grown
-from operators.steps import Steps, portions
+from operators.steps import Steps, finished, portions
 from spe.stream.batch import Column
 from spe.stream.frozen import Derived
 from spe.stream.strings import DICTIONARY_LIMIT, Int32Array, StringDictionary
@@ -69,6 +69,10 @@ class TextIds:
 
     def ids(self, column: Column) -> IndexArray:
         """The id of each text; of a null any id."""
+        return finished(self.ids_in_portions(column))
+
+    def ids_in_portions(self, column: Column) -> Steps[IndexArray]:
+        """The same: what a dictionary has that was not seen in it before is looked up in portions."""
         source = column.dictionary
         assert source is not None
         table = self._tables.get(source)
@@ -81,7 +85,11 @@ class TextIds:
             if len(source):
                 # Under a null there may be a code that the dictionary does not have.
                 codes, strings = np.unique(column.values[got < 0].clip(0, len(source) - 1)), source.strings
-                table[codes] = self.ids_of([strings[c] for c in codes.tolist()])
+                for start, stop in portions(len(codes), steps.TEXTS):
+                    some = codes[start:stop]
+                    table[some] = self.ids_of([strings[c] for c in some.tolist()])
+                    if len(codes) > steps.TEXTS:
+                        yield
             else:
                 table[0] = 0
             got = table.take(column.values, mode="clip")
@@ -186,7 +194,7 @@ class TextIds:
         ids = cls()
         if "dictionary" in state:  # of an earlier version: a dictionary, in the order of ids
             strings = state["dictionary"].strings
-            for start, stop in portions(len(strings), steps.RELEASED):
+            for start, stop in portions(len(strings), steps.TEXTS):
                 yield from ids.reserve(stop - start)
                 ids.ids_of(strings[start:stop])
                 yield
@@ -200,7 +208,7 @@ class TextIds:
                 yield
             return ids
         again = cls()
-        for start, stop in portions(ids.count - 1, steps.RELEASED):
+        for start, stop in portions(ids.count - 1, steps.TEXTS):
             yield from again.reserve(stop - start)
             again.ids_of(ids.texts(np.arange(start + 1, stop + 1)))
             yield

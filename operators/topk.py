@@ -187,7 +187,7 @@ class _Candidates:
         if self.count > self._prune_at:
             merged, numbers = yield from _concatenated(self.chunks)
             index, _ = yield from ranking.best_in_portions(merged)
-            index = index[(yield from sorted_order(index))]
+            index = yield from picked([index], [(yield from sorted_order(index))])
             rows = yield from picked_rows([merged], [index])
             self.chunks = [(rows, (yield from picked([numbers], [index])))]
             self.count = len(index)

@@ -19,7 +19,7 @@ from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from spe.expressions import compile_expression
 from spe.query.query import AggregateSpec, skips
-from spe.stream.batch import Rows
+from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
@@ -55,7 +55,7 @@ class CountAggregate(StepwiseOperator):
         if rows is None or not len(rows):
             return
         yield from self._keys.reserve(len(rows))
-        slots = self._slots(rows)
+        slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
         if len(self._open) < self._keys.size:
             yield from self._find_open()
         yield from self._cells.reserve(len(rows))
@@ -71,8 +71,8 @@ class CountAggregate(StepwiseOperator):
             yield from self._compact()
 
     @QUIET
-    def _slots(self, rows: Rows) -> IndexArray:
-        return self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
+    def _groups_of(self, rows: Rows) -> list[Column]:
+        return [e.evaluate(rows) for e in self._group_by]
 
     def _fills(self) -> Any:
         """Rows in each cell."""

@@ -27,7 +27,7 @@ from operators.windows import Late, Selection, WindowMath, arrivals, first_time,
 from spe.expressions import compile_expression
 from spe.query.query import AggregateSpec, skips
 from spe.stream.batch import Column, Rows, concat_columns
-from spe.stream.schema import Schema
+from spe.stream.schema import AttributeType, Schema
 
 #: Slots that may be dead beyond half of all before keys without state are dropped.
 _SPARE_SLOTS: Final = 4096
@@ -73,6 +73,7 @@ class WindowAggregate(StepwiseOperator):
         self.refusals = Refusals() if skips(spec) else None
         self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
+        self._has_texts = AttributeType.STRING in [a.type for a in schema]
         self._reset()
 
     def _reset(self) -> None:
@@ -90,7 +91,7 @@ class WindowAggregate(StepwiseOperator):
         ended: list[_Ended] = []
         if rows is not None and len(rows):
             yield from self._keys.reserve(len(rows))
-            slots = self._slots(rows)
+            slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
             arguments = self._calls.evaluate(rows)
             came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
             for number, (upto, pane, which) in enumerate(came, 1):
@@ -110,8 +111,8 @@ class WindowAggregate(StepwiseOperator):
             yield from self._tidy(boundary)
 
     @QUIET
-    def _slots(self, rows: Rows) -> IndexArray:
-        return self._keys.slots([e.evaluate(rows) for e in self._group_by], len(rows))
+    def _groups_of(self, rows: Rows) -> list[Column]:
+        return [e.evaluate(rows) for e in self._group_by]
 
     def _take_in(self, cells: Cells, which: Selection, slots: IndexArray, arguments: list[Column]) -> None:
         sequence: Any = self._sequence
@@ -141,7 +142,7 @@ class WindowAggregate(StepwiseOperator):
                 cells = yield from self._combined(members)
                 if self._on is not None:
                     order = yield from sorted_order(cells.born)
-            for start, stop in portions(cells.count, steps.RELEASED):
+            for start, stop in portions(cells.count, steps.TEXTS if self._has_texts else steps.RELEASED):
                 if start:
                     yield self._rows(ended)
                     yield None

@@ -159,7 +159,7 @@ class Join(StepwiseOperator):
             columns = [rows.columns[i] for i in self._key_columns[side]]
         if not len(rows):
             return None
-        keys = self._keys.slots(columns, len(rows))
+        keys = yield from self._keys.slots_in_portions(columns, len(rows))
         if valid is not None:
             keys = np.where(valid, keys, -1)
         since = self._sides[1 - side].oldest()

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 #: What a string function makes of columns: values, which rows are not null, the dictionary of a string result.
 Made = tuple[Array, npt.NDArray[np.bool_] | None, StringDictionary | None]
 
-#: Dictionaries up to this size are translated as a whole, once; of larger ones only what a batch refers to.
+#: Of dictionaries up to this size it is kept which codes their texts have in another one.
 _WHOLE: Final = 4096
 
 
@@ -176,7 +176,7 @@ def recoded(codes: Array, dictionary: StringDictionary, target: StringDictionary
     if dictionary is target:
         return codes
     if len(dictionary) <= _WHOLE:
-        return lookup(dictionary.translation_to(target), codes)
+        return dictionary.translated(codes, target)
     used, at = np.unique(codes, return_inverse=True)
     new: Array = target.encode(texts_at(dictionary, used))
     return new.take(at)

@@ -62,9 +62,7 @@ class Column:
         """The same strings, coded in ``target``."""
         if self.dictionary is target or self.dictionary is None:
             return self
-        table = self.dictionary.translation_to(target)
-        values = table.take(self.values) if len(table) else np.zeros(len(self.values), np.int32)
-        return Column(values, self.valid, target)
+        return Column(self.dictionary.translated(self.values, target), self.valid, target)
 
     def to_list(self) -> list[Any]:
         """Python objects, None for null.  For sinks and tests, not for the hot path."""

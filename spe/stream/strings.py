@@ -53,6 +53,7 @@ class StringDictionary:
         self._hashed_upto = 0
         self._ranks: Int64Array = np.empty(0, np.int64)
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
+        #: Our code -> code in another dictionary, -1 where nobody has asked for it; with room for more.
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
         for s in strings:
             self.code(s)
@@ -131,15 +132,27 @@ class StringDictionary:
             self._ranks = ranks
         return self._ranks
 
-    def translation_to(self, target: StringDictionary) -> Int32Array:
-        """Array that maps our codes to ``target``'s, adding there what is missing."""
-        known = self._translations.get(target)
-        done = 0 if known is None else len(known)
-        if known is None or done != len(self.strings):
-            new = target.encode(self.strings[done:])
-            known = new if known is None else np.concatenate([known, new])
-            self._translations[target] = known
-        return known
+    def translated(self, codes: npt.NDArray[Any], target: StringDictionary) -> Int32Array:
+        """The same texts as codes of ``target``, where what is missing is added; anything of a code that we lack.
+
+        Only what is asked for is looked up, however large we are: a step is bounded (B8).
+        """
+        count = len(self.strings)
+        if not count:
+            return np.zeros(len(codes), np.int32)
+        table = self._translations.get(target)
+        if table is None or len(table) < count:
+            known = 0 if table is None else len(table)
+            larger = np.full(max(count, 2 * known), -1, np.int32)
+            if table is not None:
+                larger[:known] = table
+            table = self._translations[target] = larger
+        found: Int32Array = table[:count].take(codes, mode="clip")
+        if len(found) and found.min() < 0:
+            new, strings = np.unique(codes[found < 0].clip(0, count - 1)), self.strings
+            table[new] = target.encode([strings[code] for code in new.tolist()])
+            found = table[:count].take(codes, mode="clip")
+        return found
 
     def map_entries(self, function: Callable[[str], Any], done: int = 0) -> list[Any]:
         """``function`` of each entry from ``done`` on: string functions cost per distinct text, not per row."""

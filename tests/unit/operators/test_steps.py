@@ -19,6 +19,7 @@ from operators.keys import KeyIndex
 from operators.operator import Operator, StepwiseOperator
 from operators.steps import finished
 from operators.sunion.sunion import Slice
+from operators.texts import TextIds
 from spe.plan.plan import InputStream, Unit
 from spe.query.query import (
     AggregateCall,
@@ -34,6 +35,7 @@ from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
 from spe.wire.state import decode_state, encode_state
 from tests.support.operators import make
 
@@ -46,7 +48,7 @@ ROWS = 16
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24), ("PAIRED", 48)):
+    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24), ("TEXTS", 8), ("PAIRED", 48)):
         monkeypatch.setattr(steps, name, size)
 
 
@@ -370,3 +372,34 @@ def test_many_small_writes_after_a_snapshot_are_kept_together() -> None:
     assert len(frozen.saved) < GROUPS // 10
     assert leaves[0].array().tolist() == [0] * GROUPS
     assert leaves[1].array().tolist() == [0.5] * GROUPS
+
+
+def test_new_strings_of_a_slice_are_taken_in_in_portions() -> None:
+    """One slice, however many texts it brings; the ids are those that all of them together get."""
+    texts = [f"group {n}" for n in range(100)]
+    column = Column.from_list([texts[n % 100] for n in range(0, 1000, 7)], AttributeType.STRING)
+    ids = TextIds()
+    assert pauses(ids.ids_in_portions(column)) >= 100 // steps.TEXTS
+    assert pauses(ids.ids_in_portions(column)) == 0
+    assert (ids.ids(column) == TextIds().ids(column)).all()
+    assert ids.texts(ids.ids(column)) == column.to_list()
+
+    schema = Schema.of(key="string", value="float64!")
+    for window in (TUMBLING, COUNTED):
+        operator = make(AggregateSpec(IN, window, {"key": "key"}, {"n": AggregateCall("count")}), schema)
+        stamps = np.full(len(column), 1, np.int64)
+        piece = Rows(stamps, stamps, (column, Column(np.zeros(len(column)))))
+        assert pauses(operator.work([piece], 2)) >= 100 // steps.TEXTS
+
+
+def test_a_few_rows_bring_no_more_texts_to_another_dictionary_than_they_have() -> None:
+    large, target = StringDictionary([f"text {n}" for n in range(1000)]), StringDictionary(["text 3"])
+    for codes in ([3, 5, 5], [5, 7], [], [999]):
+        column = Column(np.array(codes, np.int32), None, large)
+        assert column.in_dictionary(target).to_list() == column.to_list()
+    assert target.strings == ["text 3", "text 5", "text 7", "text 999"]
+    large.code("one more")
+    assert Column(np.array([1000, 3], np.int32), None, large).in_dictionary(target).to_list() == ["one more", "text 3"]
+    # Under a null there may be a code that the dictionary does not have.
+    for source in (large, StringDictionary()):
+        assert len(Column(np.array([2000], np.int32), np.array([False]), source).in_dictionary(target)) == 1
