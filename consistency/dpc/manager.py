@@ -73,13 +73,6 @@ class InputsView(Protocol):
         """Does a producer report a full output buffer? (R2)"""
         ...
 
-    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
-        """Last announced state of each partner replica.
-
-        None where it is unreachable, or runs and could not stand in for us (K6).
-        """
-        ...
-
 
 class UnitReplica:
     """The consistency manager of one unit replica, with what it manages.
@@ -389,7 +382,7 @@ class UnitReplica:
                 self.partners.withdraw()
             return more, None
         self.partners.want(now)
-        step = self.partners.poll(now, self._inputs.partner_states(now))
+        step = self.partners.poll(now)
         if not isinstance(step, Alone):
             return more, step
         if self._working is None:
@@ -438,10 +431,7 @@ class UnitReplica:
 
     def _reconcile(self, now: int) -> bool:
         assert self._redo is not None
-        if self._partner is not None and self._inputs.partner_states(now).get(self._partner) not in (
-            NodeState.STABLE,
-            NodeState.UP_FAILURE,
-        ):
+        if self._partner is not None and not self.partners.serves(self._partner):
             self._partner = None
             if self._node.during_stabilization is not Policy.SUSPEND:
                 if self.sunion.resume_live():

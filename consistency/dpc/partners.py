@@ -6,11 +6,15 @@ remembered (K4): the starter's announced state refuses the granter, so a lost gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from spe.stream.names import NodeState
+
+#: States in which a replica has new results.
+SERVING: Final = (NodeState.STABLE, NodeState.UP_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,16 @@ class Alone:
 
 
 class Partners:
-    """One replica's side of the protocol.
+    """One replica's side of the protocol, and what it has heard of the others.
 
     Args:
       own: our name; the order of names breaks ties, nothing else does.
       partners: the other replicas of the partition.
       request_us: how often to ask again, and how long to look for a useful partner.
       random: seeded; picks whom to ask.
+
+    Attributes:
+      told: last announced state of each; None: out of reach.
     """
 
     def __init__(self, own: str, partners: Sequence[str], *, request_us: int, random: Random) -> None:
@@ -48,10 +55,24 @@ class Partners:
         self._asked_at: int | None = None
         self._asked: dict[int, str] = {}
         self._idle: set[str] = set()
+        self.told: dict[str, NodeState | None] = dict.fromkeys(partners)
+        #: Those that run and have fresh results for our consumers while we reconcile (K6).
+        self._stand_ins: set[str] = set()
 
-    def heard(self, partner: str, *, runs: bool) -> None:
+    def heard(self, partner: str, state: NodeState | None, *, runs: bool = True, stands_in: bool = False) -> None:
         """Its node answers.  One that stands by is no partner until it runs (H3), nor when it is out of reach then."""
+        self.told[partner] = state
         (self._idle.discard if runs else self._idle.add)(partner)
+        (self._stand_ins.add if stands_in else self._stand_ins.discard)(partner)
+
+    def lost(self, partner: str) -> None:
+        """It is not heard any more: it stands in for nobody, whatever it was last (K5)."""
+        if partner in self.told:
+            self.told[partner] = None
+
+    def serves(self, partner: str) -> bool:
+        """Has it fresh results for our consumers while we reconcile (K6)?"""
+        return self.told.get(partner) in SERVING and partner in self._stand_ins
 
     def stands_by(self, partner: str) -> bool:
         return partner in self._idle
@@ -78,16 +99,12 @@ class Partners:
         self._void = self._number
         self._asked.clear()
 
-    def poll(self, now: int, states: Mapping[str, NodeState | None]) -> Ask | Alone | None:
-        """What to do now while a request is pending.
-
-        Args:
-          states: last announced state per partner; None where it is not reachable.
-        """
+    def poll(self, now: int) -> Ask | Alone | None:
+        """What to do now while a request is pending."""
         if self._since is None:
             return None
-        useful = [p for p in self._partners if states.get(p) in (NodeState.STABLE, NodeState.UP_FAILURE)]
-        waiting = [p for p in self._partners if states.get(p) is NodeState.STABILIZATION]
+        useful = [p for p in self._partners if self.serves(p)]
+        waiting = [p for p in self._partners if self.told[p] is NodeState.STABILIZATION]
         if not useful:
             if waiting:
                 self._useless_since = None  # it will be done some time; then it can take over for us

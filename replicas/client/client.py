@@ -163,7 +163,7 @@ class Client:
             if change.channel.stream == stream and (rows := view.apply(change)) is not None:
                 yield rows
 
-    # --- an owner of inputs (replicas.upstream) ---
+    # --- an owner of inputs (replicas.consumer.upstream) ---
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         if any(one.main is None and one.truncated() for one in self.inputs):

@@ -69,8 +69,8 @@ class RejectedRows:
 
     def take(self, replica: Replica, rejections: Sequence[Rejection]) -> None:
         """Notes what is new, to be written, and tells of the first, and then once a minute how many there were."""
-        if replica.origin != self._origin:  # rows of other logs are others (S6)
-            self._origin = replica.origin
+        if replica.serving.origin != self._origin:  # rows of other logs are others (S6)
+            self._origin = replica.serving.origin
             self._taken, self._waiting = {}, []
         for one in rejections:
             key = (str(one.operator), one.result)

@@ -8,7 +8,7 @@ from typing import Final
 import trio.lowlevel
 
 from replicas.link.signal import Signal
-from replicas.node.hosted import Hosted
+from replicas.node.replica_host import ReplicaHost
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.stream.ids import PartitionId
@@ -23,13 +23,13 @@ class Ticks:
     """Judges deadlines at each tick; where nobody has one soon, at every fifth (rule T1).
 
     Args:
-      hosted: whose deadlines they are; a live view.
+      running: whose deadlines they are; a live view.
       tick_us: the least that lies between two.
     """
 
-    def __init__(self, env: Env, hosted: Mapping[PartitionId, Hosted], tick_us: int) -> None:
+    def __init__(self, env: Env, running: Mapping[PartitionId, ReplicaHost], tick_us: int) -> None:
         self._env = env
-        self._hosted = hosted
+        self._running = running
         self._tick_us = tick_us
         self._unnoticed_us = max(tick_us, UNNOTICED_US)
         self._now = Signal()
@@ -50,25 +50,25 @@ class Ticks:
             last = now
             if late > self._unnoticed_us:
                 # We were not running: drain what lies in the sockets before judging any deadline (T1).
-                for hosted in self._hosted.values():
-                    hosted.shift(late + period, now)
+                for host in self._running.values():
+                    host.replica.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
             rest = RESTING_TICKS * period
-            for hosted in self._hosted.values():
-                if hosted.error is None:
-                    rest = min(rest, self._look_at(hosted, now))
+            for host in self._running.values():
+                if host.error is None:
+                    rest = min(rest, self._look_at(host, now))
             wait = max(rest // period, 1) * period
 
-    def _look_at(self, hosted: Hosted, now: int) -> int:
+    def _look_at(self, host: ReplicaHost, now: int) -> int:
         """What the passing of time does to a replica; returns for how long it will do nothing."""
-        replica = hosted.replica
-        if (full := replica.full()) and (given_up := hosted.make_room(now)):
-            self._env.trace.event("evicted", replica=hosted.name, consumers=given_up)
+        replica = host.replica
+        if (full := replica.serving.full()) and (given_up := replica.serving.make_room(now)):
+            self._env.trace.event("evicted", replica=host.name, consumers=given_up)
         for lag in replica.watch_skew(now):
-            self._env.trace.event("input_skew", replica=hosted.name, lag=lag)
-            say(f"{hosted.name}: {lag}, more than αX allows: results stay tentative until it catches up")
+            self._env.trace.event("input_skew", replica=host.name, lag=lag)
+            say(f"{host.name}: {lag}, more than αX allows: results stay tentative until it catches up")
         rests = replica.rests(now)
         if not rests:
-            hosted.work.wake()
+            host.work.wake()
         # A standstill that goes unnoticed must not end a rest at a deadline.
         return 0 if full else rests - self._unnoticed_us

@@ -27,7 +27,7 @@ _AT_THE_LINE = 0.25
 
 
 class Standby:
-    """An owner of acknowledgements (replicas.upstream) that reads nothing.
+    """An owner of acknowledgements (replicas.consumer.upstream) that reads nothing.
 
     Args:
       plan: the cluster.

@@ -44,7 +44,7 @@ class Subscription(Protocol):
 
 
 class Output(Protocol):
-    """What a subscription reads of its output (see replicas.output_log)."""
+    """What a subscription reads of its output (see replicas.producer.output_log)."""
 
     state: NodeState
     fresh: bool

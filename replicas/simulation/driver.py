@@ -270,7 +270,8 @@ class FaultDriver:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
-                r is not None and r.state is not NodeState.RECOVERING and not r.must_reinstall() for r in others
+                r is not None and r.state is not NodeState.RECOVERING and not r.recovery.must_reinstall()
+                for r in others
             ):
                 return f"nobody else has the state of {of}"
         return ""

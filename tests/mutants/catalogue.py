@@ -24,7 +24,8 @@ from operators.trials import Trials
 from replicas.client.view import ClientPort
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
-from replicas.node.process import NodeProcess
+from replicas.node.orders import OrderFollower
+from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
 from replicas.placement.activation import Activation
 from replicas.placement.coordination import Coordination, Decision
@@ -333,7 +334,7 @@ def never_switches(original: Any, self: Any, now: int) -> Any:
 # --- recovery (A) ---
 
 
-@mutant(Replica, "acks", "what is processed is acknowledged before it is on disk (A8)")
+@mutant(ReplicaRecovery, "acks", "what is processed is acknowledged before it is on disk (A8)")
 def acknowledged_before_it_is_durable(original: Any, self: Any) -> Any:
     durable, self._durable = self._durable, None
     try:
@@ -405,15 +406,19 @@ def standby_acknowledges_its_newest(original: Any, self: Any, snapshot: Any) -> 
     self._positions = self._held
 
 
-@mutant(Replica, "_begins_too_late", "who has no state begins from nothing, whatever upstream has forgotten (H3, A3)")
+@mutant(
+    ReplicaRecovery,
+    "_begins_too_late",
+    "begins from nothing, whatever upstream has forgotten (H3, A3)",
+)
 def begins_from_nothing_in_any_case(original: Any, self: Any) -> bool:
     return False
 
 
-@mutant(UnitReplica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A4)")
+@mutant(Replica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A4)")
 def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) -> Any:
-    if self.state is NodeState.RECOVERING and self._inputs._backs and self._inputs.started(now):
-        self._move(Event.CAUGHT_UP)
+    if self.state is NodeState.RECOVERING and self.recovery._backs and self.reading.started(now):
+        self.core._move(Event.CAUGHT_UP)
     return original(self, now)
 
 
@@ -425,9 +430,9 @@ def helper_leaves_too_early(original: Any, self: Any, id: Any, one: Any, now: in
     return original(self, id, one, now)
 
 
-@mutant(NodeProcess, "_follow", "a node does what an older coordinator has told it (H6)")
-def order_of_the_past_followed(original: Any, self: Any, peer: str, message: Any) -> Any:
-    return original(self, peer, replace(message, epoch=max(message.epoch, self._epoch.latest)))
+@mutant(OrderFollower, "_follow", "a node does what an older coordinator has told it (H6)")
+def order_of_the_past_followed(original: Any, self: Any, peer: str, message: Any, id: Any) -> Any:
+    return original(self, peer, replace(message, epoch=max(message.epoch, self._epoch.latest)), id)
 
 
 @mutant(Activation, "step", "an active replica goes before the one that takes its place runs (H7)")

@@ -19,6 +19,7 @@ from operators.sunion.sunion import SUnion
 from replicas.consumer.input import Input
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
+from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
 from replicas.placement.activation import Activation
 from replicas.placement.epoch import FollowedEpoch
@@ -40,14 +41,12 @@ edited(
 edited(
     "partner-serves-whatever-it-does",
     "a partner that corrects or recovers itself counts as serving (R5)",
-    Edit(
-        UnitReplica, "_reconcile", "        NodeState.STABLE,\n        NodeState.UP_FAILURE,\n", "        *NodeState,\n"
-    ),
+    Edit(UnitReplica, "_reconcile", "not self.partners.serves(self._partner)", "not self.partners.told[self._partner]"),
 )
 edited(
     "dead-partner-keeps-its-state",
     "a partner that is not heard any more is still what it was last (K5)",
-    Edit(Replica, "partner_lost", "self.partners[partner] = None", "pass"),
+    Edit(Partners, "lost", "self.told[partner] = None", "pass"),
 )
 edited(
     "own-request-outlives-a-grant",
@@ -170,7 +169,11 @@ edited(
 # --- standbys, and who tells them to run (H) ---
 
 
-@mutant(Replica, "written", "a helper acknowledges what the newest of its checkpoints holds, and that is damaged (H3)")
+@mutant(
+    ReplicaRecovery,
+    "written",
+    "a helper acknowledges what its newest checkpoint holds, and that is damaged (H3)",
+)
 def helper_acknowledges_its_newest(original: Any, self: Any, snapshot: Any) -> None:
     backs, self._backs = self._backs, False
     original(self, snapshot)

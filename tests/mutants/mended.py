@@ -17,9 +17,9 @@ from consistency.dpc.manager import UnitReplica
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
 from replicas.faults.runner import FaultRunner
-from replicas.node.hosted import Hosted
-from replicas.node.process import NodeProcess
-from replicas.node.replica import Replica
+from replicas.node.checkpoint_task import CheckpointTask
+from replicas.node.output_side import OutputSide
+from replicas.node.recovery import ReplicaRecovery
 from replicas.placement.coordination import Coordination
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
@@ -39,7 +39,7 @@ edited(
 edited(
     "full-output-hears-no-early-acks",
     "a full output does not count what acknowledges more than was made again, and waits for ever (A1, A2)",
-    Edit(Hosted, "acknowledged", "if ack.id > made and not full:", "if ack.id > made:"),
+    Edit(OutputSide, "acknowledged", "if ack.id > made and not full:", "if ack.id > made:"),
 )
 edited(
     "refused-feed-asked-for-again-at-once",
@@ -64,7 +64,7 @@ edited(
 edited(
     "no-checkpoint-while-undo-is-tainted",
     "a tainted replica under undo/redo writes no checkpoint, though a full upstream waits for it (A8, R2)",
-    Edit(Replica, "worth_storing", " and not self.upstream_full()", ""),
+    Edit(ReplicaRecovery, "worth_storing", " and not self._inputs.upstream_full()", ""),
 )
 
 
@@ -77,7 +77,7 @@ edited(
 edited(
     "full-disk-ends-the-node",
     "a node whose disk is full cannot write a checkpoint, and ends (A8)",
-    Edit(NodeProcess, "_write_checkpoints", "except (OSError, LocalProtocolError)", "except LocalProtocolError"),
+    Edit(CheckpointTask, "run", "except (OSError, LocalProtocolError)", "except LocalProtocolError"),
 )
 
 

@@ -127,7 +127,7 @@ def _play(unit: Unit, seed: int, checkpoints: Checkpoints) -> Replica:
         if world.partner and random.random() < 0.1:
             world.partner["n2"] = random.choice([None, NodeState.STABLE, NodeState.STABILIZATION])
     world.live = [True, True]
-    world.partner = dict.fromkeys(world.partner, NodeState.UP_FAILURE)
+    world.partner |= dict.fromkeys(world.partner, NodeState.UP_FAILURE)
     for later in range(now, now + 3000, 100):
         for at in (0, 1):
             world.deliver(at, later, later)

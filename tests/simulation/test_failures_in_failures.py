@@ -141,7 +141,7 @@ def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
         cluster.kill("n1b")
         await trio.sleep_until(5)
         cluster.restart("n1b")
-        await until(lambda: any(r.installed for r in in_state(cluster, NodeState.RECOVERING)()))
+        await until(lambda: any(r.reading.installed for r in in_state(cluster, NodeState.RECOVERING)()))
         cluster.cut("source:b", "*")
         await trio.sleep(2.5)
         cluster.kill("n1a")  # now only the one that has just begun is left

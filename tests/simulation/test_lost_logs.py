@@ -157,12 +157,12 @@ async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock,
             await trio.sleep(3)
             client = cluster.clients["c"]
             replicas = cluster.replicas().values()
-            known = {r.origin for r in replicas}
+            known = {r.serving.origin for r in replicas}
             assert (known == {""}) is (late == "a source")
             assert {client.inputs[0].origin} == known
             cluster.heal()
             await trio.sleep(SECONDS)
-            assert {client.inputs[0].origin} == {r.origin for r in cluster.replicas().values()} != {""}
+            assert {client.inputs[0].origin} == {r.serving.origin for r in cluster.replicas().values()} != {""}
             assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
 
 

@@ -177,10 +177,10 @@ async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
         await cluster.start()
         await trio.sleep(2)
         node = cluster.nodes["n1a"]
-        (hosted,) = node._hosted.values()
-        unit, partition, _ = hosted.replica.id
+        (host,) = node.hosting.running.values()
+        unit, partition, _ = host.replica.id
         await node._other_message("n1b", PartnerAnswer(unit, partition, 1, granted=True))
         assert granted == [1]
-        hosted.error = "an operator raised"
+        host.error = "an operator raised"
         await node._other_message("n1b", PartnerAnswer(unit, partition, 2, granted=True))
         assert granted == [1]

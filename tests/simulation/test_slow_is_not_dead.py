@@ -41,7 +41,7 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
         cluster.began("busy", ["n1a"], amount=15)
         cluster.restart("n1b")
         await trio.sleep(1)
-        await until(lambda: cluster.replicas()["u1/0@n1b"].installed, within_s=35)
+        await until(lambda: cluster.replicas()["u1/0@n1b"].reading.installed, within_s=35)
 
     met = play(longer(make_plan(rate=20.0), 40), script)
     assert sum("installed" in line and "origin=n1a" in line for line in met.log) == 1
@@ -129,7 +129,7 @@ def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> 
             for host in ("n3a", "n3b"):
                 cluster.freeze(host)
             await trio.sleep_until(14)
-            full.update(name for name, r in cluster.replicas().items() if r.full())
+            full.update(name for name, r in cluster.replicas().items() if r.serving.full())
             assert not any(r.state is not NodeState.STABLE for r in cluster.replicas().values())
             assert memory.most["log"] <= SMALL.output_bytes * 1.2
             assert memory.most["redo data"] <= SMALL.input_bytes * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -72,7 +72,6 @@ class World:
         self.states: list[str] = []
         self.rejections: list[Rejection] = []
         self.live = [True, True]
-        self.partner: dict[str, NodeState | None] = {p: NodeState.UP_FAILURE for p in partners}
         self.asks: list[Ask] = []
         self.blocked = False
         self.upstream_is_full = False
@@ -87,6 +86,10 @@ class World:
             redo_bytes=redo_bytes,
             slice_rows=self.slice_rows,
         )
+        #: What partners announced last; who runs could stand in for us (K6).
+        self.partner = self.replica.partners.told
+        for partner in partners:
+            self.replica.partners.heard(partner, NodeState.UP_FAILURE, stands_in=True)
 
     # Outputs
     def stable(self, output: int, elements: Sequence[Element]) -> None:
@@ -122,9 +125,6 @@ class World:
 
     def upstream_full(self) -> bool:
         return self.upstream_is_full
-
-    def partner_states(self, now: int) -> Mapping[str, NodeState | None]:
-        return self.partner
 
     def _write(self, tuples: str, boundary: str, elements: Sequence[Element]) -> None:
         for element in elements:
@@ -550,7 +550,7 @@ class TestStandingIn:
         world.run(150)
         world.grant(151)
         assert not world.replica.live_runs
-        world.partner = {"n2": None}
+        world.partner["n2"] = None
         world.replica.advance(151)
         assert world.replica.live_runs
 

@@ -20,6 +20,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Trace
 from spe.runtime.logged_trace import LoggedTrace
 from spe.stream.names import NodeId, StreamId
+from tests.support.effects import NoEffects
 from tests.support.files import watch_files
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.source_env import ListTrace, source_env
@@ -34,8 +35,8 @@ PLAN = plan_of()
 
 def replica(origin: str = "log 1", plan: Plan = PLAN) -> Replica:
     (id,) = plan.replicas_on(NodeId("n1a"))
-    made = Replica(plan, id, random=Random(0), now=0, wake=lambda output: None, told=lambda state, fresh: None)
-    made.origin = origin
+    made = Replica(plan, id, random=Random(0), now=0, effects=NoEffects())
+    made.serving.origin = origin
     return made
 
 

@@ -10,33 +10,34 @@ from spe.plan.plan import Plan
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import OutputStatus
+from tests.support.effects import NoEffects
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 
 
 def replica(plan: Plan, node: str) -> Replica:
     id = ReplicaId(*PARTITION, NodeId(node))
-    return Replica(plan, id, random=Random(0), now=0, wake=lambda _: None, told=lambda _state, _fresh: None)
+    return Replica(plan, id, random=Random(0), now=0, effects=NoEffects())
 
 
 def helper() -> Replica:
     """A standby that was told to run, and has installed what it held."""
     one = replica(plan(), "n1b")
-    one.installed = True
+    one.reading.installed = True
     for port, position in zip(one.sunion.inputs, (90, 90, 90), strict=True):
         port.position = position
     return one
 
 
 def positions(one: Replica) -> list[int]:
-    return [upto for _, upto in one.acks()]
+    return [upto for _, upto in one.recovery.acks()]
 
 
 def test_a_helper_acknowledges_the_older_of_two_checkpoints() -> None:
     """H3: the newest may turn out damaged."""
     one = helper()
-    one.written({"positions": [5, 6, 7]})
+    one.recovery.written({"positions": [5, 6, 7]})
     assert positions(one) == [0, 0, 0]
-    one.written({"positions": [8, 8, 9]})
+    one.recovery.written({"positions": [8, 8, 9]})
     assert positions(one) == [5, 6, 7]
 
 
@@ -47,11 +48,11 @@ def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
         id: replace(one, checkpoints=replace(one.checkpoints, every_us=1, disk=True)) for id, one in found.nodes.items()
     }
     one = replica(replace(found, nodes=every), "n1a")
-    one.installed = True
+    one.reading.installed = True
     for port in one.sunion.inputs:
         port.position = 90
     assert positions(one) == [0, 0, 0]
-    one.written({"positions": [5, 6, 7]})
+    one.recovery.written({"positions": [5, 6, 7]})
     assert positions(one) == [5, 6, 7]
 
 
@@ -62,9 +63,9 @@ def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
     one.partner_told(
         "n1b", {log.channel: OutputStatus("s1", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, stands_in=True)}
     )
-    assert one.partner_states(1)["n1b"] is NodeState.STABLE
-    one.partner_lost("n1b")
-    assert one.partner_states(2)["n1b"] is None
+    assert one.partners.serves("n1b")
+    one.partners.lost("n1b")
+    assert one.partners.told["n1b"] is None
 
 
 def test_its_own_standstill_makes_nothing_older() -> None:

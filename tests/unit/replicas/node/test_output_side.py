@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from replicas.link.signal import Signal
-from replicas.node.hosted import Hosted
-from replicas.node.replica import Replica
+from replicas.node.output_side import OutputSide
 from spe.plan.plan import Limits, Timing
 from spe.stream.batch import Batch, Rows
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, UnitId
 from spe.wire.messages import Ack
+from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 SECOND = 1_000_000
 NEAR, FAR = "u2/0@n2a", "u2/0@n2b"
 
 
-def full() -> Hosted:
+def full() -> OutputSide:
     """A replica whose output is full; ids 1 and 2 are read by n2a and n2b."""
     plan = chain(
         [source("a", reader={})],
@@ -28,51 +25,51 @@ def full() -> Hosted:
         limits=Limits(output_bytes=1),
     )
     id = next(i for i in plan.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
-    replica = Replica(plan, id, random=Random(0), now=0, wake=lambda output: None, told=lambda state, fresh: None)
+    made = OutputSide(plan, id, 0, NoEffects(), None, None)
     rows = Rows.from_tuples(SEQUENCE, [5, 6], [(1, 1.0), (2, 2.0)])
-    replica.logs[0].append_stable([Batch(Kind.STABLE, 0, 2, None, rows)])
-    return Hosted(replica, [Signal()], [], 0)
+    made.logs[0].append_stable([Batch(Kind.STABLE, 0, 2, None, rows)])
+    return made
 
 
-def heard(hosted: Hosted, consumer: str, id: int, now: int, period_us: int = Timing().heartbeat_us) -> None:
-    hosted.acknowledged(Ack("s", 0, consumer, id), 1, period_us, now)
+def heard(outputs: OutputSide, consumer: str, id: int, now: int, period_us: int = Timing().heartbeat_us) -> None:
+    outputs.acknowledged(Ack("s", 0, consumer, id), 1, period_us, now)
 
 
 @pytest.mark.parametrize("period_us", [100_000, SECOND, 5 * SECOND])
 def test_a_consumer_is_dead_after_three_misses_and_a_connection(period_us: int) -> None:
-    hosted = full()
-    heard(hosted, FAR, 0, 0, period_us)
+    outputs = full()
+    heard(outputs, FAR, 0, 0, period_us)
     alive_until = 4 * period_us + Timing().connect_us
-    heard(hosted, NEAR, 1, alive_until)
-    assert hosted.make_room(alive_until) == []
-    heard(hosted, NEAR, 1, alive_until + 1)
-    assert hosted.make_room(alive_until + 1) == [FAR]
+    heard(outputs, NEAR, 1, alive_until)
+    assert outputs.make_room(alive_until) == []
+    heard(outputs, NEAR, 1, alive_until + 1)
+    assert outputs.make_room(alive_until + 1) == [FAR]
 
 
 def test_a_consumer_that_was_never_heard_is_judged_by_our_own_timing() -> None:
-    hosted = full()
+    outputs = full()
     gone_us = Timing().gone_us()
-    heard(hosted, NEAR, 1, gone_us)
-    assert hosted.make_room(gone_us) == []
-    assert hosted.make_room(gone_us + 1) == [FAR]
+    heard(outputs, NEAR, 1, gone_us)
+    assert outputs.make_room(gone_us) == []
+    assert outputs.make_room(gone_us + 1) == [FAR]
 
 
 def test_after_a_freeze_of_ours_nobody_is_dead() -> None:
     """Of two consumers whose heartbeats lie in the socket, the one that is read second would lose its place."""
-    hosted = full()
-    heard(hosted, NEAR, 1, SECOND)
-    heard(hosted, FAR, 0, SECOND)
-    hosted.shift(9 * SECOND, 10 * SECOND)
-    heard(hosted, NEAR, 1, 10 * SECOND)
-    assert hosted.make_room(10 * SECOND) == []
+    outputs = full()
+    heard(outputs, NEAR, 1, SECOND)
+    heard(outputs, FAR, 0, SECOND)
+    outputs.shift(9 * SECOND, 10 * SECOND)
+    heard(outputs, NEAR, 1, 10 * SECOND)
+    assert outputs.make_room(10 * SECOND) == []
 
 
 def test_a_full_output_takes_an_id_that_is_yet_to_be_made_again() -> None:
     """All replicas were restarted, and the consumers hold more than these have made since."""
-    hosted = full()
+    outputs = full()
     for consumer in (NEAR, FAR):
-        heard(hosted, consumer, 5, SECOND)
-    (log,) = hosted.replica.logs
+        heard(outputs, consumer, 5, SECOND)
+    (log,) = outputs.logs
     assert (log.first, log.full) == (3, False)
-    heard(hosted, NEAR, 4, 2 * SECOND)
+    heard(outputs, NEAR, 4, 2 * SECOND)
     assert log.truncation_line == 2, "there is room, so it is not counted"

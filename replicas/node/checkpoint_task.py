@@ -1,0 +1,51 @@
+"""Writes the checkpoints of a replica to disk (docs/rules.md A8)."""
+
+from __future__ import annotations
+
+from replicas.node.hosting import Hosting
+from replicas.node.snapshots import Snapshots
+from spe.errors import LocalProtocolError
+from spe.runtime.log_line import say
+from spe.stream.ids import PartitionId, ReplicaId
+
+
+class CheckpointTask:
+    """One per interval, and before that when upstream is full and waits for us."""
+
+    def __init__(self, hosting: Hosting, snapshots: Snapshots) -> None:
+        self._hosting = hosting
+        self._snapshots = snapshots
+
+    async def run(self, partition: PartitionId) -> None:
+        """Until there is no replica any more."""
+        hosting, id = self._hosting, ReplicaId(*partition, self._hosting.node)
+        every_us = hosting.plan.disk_us(id)
+        assert every_us is not None
+        store, trace = hosting.store(id), hosting.env.trace
+        last, trouble = hosting.now(), ""
+        while True:
+            await hosting.env.clock.sleep(min(every_us, hosting.plan.timing.heartbeat_us) / 1e6)
+            if (host := hosting.running.get(partition)) is None:
+                return
+            replica = host.replica
+            due = hosting.now() - last >= every_us or (replica.reading.installed and replica.reading.upstream_full())
+            if host.error is not None or not due or not replica.recovery.worth_storing():
+                continue
+            if (snapshot := await self._snapshots.of(host)) is None:
+                continue
+            hosting.take_rejected(host)
+            rejected = hosting.rejected(partition)
+            if rejected is not None and not await rejected.flush():
+                continue  # nothing durable may hold rows that its file still lacks (U15)
+            last = hosting.now()
+            try:
+                size = await store.write(snapshot)
+            except (OSError, LocalProtocolError) as error:
+                trace.event("checkpoint_failed", replica=host.name, why=str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    say(f"{host.name}: no checkpoint: {error}; going on without, upstream keeps more")
+                continue
+            trouble = ""
+            replica.recovery.written(snapshot)
+            trace.event("checkpoint_written", replica=host.name, restart=snapshot["restart"], bytes=size)

@@ -1,0 +1,188 @@
+"""What a node hosts: replicas that run, and standbys; and the tasks of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from pathlib import PurePosixPath
+
+import trio
+
+from replicas.checkpoint.store import CheckpointStore
+from replicas.consumer.upstream import Upstream
+from replicas.node.rejected_rows import RejectedRows
+from replicas.node.replica_host import ReplicaHost
+from replicas.node.ticks import Ticks
+from replicas.placement.standby import Standby
+from spe.errors import OperatorFailed
+from spe.plan.plan import Plan
+from spe.query.query import skips
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.runtime.spill import SpillFolder
+from spe.stream.history import StateChanged
+from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState
+
+#: The tasks of a partition, until it has others.
+Tasks = Callable[[PartitionId], Awaitable[None]]
+
+
+class Hosting:
+    """Makes replicas and standbys of one node, and puts them away.
+
+    Args:
+      upstream: reads for those that run.
+
+    Attributes:
+      nursery: of all tasks of the node, once it runs.
+      running, standbys: by partition; one that is made anew takes the place of the one before.
+    """
+
+    nursery: trio.Nursery
+
+    def __init__(self, env: Env, plan: Plan, node: NodeId, upstream: Upstream) -> None:
+        self.env = env
+        self.plan = plan
+        self.node = node
+        self.upstream = upstream
+        self.running: dict[PartitionId, ReplicaHost] = {}
+        self.standbys: dict[PartitionId, Standby] = {}
+        self.ticks = Ticks(env, self.running, plan.timing.tick_us)
+        self.spill: SpillFolder | None = None
+        self._channels: dict[Channel, PartitionId] = {}
+        #: Of what runs or stands by, by partition.
+        self._scopes: dict[PartitionId, trio.CancelScope] = {}
+        self._stores: dict[PartitionId, CheckpointStore] = {}
+        #: Of partitions with an operator that skips rows.
+        self._rejected: dict[PartitionId, RejectedRows] = {}
+        #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
+        self._changes = count(1)
+
+    def serving(self, channel: Channel) -> ReplicaHost | None:
+        """Who makes a channel here."""
+        return None if (partition := self._channels.get(channel)) is None else self.running[partition]
+
+    def now(self) -> int:
+        return self.env.clock.monotonic_us()
+
+    # --- replicas ---
+
+    def host(self, id: ReplicaId) -> ReplicaHost:
+        """Makes a replica in place of the one that may be there.  Raises OperatorFailed, with nothing changed."""
+        return self.place(self.make(id))
+
+    def make(self, id: ReplicaId) -> ReplicaHost:
+        """A replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""
+        return ReplicaHost(
+            self.plan,
+            id,
+            random=self.env.random,
+            now=self.now(),
+            told=partial(self.told, id),
+            spill=self.spill,
+            changes=self._changes,
+        )
+
+    def place(self, host: ReplicaHost) -> ReplicaHost:
+        """In place of the one that may be there."""
+        partition = host.replica.id.of
+        self.put_away(partition)
+        self.running[partition] = host
+        self.ticks.wake()
+        for log in host.replica.logs:
+            self._channels[log.channel] = partition
+        self.upstream.add(host)
+        return host
+
+    def put_away(self, partition: PartitionId) -> None:
+        """Ends a replica that may be there; whoever reads it is cut off."""
+        old = self.running.pop(partition, None)
+        if old is None:
+            return
+        self.upstream.remove(old.name)
+        for log in old.replica.logs:
+            self._channels.pop(log.channel, None)
+        old.close()
+
+    def told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
+        """A replica has another state."""
+        self.ticks.wake()
+        self.env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
+        if self.env.history is not None:
+            self.env.history(StateChanged(self.now(), str(id), state, fresh))
+
+    def fail(self, host: ReplicaHost, error: OperatorFailed) -> None:
+        """A user's operator raised.  Every replica would do the same: this one stops, the others of the node go on."""
+        host.error = str(error)
+        host.replica.serving.announce(NodeState.RECOVERING, False)
+        self.upstream.remove(host.name)
+        self.env.trace.event("replica_stopped", replica=host.name, why=str(error))
+        say(f"{host.name} stopped: {error}; the other replicas of {self.node} go on\n{error.where()}")
+
+    def stand_by(self, id: ReplicaId) -> Standby:
+        """Holds checkpoints, in place of the replica that may be there (H4)."""
+        self.put_away(id.of)
+        standby = self.standbys[id.of] = Standby(self.plan, id, self.now())
+        if self.env.history is not None:
+            self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False))
+        return standby
+
+    # --- tasks of a partition ---
+
+    def begin(self, partition: PartitionId, tasks: Tasks) -> None:
+        """Starts the tasks of a partition in place of those that it had."""
+        if (before := self._scopes.pop(partition, None)) is not None:
+            before.cancel()
+        scope = self._scopes[partition] = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await tasks(partition)
+
+        self.nursery.start_soon(run)
+
+    def store(self, id: ReplicaId) -> CheckpointStore:
+        """One for all that read or write them here: it knows which files are damaged."""
+        if id.of not in self._stores:
+            self._stores[id.of] = CheckpointStore(self.env, self.plan, id)
+        return self._stores[id.of]
+
+    def rejected(self, partition: PartitionId) -> RejectedRows | None:
+        """The file of its rejected rows; None: no operator skips rows."""
+        if partition not in self._rejected and any(skips(o.spec) for o in self.plan.unit[partition.unit].operators):
+            self._rejected[partition] = RejectedRows(self.env, self.plan, ReplicaId(*partition, self.node))
+        return self._rejected.get(partition)
+
+    def take_rejected(self, host: ReplicaHost) -> None:
+        """What operators went on without since the last time goes to the file."""
+        side = host.replica.serving
+        if side.rejections:
+            rejections, side.rejections = side.rejections, []
+            if (rejected := self.rejected(host.replica.id.of)) is not None:
+                rejected.take(host.replica, rejections)
+
+    # --- spill files ---
+
+    async def open_spill(self) -> None:
+        if self.plan.limits.spill_bytes:
+            self.spill = SpillFolder(
+                self.env.storage,
+                self.env.compute,
+                self.env.clock,
+                PurePosixPath("spill") / self.node,
+                self.plan.limits.spill_bytes,
+                told=self._spill_told,
+                room=self._spill_has_room,
+            )
+            await self.nursery.start(self.spill.run)
+
+    def _spill_has_room(self) -> None:
+        for host in self.running.values():
+            host.spill_more()
+
+    def _spill_told(self, why: str) -> None:
+        self.env.trace.event("spill_blocked" if why else "spill_works", why=why)
+        rest = f"spills nothing more: {why}; full buffers block" if why else "spills again"
+        say(f"{self.node} {rest}")

@@ -1,0 +1,100 @@
+"""The input side of a replica: whom its inputs read, and what its unit replica asks about that.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from consistency.dpc.skew import InputSkew
+from operators.sunion.sunion import SUnion
+from replicas.consumer.feed import Action
+from replicas.consumer.input import Input, choose_among
+from spe.plan.describe import show_duration
+from spe.plan.plan import Plan
+from spe.plan.review import stall_us
+from spe.stream.ids import ReplicaId
+from spe.stream.times import BEFORE_TIME
+
+
+class InputSide:
+    """Implements consistency.dpc.manager.InputsView.
+
+    Args:
+      plan: the cluster.
+      id: whose inputs.
+      sunion: where elements go.
+      now: monotonic microseconds.
+
+    Attributes:
+      installed: nothing is read before a snapshot is installed, or it is sure that everything is still upstream (A3).
+      started_at: when the replica was made, or was given its state.
+    """
+
+    def __init__(self, plan: Plan, id: ReplicaId, sunion: SUnion, now: int) -> None:
+        node = self._node = plan.share(id.unit, id.node)
+        self._sunion = sunion
+        self.inputs = [
+            Input(
+                channel,
+                list(plan.producer_addresses(channel)),
+                port,
+                consumer=str(id),
+                stall_us=stall_us(plan, channel),
+                useless_us=node.alpha_x_us // 2,
+                x_us=node.x_us,
+            )
+            for channel, port in zip(plan.unit[id.unit].channels_in(id.partition), sunion.inputs, strict=True)
+        ]
+        self.installed = False
+        self.started_at = now
+        self._skew = InputSkew(sunion, bucket_us=plan.bucket_us, alpha_x_us=node.alpha_x_us, x_us=node.x_us)
+
+    # --- what the unit replica asks ---
+
+    def fresh(self, now: int) -> Sequence[bool]:
+        return [i.fresh(now) for i in self.inputs]
+
+    def arriving(self, now: int) -> bool:
+        return all(i.arriving(now) for i in self.inputs)
+
+    def caught_up(self) -> bool:
+        return all(i.caught_up() for i in self.inputs)
+
+    def started(self, now: int) -> bool:
+        if not self.installed:
+            return False
+        return now - self.started_at >= self._node.x_us or all(i.port.frontier > BEFORE_TIME for i in self.inputs)
+
+    def upstream_full(self) -> bool:
+        return any(p.full for i in self.inputs for p in i.producers.values() if p.alive)
+
+    # --- what the shell asks ---
+
+    def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
+        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        return choose_among(self.inputs, now, peer)
+
+    def origins(self) -> list[str]:
+        """Of the log that each input has read (S6); "" where it was not greeted yet."""
+        return [i.origin for i in self.inputs]
+
+    def watch_skew(self, now: int) -> list[str]:
+        """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
+        if not self._skew.lagging and self._sunion.clocks.waited(now) <= self._node.alpha_x_us:
+            return []  # the ordinary day
+        return [self._lag(at) for at in self._skew.watch(now, [i.live(now) for i in self.inputs])]
+
+    def skew(self) -> list[str]:
+        """Which inputs lag now."""
+        return [self._lag(at) for at in sorted(self._skew.lagging)]
+
+    def _lag(self, at: int) -> str:
+        behind, ahead = show_duration(self._skew.behind_us(at)), self.inputs[self._skew.foremost()].channel
+        return f"{self.inputs[at].channel} lags {ahead} by {behind} of tuple time"
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
+        self._sunion.clocks.shift(gap_us, now)
+        self._skew.shift(gap_us, now)
+        self.started_at = min(self.started_at + gap_us, now)
+        for one in self.inputs:
+            one.shift(gap_us, now)

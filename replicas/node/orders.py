@@ -1,0 +1,78 @@
+"""What the coordinator orders: a standby is to run, or to stand by again (docs/rules.md H)."""
+
+from __future__ import annotations
+
+from replicas.node.hosting import Hosting, Tasks
+from replicas.placement.epoch import FollowedEpoch
+from spe.errors import OperatorFailed
+from spe.plan.plan import COORDINATOR
+from spe.stream.ids import ReplicaId
+from spe.stream.names import NodeState, UnitId
+from spe.wire.messages import Order, OrderAnswer
+
+
+class OrderFollower:
+    """Follows orders of the latest coordinator that it has heard of (H6).
+
+    Args:
+      hosting: what runs and stands by here.
+      run: tasks of a partition with a replica.
+      stand_by: the same with a standby.
+    """
+
+    def __init__(self, hosting: Hosting, run: Tasks, stand_by: Tasks) -> None:
+        self._hosting = hosting
+        self._run = run
+        self._stand_by = stand_by
+        self._epoch = FollowedEpoch(hosting.env, hosting.node)
+
+    def order(self, peer: str, message: Order) -> OrderAnswer:
+        """The coordinator wants a standby to run, or a replica that stood by to do so again."""
+        id = ReplicaId(UnitId(message.unit), message.partition, self._hosting.node)
+        try:
+            refused = self._follow(peer, message, id)
+        except OperatorFailed as error:  # it cannot be made here; perhaps another node can
+            refused = str(error)
+        self._hosting.env.trace.event("order", verb=message.verb, replica=str(id), epoch=message.epoch, refused=refused)
+        return OrderAnswer(message.number, self._epoch.latest, refused)
+
+    def _follow(self, peer: str, message: Order, id: ReplicaId) -> str:
+        hosting = self._hosting
+        if peer != COORDINATOR:
+            return f"{peer} is not the coordinator"
+        if message.epoch < self._epoch.latest:
+            return f"epoch {message.epoch} is over: {self._epoch.latest} has begun"
+        if message.verb != "replay" and id not in hosting.plan.standbys_on(hosting.node):
+            return f"{hosting.node} is no standby of {id.of}"
+        if message.epoch > self._epoch.latest:
+            self._epoch.latest = message.epoch
+            hosting.nursery.start_soon(self._epoch.keep)  # not here: the coordinator's heartbeats wait for the answer
+        if message.verb == "install" and id.of in hosting.standbys:
+            self._install(id)
+        elif message.verb == "retire" and id.of in hosting.running:
+            self.stand_by(id)
+            hosting.told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
+        elif message.verb == "replay":
+            if id.of not in hosting.running:
+                return f"{hosting.node} does not run {id.of}"
+            hosting.host(id).replica.recovery.replays = True
+        return ""
+
+    def _install(self, id: ReplicaId) -> None:
+        hosting = self._hosting
+        made = hosting.make(id)  # first: where it cannot be made we go on standing by
+        standby = hosting.standbys.pop(id.of)
+        hosting.upstream.remove(standby.name)
+        made.replica.recovery.partners_are_known = True
+        made.replica.partners.told |= standby.partners()
+        hosting.place(made)
+        hosting.begin(id.of, self._run)
+
+    def run(self, id: ReplicaId) -> None:
+        """What the plan places here."""
+        self._hosting.host(id)
+        self._hosting.begin(id.of, self._run)
+
+    def stand_by(self, id: ReplicaId) -> None:
+        self._hosting.stand_by(id)
+        self._hosting.begin(id.of, self._stand_by)

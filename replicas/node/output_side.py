@@ -1,0 +1,187 @@
+"""The output side of a replica: its output logs, and what their consumers have acknowledged.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from operators.rejections import Rejection
+from replicas.producer.output_log import OutputLog
+from spe.plan.plan import Plan
+from spe.runtime.spill import Spill
+from spe.stream.batch import Batch, Element
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.wire.messages import Ack
+
+
+class Effects(Protocol):
+    """What a replica does to the world, beside what its methods return."""
+
+    def wake(self, output: int) -> None:
+        """The subscriptions of an output have something to send."""
+        ...
+
+    def told(self, state: NodeState, fresh: bool) -> None:
+        """Each new state, for the trace."""
+        ...
+
+
+class OutputSide:
+    """Implements consistency.dpc.manager.Outputs.
+
+    Args:
+      plan: the cluster.
+      id: whose outputs.
+      now: monotonic microseconds.
+      effects: what the shell does.
+      shelf: makes a place in spill files for the batches of a schema; None: everything stays in memory.
+      changes: numbers the changes of state of all replicas of this process (OutputLog).
+
+    Attributes:
+      origin: of the outputs (S6); "" until every input was greeted.
+      rejections: what operators went on without, for good, until somebody takes it (U15).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        id: ReplicaId,
+        now: int,
+        effects: Effects,
+        shelf: Callable[[Schema], Spill] | None,
+        changes: Iterator[int] | None,
+    ) -> None:
+        self._plan = plan
+        self._id = id
+        self._effects = effects
+        channels = [Channel(stream, id.partition) for stream in plan.unit[id.unit].outputs]
+        self.logs = [
+            OutputLog(
+                channel,
+                plan.query.schema_of(channel.stream),
+                plan.consumers_of(channel),
+                plan.limits,
+                None if shelf is None else shelf(plan.query.schema_of(channel.stream)),
+                plan.standbys_of(channel),
+                changes,
+            )
+            for channel in channels
+        ]
+        self._log_of = dict(zip(channels, self.logs, strict=True))
+        self.origin = ""
+        self.tentative_count = 0
+        self.rejections: list[Rejection] = []
+        #: The largest stable id of each output that a partner has told of.
+        self._made_elsewhere = dict.fromkeys(channels, 0)
+        #: When each consumer acknowledged last, and after how long it was to do so again.
+        self._heard: dict[str, tuple[int, int]] = {}
+        #: Start time, used for consumers that were never heard.
+        self._since = now
+
+    def log(self, channel: Channel) -> OutputLog:
+        return self._log_of[channel]
+
+    # --- what the unit replica makes ---
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None:
+        self.logs[output].append_stable(elements)
+        self._effects.wake(output)
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None:
+        self.tentative_count += sum(len(e) for e in elements if isinstance(e, Batch))
+        self.logs[output].append_tentative(elements)
+        self._effects.wake(output)
+
+    def rejected(self, rejections: Sequence[Rejection]) -> None:
+        self.rejections += rejections
+
+    def clear_suffix(self) -> None:
+        for log in self.logs:
+            log.clear_suffix()
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        self._effects.told(state, fresh)
+        for at, log in enumerate(self.logs):
+            log.set_state(state, fresh)
+            self._effects.wake(at)
+
+    def full(self) -> bool:
+        return True in [log.full for log in self.logs]  # any(…) makes a generator, and this is asked at every step
+
+    # --- where the rows come from (S6) ---
+
+    def learn_origin(self, origin: str) -> None:
+        """Whoever subscribed before was greeted without an origin, so it is cut off, and subscribes anew."""
+        self.origin = origin
+        self.close()
+        for at, _ in enumerate(self.logs):
+            self._effects.wake(at)
+
+    def other_origin(self, consumer: str, theirs: str) -> str:
+        """Why our outputs do not continue what a consumer has read; "" where they do (S6)."""
+        if not (theirs and self.origin) or theirs == self.origin:
+            return ""
+        return (
+            f"{self._id} has read other source logs ({self.origin}) than what {consumer} holds follows from ({theirs})"
+        )
+
+    def close(self) -> None:
+        """Whoever reads is cut off."""
+        for log in self.logs:
+            log.close()
+
+    # --- acknowledgements (A2) ---
+
+    def made_elsewhere(self, channel: Channel, id: int) -> None:
+        """A partner has made the stable tuples of an output up to ``id``."""
+        self._made_elsewhere[channel] = max(self._made_elsewhere[channel], id)
+
+    def made(self, channel: Channel) -> int:
+        """The largest stable id of an output that this replica or a partner is known to have made."""
+        return max(self.log(channel).last_id, self._made_elsewhere[channel])
+
+    def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> bool:
+        """A consumer needs an output up to an id no more.
+
+        An id that no replica of the partition is known to have made is not counted; the consumer repeats it.  Where the
+        output is full it counts as all that was made: after a restart the consumer may be ahead of all replicas, and a
+        full output makes nothing more until it is acknowledged.
+
+        Returns:
+          The output was full, and may have room now.
+        """
+        self._heard[ack.consumer] = now, period_us
+        channel = Channel(StreamId(ack.stream), ack.partition)
+        log, made = self.log(channel), self.made(channel)
+        full = log.full
+        if ack.id > made and not full:
+            return False
+        log.acknowledge(ack.consumer, incarnation, min(ack.id, made))
+        return full
+
+    def make_room(self, now: int) -> list[str]:
+        """At the cap: gives up the places of dead consumers that have a live sibling further on (A2)."""
+        given_up: list[str] = []
+        for log in self.logs:
+            if log.full:
+                consumers = self._plan.consumers_of(log.channel)
+                dead = {name for name in consumers if self._is_dead(name, now)}
+                for name in log.evictable(dead):
+                    if log.full:
+                        log.evict(name)
+                        given_up.append(name)
+        return given_up
+
+    def _is_dead(self, consumer: str, now: int) -> bool:
+        """Has it not acknowledged for as long as makes a process count as gone, by its own pace? (F3)"""
+        timing = self._plan.timing
+        at, period_us = self._heard.get(consumer, (self._since, timing.heartbeat_us))
+        return now - at > timing.gone_us(period_us)
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were frozen for the last ``gap_us``: that was no silence of anybody's (T1)."""
+        self._since = min(self._since + gap_us, now)
+        for consumer, (at, period_us) in self._heard.items():
+            self._heard[consumer] = min(at + gap_us, now), period_us

@@ -1,0 +1,180 @@
+"""From what a replica goes on after a start, and what upstream may forget (docs/rules.md A1, A3, A8, H).  Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from consistency.dpc.partners import Partners
+from operators.sunion.sunion import SUnion
+from replicas.checkpoint.store import origins_of
+from replicas.checkpoint.turns import SnapshotTurns
+from replicas.node.input_side import InputSide
+from spe.plan.plan import Plan, Reconcile
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeState
+
+
+class Own(enum.Enum):
+    """What a replica goes on from where no partner gives a snapshot."""
+
+    STORED = "its own checkpoint"
+    NOTHING = "nothing"
+
+
+class ReplicaRecovery:
+    """Of one replica.
+
+    Args:
+      plan: the cluster.
+      id: which replica.
+      inputs: what upstream still has.
+      sunion: what was processed.
+      partners: their states.
+
+    Attributes:
+      stored: our newest checkpoint on disk, while it may still be needed (A3).
+      replays: it begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
+      partners_are_known: whoever is not heard now has not been for long: we stood by, and listened (H3).
+    """
+
+    def __init__(self, plan: Plan, id: ReplicaId, inputs: InputSide, sunion: SUnion, partners: Partners) -> None:
+        self._plan = plan
+        self._node = plan.share(id.unit, id.node)
+        self._inputs = inputs
+        self._sunion = sunion
+        self._partners = partners
+        standbys = plan.standbys.get(id.of)
+        self.standbys = () if standbys is None else standbys.nodes
+        self._backs = id.node in self.standbys
+        self.stored: Mapping[str, Any] | None = None
+        self.replays = False
+        self.partners_are_known = False
+        self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self._node.x_us)
+        #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
+        self._durable = None if plan.disk_us(id) is None else [0 for _ in inputs.inputs]
+        self._newest = self._durable
+
+    # --- from what to go on ---
+
+    def step(self, now: int) -> str | Own | None:
+        """The partner to ask for a snapshot, if one can give it: each in its turn (A3).
+
+        Where there is none, or none has given one for X: our own checkpoint from disk, or nothing, if upstream has what
+        follows.  None: wait.
+        """
+        inputs = self._inputs
+        if inputs.installed:
+            return None
+        waited = now - inputs.started_at
+        if self.replays:
+            return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
+        told = self._partners.told
+        able = [name for name, state in told.items() if state not in (None, NodeState.RECOVERING)]
+        if (partner := self._turns.next(able, now)) is not None:
+            return partner
+        if able and self._turns.asking_for(now) < self._node.x_us:
+            return None
+        unknown = not self.partners_are_known and any(
+            state is None and not self._partners.stands_by(name) for name, state in told.items()
+        )
+        if unknown and waited < self._plan.timing.request_us:
+            return None
+        helpers = () if self._backs else self.standbys
+        helped = any(told.get(n) is NodeState.RECOVERING for n in helpers)
+        if helped and self.stored is None and waited < 4 * self._node.x_us:
+            return None  # a standby makes its state again from a checkpoint; from nothing it would take us longer
+        patience = self._node.x_us if self.stored is None else self._plan.timing.request_us
+        if not self._upstream_has_what_follows(patient=waited < patience):
+            return None
+        return Own.NOTHING if self.stored is None else Own.STORED
+
+    def no_snapshot_from(self, partner: str, now: int) -> None:
+        """It was asked for a snapshot and gave none that could be installed."""
+        self._turns.failed(partner, now)
+
+    def is_further(self, snapshot: Mapping[str, Any]) -> bool:
+        """Has our own checkpoint gone at least as far as a partner's snapshot in every input?
+
+        A partner may have been given up as a dead one, with us further on: upstream has forgotten what it needs,
+        and only what lies on our disk can still help the two of us (A3).
+        """
+        stored = self.stored
+        return (
+            stored is not None
+            and origins_of(stored) == origins_of(snapshot)
+            and all(int(a) >= int(b) for a, b in zip(stored["positions"], snapshot["positions"], strict=True))
+        )
+
+    def _upstream_has_what_follows(self, *, patient: bool) -> bool:
+        """Has every input's upstream still what follows our checkpoint on disk, or id 1 if we have none?
+
+        Unreachable ones are waited for while ``patient``, then believed.
+        """
+        if patient and not all(one.serving() for one in self._inputs.inputs):
+            return False
+        return not self._begins_too_late()
+
+    def _begins_too_late(self) -> bool:
+        """Has every producer of some input that we reach forgotten what follows our checkpoint, or id 1?"""
+        positions = self._stored_positions()
+        return any(one.forgotten(position) for one, position in zip(self._inputs.inputs, positions, strict=True))
+
+    def _stored_positions(self) -> list[int]:
+        return [0 for _ in self._inputs.inputs] if self.stored is None else [int(p) for p in self.stored["positions"]]
+
+    def lacking(self) -> bool:
+        """Nothing that we could go on from is left: neither a state nor what would follow from it (H8)."""
+        return not self._inputs.installed and self._begins_too_late()
+
+    def missing(self) -> list[str]:
+        """Which inputs lack what, while recovery cannot go on."""
+        if self._inputs.installed:
+            return []
+        return [
+            f"{one.channel}: {p.name} begins at id {p.first}"
+            for one, position in zip(self._inputs.inputs, self._stored_positions(), strict=True)
+            for p in one.producers.values()
+            if p.alive and p.first > position + 1
+        ]
+
+    def must_reinstall(self) -> bool:
+        """Upstream has forgotten what we need: only a partner's snapshot helps now."""
+        return self._inputs.installed and any(i.truncated() for i in self._inputs.inputs)
+
+    # --- what is safe (A8) ---
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        """What upstream may forget, per input (A1); nothing before the install."""
+        if not self._inputs.installed:
+            return []
+        acks = self._sunion.acknowledged()
+        if self._durable is not None:
+            acks = list(map(min, acks, self._durable))
+        return list(zip((i.channel for i in self._inputs.inputs), acks, strict=True))
+
+    def worth_storing(self) -> bool:
+        """Is there anything new to write, and may it be made now?
+
+        With undo/redo there is no state to be had while tainted, short of making it again: that is done only where
+        upstream is full, or a failure further on and ours would hold each other for ever (R2).
+        """
+        if self._sunion.tainted and self._node.reconcile is Reconcile.UNDO and not self._inputs.upstream_full():
+            return False
+        # With a standby's node: both of its checkpoints hold it.
+        return self._inputs.installed and self._sunion.acknowledged() != self._durable
+
+    def written(self, snapshot: Mapping[str, Any]) -> None:
+        """A checkpoint is safely on disk: upstream may forget what it holds.
+
+        Where we back a partition, what the one before it holds: it may be all that there is (H2).
+        """
+        if self._durable is not None:
+            positions = [int(p) for p in snapshot["positions"]]
+            self._durable, self._newest = (self._newest if self._backs else positions), positions
+
+    def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
+        """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""
+        if not self._backs:
+            self.written(snapshot)

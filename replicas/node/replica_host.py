@@ -1,0 +1,172 @@
+"""A replica with what the shell keeps beside it: signals, spilled pieces on their way, room for input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import trio
+
+from replicas.consumer.feed import Action
+from replicas.link.signal import Signal
+from replicas.node.replica import Replica
+from replicas.producer.output_log import NotReady as LogNotReady
+from replicas.producer.output_log import Truncated as LogTruncated
+from replicas.producer.server import Opened
+from replicas.producer.substream import substream
+from spe.plan.plan import Plan
+from spe.runtime.spill import Handle, Shelf, Spill, SpillFolder, SpillNotLoaded
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeState, StreamId
+from spe.stream.schema import Schema
+from spe.wire.messages import NotReady, OtherLog, Subscribe, Subscribed, Truncated
+
+
+class ReplicaHost:
+    """An owner of inputs (replicas.consumer.upstream); implements replicas.node.output_side.Effects.
+
+    Args:
+      plan: the cluster.
+      id: which replica is made, empty and RECOVERING.
+      random: seeded source for the partner protocol.
+      now: monotonic microseconds.
+      told: called with each new state of the replica.
+      spill: where batches go that do not fit into memory; None: nowhere.
+      changes: numbers the changes of state of all replicas of this process (OutputLog).
+
+    Attributes:
+      error: why the replica has stopped; None while it runs.
+      said: what is said only once of this replica, and was.
+
+    Raises:
+      OperatorFailed: an operator cannot be made.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        id: ReplicaId,
+        *,
+        random: Random,
+        now: int,
+        told: Callable[[NodeState, bool], None],
+        spill: SpillFolder | None = None,
+        changes: Iterator[int] | None = None,
+    ) -> None:
+        self.name = str(id)
+        self.work = Signal()
+        self.told = told
+        self.error: str | None = None
+        self.said: set[str] = set()
+        self._spill = spill
+        self._shelves: list[Shelf] = []
+        self._signals = [Signal() for _ in plan.unit[id.unit].outputs]
+        self._room = Signal()
+        #: Spilled pieces that the replica needs: those on the way, and those that are there, the oldest first.
+        self._loading: dict[Handle, SpillNotLoaded] = {}
+        self._loaded: dict[Handle, SpillNotLoaded] = {}
+        shelf = None if spill is None else self._shelf
+        self.replica = Replica(plan, id, random=random, now=now, effects=self, shelf=shelf, changes=changes)
+        self.inputs = self.replica.inputs
+
+    def _shelf(self, schema: Schema) -> Spill:
+        assert self._spill is not None
+        self._shelves.append(self._spill.shelf(schema))
+        return self._shelves[-1]
+
+    def wake(self, output: int) -> None:
+        self._signals[output].wake()
+
+    def say_once(self, what: str) -> bool:
+        """Is this the first time?"""
+        first = what not in self.said
+        self.said.add(what)
+        return first
+
+    # --- an owner of inputs ---
+
+    def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
+        return [] if self.error else self.replica.choose(now, peer)
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return self.replica.recovery.acks()
+
+    def substream(self, channel: Channel) -> tuple[int, int]:
+        unit = self.replica.unit
+        keyed = any(i.stream == channel.stream and i.key is not None for i in unit.inputs)
+        return (self.replica.id.partition, unit.partitions) if keyed else (0, 1)
+
+    def delivered(self) -> None:
+        self.work.wake()
+
+    async def room(self, index: int) -> None:
+        """Stops reading while the SUnion holds as much as it may; TCP then holds the producer back.
+
+        The input that all others wait for is read all the same: nothing else could ever make room.
+        """
+        limit = self.replica.plan.limits.input_bytes
+        sunion = self.replica.sunion
+        while sunion.stable_bytes > limit and not sunion.needs(index) and self.error is None:
+            token = self._room.token()
+            await self._room.wait(token)
+
+    # --- work ---
+
+    def load(self, piece: SpillNotLoaded, nursery: trio.Nursery) -> None:
+        """Loads a piece that the replica needs; it is called again when that is there."""
+        if piece.handle not in self._loading:
+            self._loading[piece.handle] = piece
+            nursery.start_soon(self._load, piece)
+
+    async def _load(self, piece: SpillNotLoaded) -> None:
+        await piece.load()
+        del self._loading[piece.handle]
+        self._loaded[piece.handle] = piece
+        self.work.wake()
+
+    def release_loaded(self, keep: int) -> None:
+        """The replica has advanced: but for the last ``keep``, pieces that were loaded need not stay in memory."""
+        while len(self._loaded) > keep:
+            self._loaded.pop(next(iter(self._loaded))).release()
+
+    def advanced(self) -> None:
+        self._room.wake()
+
+    def spill_more(self) -> None:
+        """Spill files have room again."""
+        self.replica.spill()
+        self._room.wake()
+        self.work.wake()
+
+    # --- its outputs ---
+
+    def subscribe(self, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
+        """A subscription to one of the outputs, if it can be had."""
+        if self.error is not None:
+            return NotReady(self.error)
+        replica, channel = self.replica, Channel(StreamId(message.stream), message.partition)
+        log = replica.serving.log(channel)
+        try:
+            key = substream(replica.plan, message)
+        except KeyError as error:
+            return NotReady(f"no such substream: {error}")
+        if why := replica.serving.other_origin(message.consumer, message.origin):
+            return OtherLog(why)
+        opened = log.subscribe(message.mode, message.position, message.frontier, message.held, message.t_star, key)
+        if isinstance(opened, LogNotReady):
+            return NotReady(f"{self.name} is recovering")
+        if isinstance(opened, LogTruncated):
+            return Truncated(opened.first)
+        greeting = Subscribed(
+            log.state, log.fresh, log.last_id, *log.frontiers(), log.first, log.sequence, replica.serving.origin
+        )
+        return Opened(greeting, opened, log.schema, self._signals[replica.logs.index(log)])
+
+    def close(self) -> None:
+        """It is put away: whoever reads it is cut off, and its worker turns to the one that follows."""
+        self.replica.serving.close()
+        for shelf in self._shelves:
+            shelf.close()
+        self.work.wake()
+        for signal in self._signals:
+            signal.wake()

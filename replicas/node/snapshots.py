@@ -1,0 +1,102 @@
+"""Snapshots of replicas, as they are given to partners and fetched from them (docs/rules.md A3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from replicas.checkpoint.store import encode_snapshot
+from replicas.consumer.upstream import GONE
+from replicas.link.connection import Identity, dial
+from replicas.node.hosting import Hosting
+from replicas.node.replica_host import ReplicaHost
+from replicas.producer.entry import Entry
+from replicas.producer.output_log import OutputLog
+from replicas.producer.server import fetch_snapshot
+from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
+from spe.runtime.log_line import say
+from spe.runtime.spill import SpillNotLoaded
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, UnitId
+from spe.wire.messages import SnapshotRefused, SnapshotRequest
+
+
+class Snapshots:
+    """Of one node.
+
+    Args:
+      hosting: whose replicas.
+      me: as whom we ask others.
+    """
+
+    def __init__(self, hosting: Hosting, me: Identity) -> None:
+        self._hosting = hosting
+        self._me = me
+
+    async def of(self, host: ReplicaHost) -> dict[str, Any] | None:
+        """A snapshot; None: there is none to be had.
+
+        What of its output lies in spill files is read before, piece by piece, and a state that must be made again is
+        made in portions, so that others get their turn.
+        """
+        replica, hosting = host.replica, self._hosting
+        ahead: list[list[Entry]] = [[] for _ in replica.logs]
+        loaded: list[SpillNotLoaded] = []
+        while hosting.running.get(replica.id.of) is host and host.error is None:  # else it was put away
+            try:
+                more = [_read_ahead(log, read) for log, read in zip(replica.logs, ahead, strict=True)]
+                if not any(more) and not replica.core.prepare_snapshot():
+                    return replica.snapshot(ahead)
+            except SpillNotLoaded as piece:
+                await piece.load()
+                loaded.append(piece)
+                continue
+            except OperatorFailed as error:  # with undo/redo it may have to make its state again
+                hosting.fail(host, error)
+            while loaded:
+                loaded.pop().release()
+            await hosting.env.compute.turn()
+        return None
+
+    async def give(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
+        """To a partner, as bytes."""
+        hosting = self._hosting
+        host = hosting.running.get(PartitionId(UnitId(message.unit), message.partition))
+        if host is None or host.error is not None:
+            return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
+        state = await self.of(host)
+        if state is None:
+            return SnapshotRefused(f"{host.name} is recovering itself")
+        try:
+            return await hosting.env.compute.run(lambda: encode_snapshot(hosting.plan, host.replica.id.of, state))
+        except LocalProtocolError as error:  # an operator of the user's: nobody can ever be given its state
+            if host.say_once("snapshot_failed"):  # we go on, but no restarted partner can come back
+                hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
+                say(f"{host.name}: no partner can be given its state: {error}")
+            return SnapshotRefused(f"{host.name} cannot be stored: {error}")
+
+    async def fetch(self, id: ReplicaId, partner: str) -> bytearray | str:
+        """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""
+        env, plan = self._hosting.env, self._hosting.plan
+        address = plan.nodes[NodeId(partner)].address
+        try:
+            connection, _ = await dial(env, plan, self._me, partner, address)
+            try:
+                asked = SnapshotRequest(id.unit, id.partition, plan.timing.heartbeat_us)
+                data = await fetch_snapshot(connection, asked, plan.timing.gone_us() / 1e6)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+        except (*GONE, RemoteProtocolError) as error:
+            data = str(error)
+        if isinstance(data, str):
+            env.trace.event("no_snapshot", replica=str(id), partner=partner, why=data)
+        return data
+
+
+def _read_ahead(log: OutputLog, read: list[Entry]) -> bool:
+    """Appends the next piece of what is spilled to what was read; False: there is no more."""
+    piece = log.spilled_after(read[-1].batch.upto_id if read else 0)
+    read += piece
+    return bool(piece)

@@ -1,0 +1,15 @@
+"""A world in which what a replica does has no effect."""
+
+from __future__ import annotations
+
+from spe.stream.names import NodeState
+
+
+class NoEffects:
+    """Implements replicas.node.output_side.Effects."""
+
+    def wake(self, output: int) -> None:
+        pass
+
+    def told(self, state: NodeState, fresh: bool) -> None:
+        pass
