@@ -129,7 +129,7 @@ class Fragment:
                 watch(name, ports, len(released) + len(rejected) > before, end)
         if len(released) < 2:
             return released[0] if released else None
-        return Pieces(_of_good_size(released))
+        return Pieces((yield from _of_good_size(released)))
 
     def _named(
         self, name: StreamId, ports: Sequence[StreamId], rejected: Sequence[Rejected], piece: Slice
@@ -195,18 +195,20 @@ def _divided(parts: list[Rows]) -> _Stream:
     if sum(map(len, parts)) <= 4 * steps.RELEASED or not in_order(parts):
         return parts
     cut = [(rows, *ends) for rows in parts for ends in steps.portions(len(rows), steps.RELEASED)]
-    return Pieces(_of_good_size([rows.slice(start, stop) for rows, start, stop in cut]))
+    return Pieces(finished(_of_good_size([rows.slice(start, stop) for rows, start, stop in cut])))
 
 
-def _of_good_size(pieces: list[Rows]) -> list[Rows]:
-    """Small pieces together, so that none but the last has fewer rows than a step may release."""
+def _of_good_size(pieces: list[Rows]) -> Steps[list[Rows]]:
+    """Small pieces together, so that none but the last has less than half the rows that a step may release."""
     out: list[Rows] = []
     group: list[Rows] = []
     count = 0
     for rows in pieces:
         group.append(rows)
         count += len(rows)
-        if count >= steps.RELEASED:
+        if 2 * count >= steps.RELEASED:
+            if len(group) > 1 and out:
+                yield
             out.append(concat_rows(group))
             group, count = [], 0
     return [*out, concat_rows(group)] if group else out

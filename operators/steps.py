@@ -19,7 +19,7 @@ COPIED = 1 << 17
 INDEXED = 1 << 16
 #: Rows that a step releases, groups that it combines.
 RELEASED = 1 << 13
-#: Texts that a step reads, compares, makes or looks up: each is an object of Python's.
+#: Texts that a step makes or looks up: each is an object of Python's.
 TEXTS = 1 << 12
 #: Candidate pairs of a join that a step looks at.
 PAIRED = 1 << 17

@@ -13,7 +13,7 @@ import pytest
 from operators import steps, texts
 from operators.columns import Columns, chosen, inverse, sorted_order
 from operators.filter import Filter
-from operators.fragment import Fragment
+from operators.fragment import Fragment, _of_good_size
 from operators.ids import IntegerIds
 from operators.keys import KeyIndex
 from operators.operator import Operator, StepwiseOperator
@@ -403,3 +403,13 @@ def test_a_few_rows_bring_no_more_texts_to_another_dictionary_than_they_have() -
     # Under a null there may be a code that the dictionary does not have.
     for source in (large, StringDictionary()):
         assert len(Column(np.array([2000], np.int32), np.array([False]), source).in_dictionary(target)) == 1
+
+
+def test_small_pieces_are_put_together_in_portions() -> None:
+    """Whoever releases few rows at a time has all of them put together at the end, but not in one step."""
+    size, work = steps.RELEASED // 2 - 1, _of_good_size([rows(np.arange(at, at + 5), 1) for at in range(0, GROUPS, 5)])
+    found = finished(work)
+    assert [n for piece in found for n in piece.columns[0].values.tolist()] == list(range(GROUPS))
+    assert all(size < len(piece) <= size + 5 for piece in found[:-1])
+    again = _of_good_size([rows(np.arange(5), 1) for _ in range(GROUPS // 5)])
+    assert pauses(again) >= GROUPS // (size + 5) - 1
