@@ -15,8 +15,9 @@ from benchmarks.tables import beside, demand, show
 from operators.join.join import Join
 from operators.operator import Operator
 from operators.topk import WindowTopK
-from spe.query.query import JoinKind, JoinSpec, TopKSpec, Window, WindowKind
-from spe.query.typing import derive_schema
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import Window, WindowKind
 from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Column, Int64Array, Rows
 from spe.stream.names import StreamId
@@ -127,12 +128,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 def make_join() -> Operator:
     left, right = StreamId("l"), StreamId("r")
     spec = JoinSpec(left, right, JoinKind.INNER, (("key", "key"),), lower_us=-WITHIN_US, upper_us=WITHIN_US)
-    return Join(spec, SCHEMA, SCHEMA, derive_schema(spec, [SCHEMA, SCHEMA]))
+    return Join(spec, SCHEMA, SCHEMA, spec.output_schema([SCHEMA, SCHEMA]))
 
 
 def make_topk() -> Operator:
     spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=Window(WindowKind.TUMBLING, SECOND_US, SECOND_US))
-    return WindowTopK(spec, SCHEMA, derive_schema(spec, [SCHEMA]))
+    return WindowTopK(spec, SCHEMA, spec.output_schema([SCHEMA]))
 
 
 #: Name -> streams, keys of a stream, the operator, the kernels.

@@ -23,19 +23,12 @@ from consistency.dpc.instance import Checkpoint, Instance
 from consistency.dpc.undo import UndoInstance
 from operators.sunion.sunion import Slice
 from spe.plan.plan import InputStream, Unit
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    JoinKind,
-    JoinSpec,
-    Operator,
-    OperatorSpec,
-    TopKSpec,
-    Window,
-    WindowKind,
-    inputs_of,
-)
-from spe.query.typing import derive_schema
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.query import Operator
+from spe.query.windows import Window, WindowKind
 from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Column, Rows
 from spe.stream.names import Kind, StreamId, UnitId
@@ -160,10 +153,10 @@ class Load:
         self.at = 0
         #: Groups of the last slice of known ones.
         self.met = 0
-        self._ports = len(inputs_of(case.spec))
+        self._ports = len(case.spec.inputs)
         self._random = np.random.default_rng(groups)
         ports = [case.schema] * self._ports
-        operator = Operator(OUT, case.spec, derive_schema(case.spec, ports))
+        operator = Operator(OUT, case.spec, case.spec.output_schema(ports))
         inputs = tuple(InputStream(s, case.schema, 1, None) for s in (LEFT, RIGHT)[: self._ports])
         self.unit = Unit(UnitId("u"), "f", inputs, (operator,), (OUT,), partitions=1)
 

@@ -1,8 +1,9 @@
-"""From an operator of the query to one that runs."""
+"""From an operator of the query to one that runs: a line for each that there is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.time_windows import WindowAggregate
@@ -17,8 +18,56 @@ from operators.trials import Trials
 from operators.union import Union
 from spe.errors import QueryError
 from spe.query import query
-from spe.query.typing import derive_schema, load_class
+from spe.query.declaration import OperatorSpec, load_class
+from spe.query.operators import OPERATORS
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import WindowKind
 from spe.stream.schema import Schema
+
+#: (specification, schema of each port, schema of the output) -> the operator in its initial state.
+Construction = Callable[[Any, Sequence[Schema], Schema], Operator]
+
+
+def _aggregate(spec: AggregateSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
+    aggregate = CountAggregate if spec.window.kind is WindowKind.COUNT else WindowAggregate
+    return aggregate(spec, inputs[0], schema)
+
+
+def _topk(spec: TopKSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
+    topk = InstantTopK if spec.window is None else WindowTopK
+    return topk(spec, inputs[0], schema)
+
+
+def _custom(spec: CustomSpec, inputs: Sequence[Schema], _: Schema) -> Operator:
+    found = load_class(spec.path, "path")
+    try:
+        made = CustomHost(found(tuple(inputs), **spec.arguments))
+    except Exception as error:  # a user's code
+        raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
+    return Trials(made) if spec.skips else made
+
+
+_CONSTRUCTIONS: Final[dict[type[OperatorSpec], Construction]] = {
+    FilterSpec: lambda spec, inputs, schema: Filter(spec, schema),
+    MapSpec: lambda spec, inputs, schema: Map(spec, inputs[0], schema),
+    UnionSpec: lambda spec, inputs, schema: Union(schema),
+    AggregateSpec: _aggregate,
+    JoinSpec: lambda spec, inputs, schema: Join(spec, inputs[0], inputs[1], schema),
+    TopKSpec: _topk,
+    CustomSpec: _custom,
+}
+
+
+def register(declared: type[OperatorSpec], construction: Construction) -> None:
+    """Adds an operator that is declared elsewhere: queries that are read from now on can have it."""
+    OPERATORS[declared.KEYWORD] = declared
+    _CONSTRUCTIONS[declared] = construction
 
 
 def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operator:
@@ -31,35 +80,8 @@ def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operat
     Raises:
       QueryError, ExpressionError: the specification does not fit its inputs.
     """
-    spec, schema = operator.spec, derive_schema(operator.spec, inputs)
+    spec, schema = operator.spec, operator.spec.output_schema(inputs)
     if schema != operator.schema:
         raise QueryError("", f"operator {operator.name!r} makes ({schema}), but was declared as ({operator.schema})")
-    made = _built(spec, inputs, schema)
-    return Skipping(made, inputs) if query.skips(spec) else made
-
-
-def _built(spec: query.OperatorSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
-    if isinstance(spec, query.FilterSpec):
-        return Filter(spec, schema)
-    if isinstance(spec, query.MapSpec):
-        return Map(spec, inputs[0], schema)
-    if isinstance(spec, query.UnionSpec):
-        return Union(schema)
-    if isinstance(spec, query.AggregateSpec):
-        aggregate = CountAggregate if spec.window.kind is query.WindowKind.COUNT else WindowAggregate
-        return aggregate(spec, inputs[0], schema)
-    if isinstance(spec, query.JoinSpec):
-        return Join(spec, inputs[0], inputs[1], schema)
-    if isinstance(spec, query.TopKSpec):
-        topk = InstantTopK if spec.window is None else WindowTopK
-        return topk(spec, inputs[0], schema)
-    return _custom(spec, inputs)
-
-
-def _custom(spec: query.CustomSpec, inputs: Sequence[Schema]) -> Operator:
-    found = load_class(spec.path, "path")
-    try:
-        made = CustomHost(found(tuple(inputs), **spec.arguments))
-    except Exception as error:  # a user's code
-        raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
-    return Trials(made) if query.skips(spec) else made
+    made = _CONSTRUCTIONS[type(spec)](spec, inputs, schema)
+    return Skipping(made, inputs) if spec.skips else made

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from operators.operator import Operator
 from spe.expressions import compile_predicate
-from spe.query.query import FilterSpec
+from spe.query.operators.filter import FilterSpec
 from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 

@@ -15,7 +15,6 @@ from operators.sunion.sunion import Slice
 from operators.union import Union
 from spe.errors import OperatorFailed, blaming
 from spe.plan.plan import Unit
-from spe.query.query import inputs_of
 from spe.stream.batch import Rows, concat_rows, in_order, merge_rows
 from spe.stream.names import StreamId
 from spe.stream.text_size import RowTooLarge, check_text
@@ -51,7 +50,7 @@ class Fragment:
         self._rejections: list[Rejection] = []
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         for operator in unit.operators:
-            ports = inputs_of(operator.spec)
+            ports = operator.spec.inputs
             with blaming(operator.name, "being made"):
                 made = build_operator(operator, [schemas[p] for p in ports])
             self._steps.append((operator.name, ports, made))

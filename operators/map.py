@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from operators.operator import Operator
 from spe.expressions import compile_expression
-from spe.query.query import MapSpec
+from spe.query.operators.map import MapSpec
 from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 

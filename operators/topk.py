@@ -18,8 +18,8 @@ from operators.steps import Steps, portions
 from operators.strings import KeptStrings
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
-from spe.query.query import TopKSpec
-from spe.query.typing import WINDOW_START, topk_window_attributes
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import WINDOW_START
 from spe.stream.batch import Column, Rows, canonical, concat_rows
 from spe.stream.hashing import partition_of
 from spe.stream.schema import Schema
@@ -211,7 +211,7 @@ class WindowTopK(StepwiseOperator):
         self.schema = schema
         self._ranking = _Ranking(spec, input_schema)
         self._ranked = spec.rank_as is not None
-        self._added = [a.name for a in topk_window_attributes(input_schema)]
+        self._added = [a.name for a in spec.window_attributes(input_schema)]
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._reset()

@@ -16,7 +16,7 @@ from math import gcd
 
 import numpy as np
 
-from spe.query.query import Window
+from spe.query.windows import Window
 from spe.stream.batch import BoolArray, Int64Array, Rows
 from spe.stream.times import END_OF_TIME
 

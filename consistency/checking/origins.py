@@ -9,17 +9,13 @@ import numpy as np
 from consistency.checking.schedule import Paths
 from spe.plan.plan import Plan
 from spe.plan.review import origins
-from spe.query.query import (
-    AggregateSpec,
-    FilterSpec,
-    JoinSpec,
-    MapSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-    inputs_of,
-)
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Int64Array
 from spe.stream.history import History, Sent
 from spe.stream.ids import Channel, PartitionId
@@ -151,7 +147,7 @@ def reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
                 own = _size_us(spec.window)
             else:
                 own = max(abs(spec.lower_us or 0), abs(spec.upper_us or 0))
-    before = [reaches_back_us(plan, s) for s in inputs_of(spec)]
+    before = [reaches_back_us(plan, s) for s in spec.inputs]
     if own is None or any(us is None for us in before):
         return None
     return own + max(us for us in before if us is not None)

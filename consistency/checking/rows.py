@@ -8,7 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spe.plan.plan import Plan
-from spe.query.query import AggregateSpec, FilterSpec, JoinKind, JoinSpec, MapSpec, UnionSpec, WindowKind, inputs_of
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import WindowKind
 from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
 from spe.stream.hashing import hash_column
 from spe.stream.ids import Channel
@@ -52,7 +57,7 @@ def only_adds(plan: Plan, stream: StreamId) -> bool:
     adds = isinstance(spec, FilterSpec | MapSpec | UnionSpec) or (
         isinstance(spec, JoinSpec) and spec.kind is JoinKind.INNER
     )
-    return adds and all(only_adds(plan, s) for s in inputs_of(spec))
+    return adds and all(only_adds(plan, s) for s in spec.inputs)
 
 
 def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:

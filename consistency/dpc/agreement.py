@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from operators.digest import MARKS_KEPT
 from spe.plan.plan import Unit
-from spe.query.query import AggregateSpec, CustomSpec, OperatorSpec, streams_before
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.query import streams_before
 from spe.stream.names import StreamId
 
 

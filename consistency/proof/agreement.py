@@ -6,7 +6,6 @@ from typing import Any
 
 from consistency.proof.reading import Reading
 from spe.plan.plan import Plan
-from spe.query.query import inputs_of, skips
 from spe.stream.names import StreamId
 
 
@@ -32,8 +31,8 @@ def disagreements(reading: Reading, plan: Plan) -> list[str]:
     specs = {str(o.name): o.spec for o in plan.query.operators}
     for name, operator in reading.operators.items():
         ran_as = specs.get(name)
-        compare(f"inputs of {name!r}", operator.inputs, None if ran_as is None else tuple(inputs_of(ran_as)))
-        compare(f"skip of {name!r}", getattr(operator, "skip", False), ran_as is not None and skips(ran_as))
+        compare(f"inputs of {name!r}", operator.inputs, None if ran_as is None else tuple(ran_as.inputs))
+        compare(f"skip of {name!r}", getattr(operator, "skip", False), ran_as is not None and ran_as.skips)
     for name, reads in (reading.clients or {}).items():
         compare(f"reads of client {name!r}", reads, plan.clients[name].reads if name in plan.clients else None)
     placed = {name: one for one in reading.fragments for name in one.operators}

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spe.plan.plan import Plan
-from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, MapSpec, OperatorSpec, TopKSpec, UnionSpec, WindowKind
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType
 

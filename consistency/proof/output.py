@@ -38,7 +38,8 @@ from consistency.proof.settling import settled
 from spe.log.announced import RecordedAnnouncement
 from spe.plan.delays import delay_bound_us, epochs, longest_path
 from spe.plan.plan import Plan
-from spe.query.query import AggregateSpec, TopKSpec
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.topk import TopKSpec
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME

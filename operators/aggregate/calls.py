@@ -14,8 +14,8 @@ from operators.aggregate.text_accumulators import ExtremeText, PickText
 from operators.ids import IndexArray, Int64Array
 from operators.rejections import Refusals
 from spe.expressions import Expression, compile_expression
-from spe.query.query import AggregateCall
-from spe.query.typing import load_class
+from spe.query.declaration import load_class
+from spe.query.operators.aggregate import AggregateCall
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import AttributeType, Schema
 

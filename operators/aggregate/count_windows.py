@@ -18,7 +18,7 @@ from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from spe.expressions import compile_expression
-from spe.query.query import AggregateSpec, skips
+from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
@@ -38,7 +38,7 @@ class CountAggregate(StepwiseOperator):
         self.schema = schema
         self._size = spec.window.count
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self.refusals = Refusals() if skips(spec) else None
+        self.refusals = Refusals() if spec.skips else None
         self._calls = Calls(spec.aggregates, input_schema, count_rows=True, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
         self._keys = KeyIndex(self._key_types)

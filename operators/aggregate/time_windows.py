@@ -25,7 +25,7 @@ from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
-from spe.query.query import AggregateSpec, skips
+from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import AttributeType, Schema
 
@@ -70,7 +70,7 @@ class WindowAggregate(StepwiseOperator):
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self.refusals = Refusals() if skips(spec) else None
+        self.refusals = Refusals() if spec.skips else None
         self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
         self._has_texts = AttributeType.STRING in [a.type for a in schema]

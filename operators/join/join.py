@@ -27,7 +27,7 @@ from operators.steps import Steps
 from operators.strings import KeptStrings
 from operators.windows import Late, WindowMath
 from spe.expressions import compile_predicate
-from spe.query.query import JoinKind, JoinSpec
+from spe.query.operators.join import JoinKind, JoinSpec
 from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME

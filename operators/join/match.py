@@ -19,7 +19,7 @@ from operators.columns import picked, sorted_order
 from operators.ids import IndexArray, Int64Array
 from operators.steps import Steps, portions
 from operators.windows import Late, WindowMath, clipped
-from spe.query.query import JoinSpec
+from spe.query.operators.join import JoinSpec
 from spe.stream.batch import BoolArray, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME

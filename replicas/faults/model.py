@@ -19,12 +19,12 @@ from pydantic import Field, model_validator
 
 from spe.config.document import parse
 from spe.config.validate import validated
-from spe.config.values import Length, Model, Names, PositiveDuration
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.plan.plan import COORDINATOR, Plan
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeState
+from spe.values import Length, Model, Names, PositiveDuration
 
 #: In place of a name: every other process of the cluster.  (YAML and shells have other plans for an asterisk.)
 ALL: Final = "all"

@@ -17,7 +17,6 @@ from replicas.node.ticks import Ticks
 from replicas.placement.standby import Standby
 from spe.errors import OperatorFailed
 from spe.plan.plan import Plan
-from spe.query.query import skips
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.runtime.spill import SpillFolder
@@ -151,7 +150,7 @@ class Hosting:
 
     def rejected(self, partition: PartitionId) -> RejectedRows | None:
         """The file of its rejected rows; None: no operator skips rows."""
-        if partition not in self._rejected and any(skips(o.spec) for o in self.plan.unit[partition.unit].operators):
+        if partition not in self._rejected and any(o.spec.skips for o in self.plan.unit[partition.unit].operators):
             self._rejected[partition] = RejectedRows(self.env, self.plan, ReplicaId(*partition, self.node))
         return self._rejected.get(partition)
 

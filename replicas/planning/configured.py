@@ -14,7 +14,7 @@ from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
-from spe.query.query import JoinSpec
+from spe.query.operators.join import JoinSpec
 from spe.stream.ids import PartitionId
 
 #: Tuples per second of a source of which nobody has said anything else.

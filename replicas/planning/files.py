@@ -12,10 +12,10 @@ from replicas.planning.layout import ALL, LEVELS, Layout, Place
 from replicas.planning.topology import OperatorSpec, Topology, TopologyError
 from spe.config.document import Document, parse
 from spe.config.validate import validated
-from spe.config.values import Count, Model, Positive
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning
 from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.values import Count, Model, Positive
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SECTIONS: Final = ("operators", "nodes", "placement", "failures")

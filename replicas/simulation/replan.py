@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spe.plan.plan import Plan, Timing
-from spe.query.query import FilterSpec, MapSpec, Operator, TopKSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.query import Operator
 from spe.stream.schema import AttributeType
 
 #: What gives other ids.

@@ -12,7 +12,7 @@ from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
 from spe.plan.describe import show_duration
 from spe.plan.draw import NO_WARNINGS, check_text
 from spe.plan.plan import Plan
-from spe.query.query import CustomSpec
+from spe.query.operators.custom import CustomSpec
 from spe.wire.state import encode_state
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spe.config.validate import validated
-from spe.config.values import Length, Model, Names, names_of
 from spe.plan.plan import AccuracyChoice
 from spe.problems import Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+from spe.values import Length, Model, Names, names_of
 
 Measure = Literal["overlap", "topk", "precision", "recall", "exact"]
 

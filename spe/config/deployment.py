@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
-from spe.config.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
 from spe.plan.plan import (
     ANY_ADDRESS,
     COORDINATOR,
@@ -28,6 +27,7 @@ from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
+from spe.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9

@@ -21,7 +21,6 @@ from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
 from spe.config.sources import read_source
 from spe.config.validate import validated
-from spe.config.values import duration_of
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployment, check_cover, place, try_plan
 from spe.plan.plan import COORDINATOR, Plan, Source
@@ -32,6 +31,7 @@ from spe.query.query import Query
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import MILLISECOND
+from spe.values import duration_of
 
 BUCKET_US: Final = 100 * MILLISECOND
 SECTIONS: Final = (

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from spe.config.operators import NEVER_FAIL, OPERATORS, AnyOperator, written_path
 from spe.config.validate import validated
 from spe.errors import ExpressionError, QueryError
 from spe.plan.graphs import stable_order
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.query.query import AggregateSpec, FilterSpec, MapSpec, Operator, OperatorSpec, TopKSpec, inputs_of
-from spe.query.typing import derive_schema
+from spe.query.declaration import OperatorSpec
+from spe.query.operators import OPERATORS
+from spe.query.query import Operator
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -43,13 +43,14 @@ def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None
         return None
     kind = kinds[0]
     body = entry[kind]
-    if kind == "union" and not isinstance(body, Mapping):
-        body = {"from": body}
-    if kind in NEVER_FAIL and isinstance(body, Mapping) and "on_error" in body:
+    declared = OPERATORS[kind]
+    if declared.SHORTHAND is not None and not isinstance(body, Mapping):
+        body = {declared.SHORTHAND: body}
+    if isinstance(body, Mapping) and "on_error" in body and "on_error" not in declared.KEYS.model_fields:
         problems.add((*path, kind, "on_error"), f"{kind} has no on_error: no row makes it fail")
         body = {key: value for key, value in body.items() if key != "on_error"}
-    model = cast("AnyOperator | None", validated(OPERATORS[kind], body, (*path, kind), problems))
-    return None if model is None else model.spec()
+    keys = validated(declared.KEYS, body, (*path, kind), problems)
+    return None if keys is None else keys.spec()
 
 
 def type_query(
@@ -74,10 +75,10 @@ def type_query(
         if spec is None:
             continue
         kind = _kind(section, name)
-        for port, stream in enumerate(inputs_of(spec)):
+        for port, stream in enumerate(spec.inputs):
             if stream not in known:
                 hint = did_you_mean(stream, known)
-                where = _input_path(kind, section[name][kind], port)
+                where = spec.input_path(section[name][kind], port)
                 problems.add(
                     (*path, kind, *where), f"no stream {stream!r}{hint}; expected a source or operator, {one_of(known)}"
                 )
@@ -100,10 +101,10 @@ def _type_in_order(
     typed: dict[StreamId, Operator] = {}
     for name in order:
         spec = specs.get(name)
-        if spec is None or name in sources or any(s not in schemas for s in inputs_of(spec)):
+        if spec is None or name in sources or any(s not in schemas for s in spec.inputs):
             continue
         path = ("query", str(name), _kind(section, name))
-        inputs = [schemas[s] for s in inputs_of(spec)]
+        inputs = [schemas[s] for s in spec.inputs]
         schema = _schema_of(spec, inputs, path, section[name][path[-1]], problems)
         if schema is not None:
             schemas[name] = schema
@@ -115,14 +116,6 @@ def _kind(section: Mapping[str, Any], name: str) -> str:
     return next(str(k) for k in section[name] if k in OPERATORS)
 
 
-def _input_path(kind: str, body: Any, port: int) -> Path:
-    if kind == "join":
-        return (("left", "right")[port],)
-    names = body if kind == "union" and not isinstance(body, Mapping) else body["from"]
-    prefix: Path = () if names is body else ("from",)
-    return prefix if isinstance(names, str) else (*prefix, port)
-
-
 def _schema_of(
     spec: OperatorSpec, inputs: Sequence[Schema], path: Path, body: Any, problems: Problems
 ) -> Schema | None:
@@ -131,75 +124,61 @@ def _schema_of(
     failed = False
     while rest is not None:
         try:
-            schema = derive_schema(rest, inputs)
+            schema = rest.output_schema(inputs)
             return None if failed else schema
         except ExpressionError as error:
             where = _path_of_text(rest, error.text, body)
             hint = f"; {error.hint}" if error.hint else ""
             problems.add((*path, *where), f"{error.message}{hint}", error.text, error.position)
         except QueryError as error:
-            where = written_path(error.field)
+            where = _written_path(rest, error.field)
             problems.add((*path, *where), error.message)
         failed = True
         rest = _without(rest, where)
     return None
 
 
+def _written_path(spec: OperatorSpec, field: str) -> Path:
+    """Where a field is written, below the operator's kind; ``field`` is as in ``aggregates.total``."""
+    head, *rest = field.split(".")
+    if head in spec.ENTRIES:  # names may hold anything but are never followed by much
+        return (spec.ENTRIES[head], *rest[:1])
+    return (spec.WRITTEN.get(head, head), *[int(r) if r.isdecimal() else r for r in rest]) if head else ()
+
+
 def _path_of_text(spec: OperatorSpec, text: str, body: Any) -> Path:
-    """Which field of the specification has this expression."""
-    if isinstance(spec, MapSpec):
-        return next((("compute", n) for n, t in spec.columns.items() if t == text), ())
-    if isinstance(spec, AggregateSpec):
-        for name, call in spec.aggregates.items():
-            if call.argument == text:
-                return ("compute", name)
-        for i, (name, expression) in enumerate(spec.group_by.items()):
-            if expression == text:
-                written = body.get("group_by")
-                return ("group_by", i if isinstance(written, list | tuple) else name)
-    if isinstance(spec, TopKSpec):
-        for i, (expression, _) in enumerate(spec.order_by):
-            if expression == text:
-                return ("order_by", i) if isinstance(body.get("order_by"), list | tuple) else ("order_by",)
-    if isinstance(spec, FilterSpec) or getattr(spec, "where", None) == text:
-        return ("where",)
-    return ()
+    """Where an expression is written, below the operator's kind."""
+    for field, section in spec.ENTRIES.items():
+        entries = getattr(spec, field)
+        by_name = isinstance(entries, Mapping)
+        for i, entry in enumerate(entries.values() if by_name else entries):
+            if text == (entry[0] if isinstance(entry, tuple) else getattr(entry, "argument", entry)):
+                if isinstance(body.get(section), list | tuple):
+                    return (section, i)
+                return (section, list(entries)[i]) if by_name else (section,)
+    return ("where",) if getattr(spec, "where", None) == text else ()
 
 
 def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
-    """The specification less the part that is wrong, if something remains to be judged by itself."""
-    if len(where) < 2:
+    """The specification less the entry that is wrong, if something remains to be judged by itself."""
+    field = next((f for f, section in spec.ENTRIES.items() if where[:1] == (section,)), None)
+    if field is None or len(where) < 2:
         return None
-    section, name = where[0], where[1]
-    if isinstance(spec, MapSpec) and section == "compute":
-        columns = {n: t for n, t in spec.columns.items() if n != name}
-        return replace(spec, columns=columns) if columns and len(columns) < len(spec.columns) else None
-    if isinstance(spec, AggregateSpec) and section == "compute":
-        calls = {n: c for n, c in spec.aggregates.items() if n != name}
-        return (
-            replace(spec, aggregates=calls) if len(calls) < len(spec.aggregates) and _judgeable(spec, calls) else None
-        )
-    if isinstance(spec, AggregateSpec) and section == "group_by":
-        names = list(spec.group_by)
-        gone = names[name] if isinstance(name, int) and name < len(names) else name
-        groups = {n: t for n, t in spec.group_by.items() if n != gone}
-        left = replace(spec, group_by=groups)
-        return left if len(groups) < len(names) and _judgeable(left, spec.aggregates) else None
-    if isinstance(spec, TopKSpec) and section == "order_by" and isinstance(name, int):
-        orders = spec.order_by[:name] + spec.order_by[name + 1 :]
-        return replace(spec, order_by=orders) if orders else None
-    return None
-
-
-def _judgeable(spec: AggregateSpec, calls: Mapping[str, Any]) -> bool:
-    """An aggregate without groups and calls would be a mistake of its own."""
-    return bool(calls or spec.group_by)
+    entries, gone = getattr(spec, field), where[1]
+    keys = list(entries) if isinstance(entries, Mapping) else range(len(entries))
+    key = keys[gone] if isinstance(gone, int) and gone < len(keys) else gone
+    if key not in keys:
+        return None
+    kept = [k for k in keys if k != key]
+    left = {k: entries[k] for k in kept} if isinstance(entries, Mapping) else tuple(entries[k] for k in kept)
+    rest: OperatorSpec = replace(cast(Any, spec), **{field: left})
+    return rest if any(getattr(rest, f) for f in spec.ENTRIES) else None  # else that were a mistake of its own
 
 
 def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], problems: Problems) -> list[StreamId]:
     """The streams that clients read: as listed, or those that no operator reads."""
     if section is None:
-        read = {s for spec in specs.values() if spec is not None for s in inputs_of(spec)}
+        read = {s for spec in specs.values() if spec is not None for s in spec.inputs}
         return [name for name in specs if name not in read]
     items = [section] if isinstance(section, str) else section
     if not isinstance(items, list | tuple) or not items:

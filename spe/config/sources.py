@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.config.validate import validated
-from spe.config.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of, duration_of
 from spe.plan.generators import GENERATORS
 from spe.plan.plan import ANY_ADDRESS, LIVE_KINDS, Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import MILLISECOND, SECOND
+from spe.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of, duration_of
 
 #: Silence after which time passes in a live source all the same, unless told otherwise (rule S7).
 IDLE_US: Final = 500 * MILLISECOND

@@ -26,7 +26,7 @@ from spe.plan.plan import (
 )
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
-from spe.query.query import Query, inputs_of
+from spe.query.query import Query
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId
 
@@ -124,7 +124,7 @@ def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], pr
 
 def check_read(query: Query, problems: Problems) -> None:
     """An operator whose stream nobody reads is a mistake: it would cost work and show nothing."""
-    read = {s for o in query.operators for s in inputs_of(o.spec)} | set(query.outputs)
+    read = {s for o in query.operators for s in o.spec.inputs} | set(query.outputs)
     for operator in query.operators:
         if operator.name not in read:
             problems.add(("query", str(operator.name)), "is read by nobody; expected it in outputs or as an input")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spe.plan.describe import describe_operator, describe_pace, describe_reader, operator_kind, show_duration
+from spe.plan.describe import describe_pace, describe_reader, show_duration
 from spe.plan.plan import InputStream, Node, Partitioning, Plan, Unit
 from spe.plan.review import Finding, review
 from spe.problems import show_path
@@ -62,8 +62,8 @@ def _sources(plan: Plan) -> list[str]:
 
 
 def _unit(plan: Plan, unit: Unit) -> list[str]:
-    kinds = [(str(o.name), operator_kind(o.spec)) for o in unit.operators]
-    operators = table(((n, k, describe_operator(o.spec)) for (n, k), o in zip(kinds, unit.operators)))
+    kinds = [(str(o.name), o.spec.KEYWORD) for o in unit.operators]
+    operators = table(((n, k, o.spec.describe()) for (n, k), o in zip(kinds, unit.operators)))
     listing = [line for text, o in zip(operators, unit.operators) for line in (text, f"      {_schema(o.schema)}")]
     return [
         _unit_title(unit),
@@ -84,7 +84,7 @@ def _picture(plan: Plan, unit: Unit) -> list[str]:
     """Inputs, a box with the operators, outputs with who reads them."""
     left = [_input_label(i, unit.partitions) for i in unit.inputs]
     right = [f"{s} ──▶ {', '.join(_readers(plan, s)) or 'nobody'}" for s in unit.outputs]
-    inside = table(((str(o.name), operator_kind(o.spec)) for o in unit.operators), " ")
+    inside = table(((str(o.name), o.spec.KEYWORD) for o in unit.operators), " ")
     height = max(len(left), len(inside), len(right))
     width = max(*(len(line) for line in inside), len(unit.id) + 2) + 1
     tags = _joined(left, height)

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.doors import is_open
-from spe.plan.lineage import key_names, written
+from spe.plan.lineage import key_names
 from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.problems import Path
-from spe.query.query import AggregateSpec, FilterSpec, JoinSpec, Operator, TopKSpec, WindowKind, inputs_of
+from spe.query.query import Operator
+from spe.query.windows import WINDOW_END, WINDOW_START
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 
@@ -259,9 +260,9 @@ def _order(plan: Plan) -> Iterator[Finding]:
         if not many:
             continue
         for operator in unit.operators:
-            many |= {operator.name} if many & set(inputs_of(operator.spec)) else set()
-            sensitive = _order_sensitive(operator, plan)
-            if sensitive and many & set(inputs_of(operator.spec)):
+            many |= {operator.name} if many & set(operator.spec.inputs) else set()
+            sensitive = operator.spec.tied(_window_group(plan, operator.spec.inputs[0]))
+            if sensitive and many & set(operator.spec.inputs):
                 yield Finding(
                     Severity.WARNING,
                     ("query", str(operator.name)),
@@ -270,26 +271,14 @@ def _order(plan: Plan) -> Iterator[Finding]:
                 )
 
 
-def _order_sensitive(operator: Operator, plan: Plan) -> str:
-    spec = operator.spec
-    if isinstance(spec, AggregateSpec):
-        if spec.window.kind is WindowKind.COUNT:
-            return "a count window"
-        return ", ".join(sorted({c.function for c in spec.aggregates.values() if c.function in ("first", "last")}))
-    if isinstance(spec, TopKSpec) and not spec.with_ties and not _total_order(spec, plan):
-        return "ties of a top-k"
-    return ""
-
-
-def _total_order(spec: TopKSpec, plan: Plan) -> bool:
-    """Does it rank window results by all that tells them apart?  Then there are no ties."""
+def _window_group(plan: Plan, stream: StreamId) -> frozenset[str] | None:
+    """The group of the window results that a stream consists of; None: it consists of others."""
     made = {o.name: o.spec for o in plan.query.operators}
-    source = made.get(spec.input)
-    while isinstance(source, FilterSpec | TopKSpec):
-        source = made.get(source.input)
-    if not isinstance(source, AggregateSpec) or source.window.kind is WindowKind.COUNT:
-        return False
-    return set(source.group_by) <= {text.strip() for text, _ in spec.order_by} | set(spec.partition_by)
+    source = made.get(stream)
+    while source is not None and source.SELECTS:
+        source = made.get(source.inputs[0])
+    key = None if source is None else source.result_key
+    return None if key is None else frozenset(key) - {WINDOW_START, WINDOW_END}
 
 
 def _keys(plan: Plan) -> Iterator[Finding]:
@@ -299,7 +288,7 @@ def _keys(plan: Plan) -> Iterator[Finding]:
             continue
         names = key_names(unit)
         for operator in unit.operators:
-            missing = _divided(operator, names)
+            missing = operator.spec.divided([names[s] for s in operator.spec.inputs])
             if missing and not _goes_on_in_a_tree(operator, plan):
                 yield Finding(
                     Severity.WARNING,
@@ -310,39 +299,10 @@ def _keys(plan: Plan) -> Iterator[Finding]:
 
 
 def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
-    """Is it a top-k whose partitions' results are only ranked once more, in the same way and for no more of them?
-
-    Then what is first of all is among the first of each part.
-    """
-    spec = operator.spec
-    if not isinstance(spec, TopKSpec) or spec.rank_as is not None or operator.name in plan.query.outputs:
+    """Do other operators, and nobody else, read its partitions' results, and make whole ones of them?"""
+    if operator.name in plan.query.outputs:
         return False
-    readers = [o.spec for o in plan.query.operators if operator.name in inputs_of(o.spec)]
-    return all(
-        isinstance(r, TopKSpec)
-        and (r.order_by, r.partition_by, r.window) == (spec.order_by, spec.partition_by, spec.window)
-        and r.k <= spec.k
-        and (spec.with_ties or not r.with_ties)
-        for r in readers
-    )
-
-
-def _divided(operator: Operator, names: dict[StreamId, tuple[frozenset[str], ...]]) -> str:
-    spec = operator.spec
-    if isinstance(spec, AggregateSpec):
-        grouped = {written(e) for e in spec.group_by.values()}
-        keys = names[spec.input]
-        if not keys or not all(k & grouped for k in keys):
-            return f"groups by ({', '.join(spec.group_by) or 'nothing'})"
-    if isinstance(spec, TopKSpec):
-        keys = names[spec.input]
-        if not keys or not all(k & set(spec.partition_by) for k in keys):
-            return f"ranks by ({', '.join(spec.partition_by) or 'nothing'})"
-    if isinstance(spec, JoinSpec):
-        left, right = names[spec.left], names[spec.right]
-        if not left or not right or not all(any(a in x and b in y for a, b in spec.on) for x, y in zip(left, right)):
-            return f"joins on ({', '.join(a if a == b else f'{a} = {b}' for a, b in spec.on)})"
-    return ""
+    return all(operator.spec.completed_by(o.spec) for o in plan.query.operators if operator.name in o.spec.inputs)
 
 
 def _replicas(plan: Plan) -> Iterator[Finding]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from spe.plan.graphs import stable_order
-from spe.plan.lineage import KeyNames, key_names
+from spe.plan.lineage import key_names
 from spe.plan.plan import InputStream, Unit
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.query.query import Operator, Query, inputs_of
+from spe.query.declaration import KeyNames
+from spe.query.query import Operator, Query
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.times import SECOND
 
@@ -70,18 +71,18 @@ def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problem
 def _cut(query: Query, fragment: FragmentSpec) -> list[_Draft]:
     inside = [o for o in query.operators if o.name in set(fragment.operators)]
     names = {o.name for o in inside}
-    leaving = {s for o in query.operators if o.name not in names for s in inputs_of(o.spec)} | set(query.outputs)
+    leaving = {s for o in query.operators if o.name not in names for s in o.spec.inputs} | set(query.outputs)
     reach: dict[StreamId, frozenset[StreamId]] = {}
     for operator in inside:
         own: set[StreamId] = set()
-        for stream in inputs_of(operator.spec):
+        for stream in operator.spec.inputs:
             own |= reach[stream] if stream in names else {stream}
         reach[operator.name] = frozenset(own)
     serves: dict[StreamId, set[frozenset[StreamId]]] = {name: set() for name in names}
     for operator in reversed(inside):
         if operator.name in leaving:
             serves[operator.name].add(reach[operator.name])
-        for stream in inputs_of(operator.spec):
+        for stream in operator.spec.inputs:
             if stream in names:
                 serves[stream] |= serves[operator.name]
     groups: dict[frozenset[StreamId], _Draft] = {}
@@ -106,7 +107,7 @@ def _finish(query: Query, drafts: Sequence[_Draft], problems: Problems) -> tuple
         seen[name] = seen.get(name, 0) + 1
         id = name if count[name] == 1 else f"{name}.{seen[name]}"
         own = {o.name for o in draft.operators}
-        elsewhere = {s for o in query.operators if o.name not in own for s in inputs_of(o.spec)} | set(query.outputs)
+        elsewhere = {s for o in query.operators if o.name not in own for s in o.spec.inputs} | set(query.outputs)
         inputs = []
         for stream in _inputs(draft, own):
             key = _key_of(query, draft, stream, problems)
@@ -135,14 +136,14 @@ def _carries(names: KeyNames, key: tuple[str, ...]) -> bool:
 def _inputs(draft: _Draft, own: Iterable[StreamId]) -> list[StreamId]:
     """Streams from outside, in the order of their first use."""
     own = set(own)
-    return list(dict.fromkeys(s for o in draft.operators for s in inputs_of(o.spec) if s not in own))
+    return list(dict.fromkeys(s for o in draft.operators for s in o.spec.inputs if s not in own))
 
 
 def _in_order(drafts: Sequence[_Draft]) -> list[_Draft]:
     """Topological.  A cycle of units is impossible: it would be a cycle of operators (reach sets only grow)."""
     home = {o.name: i for i, d in enumerate(drafts) for o in d.operators}
     graph = {
-        i: [home[s] for o in d.operators for s in inputs_of(o.spec) if s in home and home[s] != i]
+        i: [home[s] for o in d.operators for s in o.spec.inputs if s in home and home[s] != i]
         for i, d in enumerate(drafts)
     }
     order, circles = stable_order(graph)

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.operator import Operator
-from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME

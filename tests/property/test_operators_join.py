@@ -13,7 +13,8 @@ from operators import steps
 from operators.join import join
 from operators.join import steps as join_steps
 from operators.operator import Operator
-from spe.query.query import JoinKind, JoinSpec, Window, WindowKind
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from operators.ids import IntegerIds, StringIds, stable_order
 from operators.keys import KeyIndex, group_ids
 from operators.steps import finished
-from spe.query.query import FilterSpec, MapSpec, UnionSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.union import UnionSpec
 from spe.stream.batch import Column
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema

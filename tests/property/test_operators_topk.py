@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators import topk
-from spe.query.query import TopKSpec, Window, WindowKind
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among

@@ -11,8 +11,10 @@ import pytest
 from consistency.dpc.undo import UndoInstance
 from operators.rejections import Rejection
 from spe.plan.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
-from spe.query.query import AggregateCall, AggregateSpec, Operator, OperatorSpec, Window, WindowKind, inputs_of
-from spe.query.typing import derive_schema
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.query import Operator
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -34,7 +36,7 @@ def unit_of(name: str, window: Window = SLIDING) -> Unit:
     beside = AggregateSpec(RIGHT, window, {"key": "key"}, {"sum": AggregateCall("sum", "value")})
     specs: list[tuple[str, OperatorSpec]] = [("first", CATALOGUE[name]), ("second", SECOND_STAGE), ("beside", beside)]
     for at, spec in specs:
-        schema = derive_schema(spec, [schemas[i] for i in inputs_of(spec)])
+        schema = spec.output_schema([schemas[i] for i in spec.inputs])
         operators.append(Operator(StreamId(at), spec, schema))
         schemas[StreamId(at)] = schema
     return Unit(

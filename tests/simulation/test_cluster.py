@@ -25,7 +25,7 @@ from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.plan.generators import generator_schema
 from spe.plan.plan import Limits, Plan, Policy
-from spe.query.query import OperatorSpec
+from spe.query.declaration import OperatorSpec
 from spe.stream.batch import Batch, Boundary, Element, Rows, Undo
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema

@@ -12,7 +12,8 @@ import trio
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan.plan import Limits, Plan
-from spe.query.query import FilterSpec, MapSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.map import MapSpec
 from spe.stream import text_size
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema

@@ -11,7 +11,8 @@ from consistency.dpc.manager import UnitReplica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan.plan import Client, Plan, Reconcile
-from spe.query.query import CustomSpec, Operator
+from spe.query.operators.custom import CustomSpec
+from spe.query.query import Operator
 from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit

@@ -14,7 +14,9 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.log.source_log import read_source_log
 from spe.plan.plan import Checkpoints, Plan, Reconcile
-from spe.query.query import CustomSpec, OnError, Operator
+from spe.query.declaration import OnError
+from spe.query.operators.custom import CustomSpec
+from spe.query.query import Operator
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
 from tests.support.plans import union_of

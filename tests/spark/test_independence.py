@@ -28,11 +28,10 @@ from replicas.source.stamping import Stamper
 from spe.cli.history import History
 from spe.cli.summary import figures
 from spe.config import load_plan_data
-from spe.config.operators import WindowModel
 from spe.expressions import compile_expression
 from spe.expressions.functions import FUNCTIONS
 from spe.log.source_log import read_source_log, source_folder
-from spe.query.query import Window
+from spe.query.windows import Window, WindowKeys
 from spe.runtime.storage import DiskStorage
 from spe.stream.change import Change
 from tests.support.runs import make_run
@@ -143,8 +142,8 @@ def test_a_division_of_integers_that_drops_what_is_left_is_found(
 def test_a_window_whose_offset_is_lost_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec: Callable[[WindowModel], Window] = WindowModel.spec
-    monkeypatch.setattr(WindowModel, "spec", lambda self: replace(spec(self), offset_us=0))
+    spec: Callable[[WindowKeys], Window] = WindowKeys.spec
+    monkeypatch.setattr(WindowKeys, "spec", lambda self: replace(spec(self), offset_us=0))
     found = judged(spark, tmp_path / "run")
     assert found.verdict is Verdict.INCONSISTENT
     assert {f.flaw for f in found.outputs[0].findings} >= {Flaw.ALTERED, Flaw.MISSING}

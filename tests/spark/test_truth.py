@@ -20,7 +20,6 @@ from replicas.simulation.topologies import random_configuration
 from replicas.source.proxy import Intake, reference_elements
 from replicas.source.stamping import Stamper
 from spe.config import load_plan_data
-from spe.query.query import skips
 from spe.stream import text_size
 from spe.stream.batch import Boundary, Element, Rows, merge_rows
 from spe.stream.names import Kind, StreamId
@@ -287,7 +286,7 @@ def test_with_skip_the_same_rows_are_left_out(
     rejected = {}
     for unit in run.plan.units:
         for operator in unit.operators:
-            rejected[str(operator.name)] = skips(operator.spec)
+            rejected[str(operator.name)] = operator.spec.skips
     assert rejected == {"careful": True, "short": True, "counted": True, "long": True, "of_long": False}
 
 

@@ -5,21 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    CustomSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    OnError,
-    OperatorSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-)
+from spe.query.declaration import OnError, OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.operators import Tuple

@@ -19,8 +19,7 @@ from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
 from operators.steps import finished
 from spe.query import query
-from spe.query.query import OperatorSpec
-from spe.query.typing import derive_schema
+from spe.query.declaration import OperatorSpec
 from spe.stream.batch import Rows, concat_rows
 from spe.stream.frozen import Frozen
 from spe.stream.names import StreamId
@@ -65,7 +64,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int
 
 def make(spec: OperatorSpec, *inputs: Schema) -> Operator:
     """A running operator named ``op``."""
-    return build_operator(query.Operator(StreamId("op"), spec, derive_schema(spec, inputs)), inputs)
+    return build_operator(query.Operator(StreamId("op"), spec, spec.output_schema(inputs)), inputs)
 
 
 def tuples(schema: Schema, text: str) -> list[Tuple]:

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spe.plan.plan import Client, InputStream, Limits, Node, Plan, Policy, Source, Timing, Unit
-from spe.query.query import CustomSpec, Operator, OperatorSpec, Query, UnionSpec, inputs_of
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.query import Operator, Query
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -49,7 +52,7 @@ def chain(
     placement: dict[PartitionId, tuple[NodeId, ...]] = {}
     for at, (name, spec, schema) in enumerate(stages, 1):
         operator = Operator(StreamId(name), spec, schema)
-        inputs = tuple(InputStream(s, schemas[s], 1, None) for s in inputs_of(spec))
+        inputs = tuple(InputStream(s, schemas[s], 1, None) for s in spec.inputs)
         schemas[operator.name] = schema
         operators.append(operator)
         units.append(Unit(UnitId(f"u{at}"), f"f{at}", inputs, (operator,), (operator.name,), 1))

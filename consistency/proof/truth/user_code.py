@@ -22,8 +22,8 @@ from operators.aggregate.custom import Failed, added, merged, result_of
 from operators.build import build_operator
 from operators.operator import Operator
 from operators.skipping import Skipping
+from spe.query.declaration import load_class
 from spe.query.query import Operator as OperatorOfQuery
-from spe.query.typing import derive_schema, load_class
 from spe.stream.batch import Rows
 from spe.stream.schema import AttributeType, Schema
 
@@ -45,7 +45,7 @@ def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
     """
     width = 1 + max(port.width for port in ports)
     schemas = [schema_of(port.types) for port in ports]
-    operator = OperatorOfQuery(operator.name, operator.spec, derive_schema(operator.spec, schemas))
+    operator = OperatorOfQuery(operator.name, operator.spec, operator.spec.output_schema(schemas))
     frame = None
     for at, port in enumerate(ports):
         own = [F.struct(*port.attributes).alias(f"__port{at}")]

@@ -14,7 +14,9 @@ import pytest
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
 from spe.errors import QueryError
-from spe.query.query import AggregateCall, AggregateSpec, CustomSpec, Window, WindowKind
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema

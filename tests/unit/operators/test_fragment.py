@@ -13,7 +13,12 @@ from operators.sunion.sunion import Slice, SUnion
 from spe.errors import OperatorFailed
 from spe.plan.plan import InputStream, Unit
 from spe.query import query
-from spe.query.query import CustomSpec, FilterSpec, MapSpec, OnError, Operator, UnionSpec
+from spe.query.declaration import OnError
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.query import Operator
 from spe.stream import text_size
 from spe.stream.batch import Batch, Boundary, Column, Rows, concat_rows
 from spe.stream.names import Kind, StreamId, UnitId

@@ -12,7 +12,8 @@ import pytest
 from operators import steps
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
-from spe.query.query import AggregateCall, AggregateSpec, Window, WindowKind, inputs_of
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
@@ -26,7 +27,7 @@ STEP = 3
 
 def _make(name: str) -> tuple[Operator, int]:
     spec = CATALOGUE[name]
-    ports = len(inputs_of(spec))
+    ports = len(spec.inputs)
     return make(spec, *[SCHEMA] * ports), ports
 
 

@@ -21,16 +21,11 @@ from operators.steps import finished
 from operators.sunion.sunion import Slice
 from operators.texts import TextIds
 from spe.plan.plan import InputStream, Unit
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    TopKSpec,
-    Window,
-    WindowKind,
-)
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen
 from spe.stream.names import Kind, StreamId, UnitId

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from operators.custom import CustomOperator
 from operators.skipping import Rejected, Skipping
-from spe.query.query import CustomSpec, OnError
+from spe.query.declaration import OnError
+from spe.query.operators.custom import CustomSpec
 from spe.stream.batch import Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema

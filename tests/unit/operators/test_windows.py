@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spe.query.query import AggregateCall, AggregateSpec, JoinKind, JoinSpec, TopKSpec, Window, WindowKind
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME

@@ -13,7 +13,9 @@ from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
 from replicas.reference import reference_rows, some_of
 from spe.plan.plan import Plan, Policy
-from spe.query.query import AggregateCall, AggregateSpec, OperatorSpec, Window, WindowKind
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.history import Delivered, History, Sent
 from spe.stream.ids import Channel

@@ -12,7 +12,9 @@ from consistency.checking.bounds import Bounds, delay_us
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, Verdict, judge
 from spe.plan.plan import Checkpoints, CoordinatorSettings, Plan, Policy, Standbys
-from spe.query.query import AggregateCall, AggregateSpec, TopKSpec, Window, WindowKind
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered, History, Opened, Received
 from spe.stream.ids import Channel

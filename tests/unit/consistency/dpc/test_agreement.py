@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from consistency.dpc.agreement import Agreement, Difference, suspects
 from spe.plan.plan import InputStream, Unit
-from spe.query.query import CustomSpec, FilterSpec, Operator
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.query import Operator
 from spe.stream.names import StreamId, UnitId
 from spe.stream.schema import Schema
 

@@ -14,8 +14,10 @@ from consistency.dpc.partners import Ask, Partners
 from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
 from spe.plan.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
-from spe.query.query import AggregateCall, AggregateSpec, Operator, UnionSpec, Window, WindowKind
-from spe.query.typing import derive_schema
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.query import Operator
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -40,7 +42,7 @@ _ALL = StreamId("all")
 _COUNT = AggregateSpec(_ALL, Window(WindowKind.TUMBLING, 100, 100), {}, {"n": AggregateCall("count")})
 COUNTING = replace(
     UNIT,
-    operators=(Operator(_ALL, UnionSpec(IN), SCHEMA), Operator(OUT, _COUNT, derive_schema(_COUNT, [SCHEMA]))),
+    operators=(Operator(_ALL, UnionSpec(IN), SCHEMA), Operator(OUT, _COUNT, _COUNT.output_schema([SCHEMA]))),
 )
 
 
@@ -724,7 +726,7 @@ def deliver_groups(world: World, begin: int, now: int) -> None:
 
 
 def with_windows(spec: AggregateSpec = MANY, **options: Any) -> World:
-    windows = Operator(OUT, spec, derive_schema(spec, [KEYED]))
+    windows = Operator(OUT, spec, spec.output_schema([KEYED]))
     inputs = tuple(InputStream(s, KEYED, 1, None) for s in IN)
     return World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1), **options)
 

@@ -18,7 +18,15 @@ from consistency.proof.reading import Reading, Window, duration_us, read
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_plan, load_plan_text
 from spe.plan.plan import Plan
-from spe.query import query as engine
+from spe.query.declaration import OnError
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.query import Operator
+from spe.query.windows import Window as EngineWindow
 from spe.stream.names import StreamId
 
 CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
@@ -73,7 +81,7 @@ clients: {all: , one: {reads: best}, some: {reads: [long, short]}}
 """
 
 
-def window(one: Window | None, other: engine.Window | None) -> bool:
+def window(one: Window | None, other: EngineWindow | None) -> bool:
     if one is None or other is None:
         return one is other
     names = ("size_us", "slide_us", "offset_us", "on", "count")
@@ -82,26 +90,26 @@ def window(one: Window | None, other: engine.Window | None) -> bool:
 
 def alike(ours: Any, spec: Any) -> bool:
     """Do both readers mean the same operator?"""
-    if isinstance(spec, engine.AggregateSpec):
+    if isinstance(spec, AggregateSpec):
         calls = [(n, c.function, c.argument) for n, c in spec.aggregates.items()]
         return (
             window(ours.window, spec.window)
             and [*ours.group_by.items()] == [*spec.group_by.items()]
             and [(n, c.function, c.argument) for n, c in ours.calls.items()] == calls
         )
-    if isinstance(spec, engine.JoinSpec):
+    if isinstance(spec, JoinSpec):
         within = None if spec.lower_us is None else (spec.lower_us, spec.upper_us)
         names = ("on", "left_time", "right_time", "where", "prefix", "kind")
         same = all(getattr(ours, name) == getattr(spec, name) for name in names)
         return same and window(ours.window, spec.window) and ours.within_us == within
-    if isinstance(spec, engine.TopKSpec):
+    if isinstance(spec, TopKSpec):
         names = ("k", "order_by", "partition_by", "with_ties", "rank_as")
         return all(getattr(ours, n) == getattr(spec, n) for n in names) and window(ours.window, spec.window)
-    if isinstance(spec, engine.MapSpec):
+    if isinstance(spec, MapSpec):
         return [*ours.columns.items()] == [*spec.columns.items()] and bool(ours.keep) is spec.keep
-    if isinstance(spec, engine.FilterSpec):
+    if isinstance(spec, FilterSpec):
         return bool(ours.where == spec.where)
-    return isinstance(spec, engine.UnionSpec) or bool(ours.path == spec.path)
+    return isinstance(spec, UnionSpec) or bool(ours.path == spec.path)
 
 
 def differences(ours: Reading, plan: Plan) -> list[str]:
@@ -139,10 +147,10 @@ def test_durations(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
-def stopping(operator: engine.Operator) -> engine.Operator:
+def stopping(operator: Operator) -> Operator:
     """As if nothing were said of rows that fail."""
-    skips = engine.skips(operator.spec)
-    return replace(operator, spec=replace(operator.spec, on_error=engine.OnError.STOP)) if skips else operator
+    skips = operator.spec.skips
+    return replace(operator, spec=replace(operator.spec, on_error=OnError.STOP)) if skips else operator
 
 
 def plan_of(change: Mapping[str, Any]) -> Plan:

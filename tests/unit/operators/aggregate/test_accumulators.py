@@ -10,7 +10,7 @@ from operators.aggregate.accumulators import rounded
 from operators.aggregate.calls import Calls
 from operators.aggregate.group_cells import Cells
 from operators.steps import finished
-from spe.query.query import AggregateCall
+from spe.query.operators.aggregate import AggregateCall
 from spe.stream.batch import Column
 from spe.stream.schema import Schema
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from operators.aggregate.custom import Aggregator
 from operators.skipping import Rejected, Skipping
-from spe.query.query import AggregateCall, AggregateSpec, OnError, Window, WindowKind
+from spe.query.declaration import OnError
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME

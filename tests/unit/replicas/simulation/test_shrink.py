@@ -13,7 +13,8 @@ from replicas.simulation.shrink import ddmin, shrink
 from replicas.simulation.swarm import random_scenario
 from spe.config import load_plan_data
 from spe.plan.plan import COORDINATOR, Policy
-from spe.query.query import AggregateSpec, JoinSpec
+from spe.query.operators.aggregate import AggregateSpec
+from spe.query.operators.join import JoinSpec
 from spe.stream.times import SECOND
 
 

@@ -19,7 +19,6 @@ from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
 from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
-from spe.plan.describe import describe_operator
 from spe.plan.plan import (
     ANY_ADDRESS,
     Checkpoints,
@@ -34,20 +33,14 @@ from spe.plan.plan import (
 )
 from spe.plan.review import review
 from spe.problems import Problems
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    OnError,
-    OperatorSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-)
+from spe.query.declaration import OnError, OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 
@@ -1148,6 +1141,6 @@ def test_what_becomes_of_rows_that_fail_is_said_in_python_as_in_yaml() -> None:
     plan = env.outputs(orders.map({"key": "key"}, name="q").on_error("skip")).plan()
     (operator,) = plan.query.operators
     assert operator.spec == MapSpec(StreamId("s"), {"key": "key"}, False, OnError.SKIP)
-    assert describe_operator(operator.spec) == "s: key; goes on without rows that fail"
+    assert operator.spec.describe() == "s: key; goes on without rows that fail"
     with pytest.raises(ValueError, match="'s' has no on_error"):
         orders.on_error("skip")

@@ -21,23 +21,15 @@ from spe.plan.results import results_fingerprint
 from spe.plan.review import Severity, review
 from spe.plan.units import FragmentSpec, cut_units
 from spe.problems import Problems
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    OnError,
-    Operator,
-    OperatorSpec,
-    Query,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-    inputs_of,
-)
+from spe.query.declaration import OnError, OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.query import Operator, Query
+from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column
 from spe.stream.hashing import partition_of
 from spe.stream.ids import Channel, PartitionId
@@ -164,7 +156,7 @@ def reach_of(what: Query, name: StreamId, home: Mapping[StreamId, str]) -> set[S
     """Inputs of its fragment that reach an operator."""
     (spec,) = [o.spec for o in what.operators if o.name == name]
     reach: set[StreamId] = set()
-    for stream in inputs_of(spec):
+    for stream in spec.inputs:
         inside = home.get(stream) == home[name]
         reach |= reach_of(what, stream, home) if inside else {stream}
     return reach
@@ -179,7 +171,7 @@ def deployed_queries(draw: st.DrawFn) -> tuple[Query, list[FragmentSpec]]:
     for i in range(count):
         operators[f"o{i}"] = reads(*draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)))
         names.append(f"o{i}")
-    read = {s for spec in operators.values() for s in inputs_of(spec)}
+    read = {s for spec in operators.values() for s in spec.inputs}
     outputs = [n for n in operators if n not in read or draw(st.booleans())]
     home: dict[str, list[str]] = {}
     for name in operators:
@@ -595,7 +587,7 @@ RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
 def test_grouping_by_another_key_than_the_partitions_is_warned_about(
     operators: dict[str, OperatorSpec], partial: bool
 ) -> None:
-    sources = ["A", "B"] if any("B" in inputs_of(o) for o in operators.values()) else ["A"]
+    sources = ["A", "B"] if any("B" in o.inputs for o in operators.values()) else ["A"]
     plan = deploy(query(operators, ["out"], sources), fragment("x", *operators, partitions=2, key=("key",)))
     found = [w for w in warnings(plan) if "divided by another key" in w]
 

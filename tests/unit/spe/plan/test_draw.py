@@ -7,29 +7,17 @@ from pathlib import Path
 import pytest
 
 from spe.config import load_plan, load_plan_text
-from spe.plan.describe import (
-    describe_operator,
-    describe_pace,
-    describe_reader,
-    describe_window,
-    operator_kind,
-    show_duration,
-)
+from spe.plan.describe import describe_pace, describe_reader, show_duration
 from spe.plan.draw import check_text, table
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    CustomSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    OperatorSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-)
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 
 CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
@@ -179,15 +167,15 @@ def test_stream_that_no_client_reads_is_drawn_as_such() -> None:
     ],
 )
 def test_operator_is_described_in_one_line(spec: OperatorSpec, kind: str, text: str) -> None:
-    assert operator_kind(spec) == kind
-    assert describe_operator(spec) == text
+    assert kind == spec.KEYWORD
+    assert spec.describe() == text
 
 
 def test_windows_say_length_step_offset_and_attribute() -> None:
     sliding = Window(WindowKind.SLIDING, 10_000_000, 2_000_000, -500_000, "ts")
 
-    assert describe_window(sliding) == "sliding 10s every 2s offset -500ms over ts"
-    assert describe_window(Window(WindowKind.COUNT, count=5)) == "windows of 5 tuples"
+    assert sliding.describe() == "sliding 10s every 2s offset -500ms over ts"
+    assert Window(WindowKind.COUNT, count=5).describe() == "windows of 5 tuples"
 
 
 @pytest.mark.parametrize(

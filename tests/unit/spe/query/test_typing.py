@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 from spe.errors import ExpressionError, QueryError
-from spe.query.query import (
-    AggregateCall,
-    AggregateSpec,
-    FilterSpec,
-    JoinKind,
-    JoinSpec,
-    MapSpec,
-    OperatorSpec,
-    TopKSpec,
-    UnionSpec,
-    Window,
-    WindowKind,
-)
-from spe.query.typing import MAX_OVERLAP, derive_schema
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.filter import FilterSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.operators.map import MapSpec
+from spe.query.operators.topk import TopKSpec
+from spe.query.operators.union import UnionSpec
+from spe.query.windows import MAX_OVERLAP, Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -67,25 +61,25 @@ TOPK = TopKSpec(A, 3, (("price", True),), ("key",))
     ],
 )
 def test_output_schemas(spec: OperatorSpec, schema: str) -> None:
-    assert str(derive_schema(spec, [BIDS])) == schema
+    assert str(spec.output_schema([BIDS])) == schema
 
 
 def test_the_side_that_may_be_missing_from_an_outer_join_is_nullable() -> None:
     small = Schema.of(key="string!")
-    assert str(derive_schema(replace(JOIN, kind=JoinKind.LEFT), [small, small])) == (
+    assert str(replace(JOIN, kind=JoinKind.LEFT).output_schema([small, small])) == (
         "l_key string not null, r_key string, window_start timestamp not null, window_end timestamp not null"
     )
-    assert str(derive_schema(replace(INTERVAL, kind=JoinKind.FULL), [small, small])) == "l_key string, r_key string"
+    assert str(replace(INTERVAL, kind=JoinKind.FULL).output_schema([small, small])) == "l_key string, r_key string"
 
 
 def test_a_union_is_nullable_where_any_input_is() -> None:
     inputs = [Schema.of(x="int64!", y="bool!"), Schema.of(x="int64!", y="bool")]
-    assert str(derive_schema(UnionSpec((A, B)), inputs)) == "x int64 not null, y bool"
+    assert str(UnionSpec((A, B)).output_schema(inputs)) == "x int64 not null, y bool"
 
 
 def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
     schema = Schema.of(n="int64", window_start="timestamp!", window_end="timestamp!")
-    assert derive_schema(TopKSpec(A, 1, (("n", True),), (), MINUTE), [schema]) == schema
+    assert TopKSpec(A, 1, (("n", True),), (), MINUTE).output_schema([schema]) == schema
 
 
 @pytest.mark.parametrize(
@@ -127,7 +121,7 @@ def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
 )
 def test_what_does_not_fit_its_input_is_refused(spec: OperatorSpec, field: str, message: str) -> None:
     with pytest.raises(QueryError, match=message) as error:
-        derive_schema(spec, [BIDS])
+        spec.output_schema([BIDS])
     assert error.value.field == field
 
 
@@ -150,13 +144,13 @@ def test_what_does_not_fit_its_input_is_refused(spec: OperatorSpec, field: str, 
 )
 def test_a_join_that_does_not_fit_its_inputs_is_refused(changes: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(QueryError, match=message) as error:
-        derive_schema(replace(JOIN, **changes), [BIDS, BIDS])
+        replace(JOIN, **changes).output_schema([BIDS, BIDS])
     assert error.value.field == field
 
 
 def test_inputs_of_a_union_have_equal_names_and_types() -> None:
     with pytest.raises(QueryError, match="expected the same names and types") as error:
-        derive_schema(UnionSpec((A, B)), [BIDS, Schema.of(x="int64")])
+        UnionSpec((A, B)).output_schema([BIDS, Schema.of(x="int64")])
     assert error.value.field == "inputs"
 
 
@@ -172,4 +166,4 @@ def test_inputs_of_a_union_have_equal_names_and_types() -> None:
 )
 def test_expressions_are_checked_where_they_stand(spec: OperatorSpec) -> None:
     with pytest.raises(ExpressionError):
-        derive_schema(spec, [BIDS])
+        spec.output_schema([BIDS])

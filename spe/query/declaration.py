@@ -1,0 +1,290 @@
+"""What an operator declares: one class per operator, in one file of ``spe.query.operators``.
+
+An instance is a specification: plain, frozen data, as a query says it.  The class answers what the configuration, the
+planner, the checkers and the proof ask of it.  Where an operator gives no answer of its own, the one here stands: it
+promises nothing.  The rows are computed by ``operators``, which is registered there (``operators.build``).
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from spe.errors import QueryError
+from spe.expressions import compile_expression
+from spe.problems import Path, did_you_mean
+from spe.stream.names import StreamId
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.values import Model
+
+#: Per key attribute, the names under which a stream carries it, or, of a full join, the calls of coalesce that give it
+#: (as :func:`written`); empty: it does not carry the whole key.
+KeyNames = tuple[frozenset[str], ...]
+
+
+class OnError(enum.StrEnum):
+    """Where an operator cannot take a row in, or make one: does the replica stop, or go on without the row?
+
+    It is in no specification's text, of which fingerprints are made: see ``spe.query.query.Operator.described``.
+    """
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class Keys(Model):
+    """The keys of an operator in the configuration."""
+
+    @abstractmethod
+    def spec(self) -> OperatorSpec:
+        """What they say."""
+
+
+class Result(NamedTuple):
+    """A row of the table of guarantees in docs/operators.md: which result, its time, the order of those of one time."""
+
+    what: str
+    time: str
+    order: str
+
+
+class OperatorSpec(ABC):
+    """An operator of the query."""
+
+    __slots__ = ()
+
+    #: The word for it in the configuration.
+    KEYWORD: ClassVar[str]
+    KEYS: ClassVar[type[Keys]]
+    RESULTS: ClassVar[tuple[Result, ...]]
+    #: The key that is meant where the configuration gives a value in place of a mapping.
+    SHORTHAND: ClassVar[str | None] = None
+    #: Fields that hold expressions with names or places, by the key that they are written under: a mistake in one entry
+    #: does not hide those in the others.
+    ENTRIES: ClassVar[Mapping[str, str]] = {}
+    #: Other fields that are not written under their own name.
+    WRITTEN: ClassVar[Mapping[str, str]] = {"input": "from", "inputs": "from"}
+    #: Does it pass some of its input's rows, as they are?
+    SELECTS: ClassVar[bool] = False
+    #: Does a result need a row of each input?  Then losing one input loses all (PPA section IV: correlated inputs).
+    CORRELATES: ClassVar[bool] = False
+    if TYPE_CHECKING:  # at run time it would be the default value of a field of this name
+
+        @property
+        def inputs(self) -> tuple[StreamId, ...]:
+            """Input streams in port order."""
+
+    @abstractmethod
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        """The schema of what it makes.
+
+        Args:
+          inputs: schema of each port.
+
+        Raises:
+          QueryError: the specification does not fit its inputs; ``field`` says where.
+          ExpressionError: an expression in it is refused.
+        """
+
+    @abstractmethod
+    def described(self) -> str:
+        """What it does, in one line, without its name."""
+
+    def describe(self) -> str:
+        return self.described() + ("; goes on without rows that fail" if self.skips else "")
+
+    @property
+    def skips(self) -> bool:
+        """Does it go on without rows that it cannot take in or make?"""
+        return getattr(self, "on_error", OnError.STOP) is OnError.SKIP
+
+    @classmethod
+    def input_path(cls, body: Any, port: int) -> Path:
+        """Where an input is named, below the operator's keyword."""
+        names = body["from"] if isinstance(body, Mapping) else body
+        prefix: Path = ("from",) if isinstance(body, Mapping) else ()
+        return prefix if isinstance(names, str) else (*prefix, port)
+
+    # --- partitions ---
+
+    def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
+        """Where the partition key goes: what carries it in the output, by where the inputs carry it."""
+        return ()
+
+    def divided(self, inputs: Sequence[KeyNames]) -> str:
+        """What it does with rows that may be in several partitions, as ``groups by (user)``; empty: nothing."""
+        return ""
+
+    def completed_by(self, reader: OperatorSpec) -> bool:
+        """Does a reader make the whole result of those of several partitions?"""
+        return False
+
+    def tied(self, key: frozenset[str] | None) -> str:
+        """What of it depends on the order of tuples of one time, as ``a count window``; empty: nothing.
+
+        Args:
+          key: group of the window results that it reads; None: it reads others.
+        """
+        return ""
+
+    # --- what is known of its results ---
+
+    @property
+    def own_code(self) -> bool:
+        """Does it run code of the user's?"""
+        return False
+
+    @property
+    def only_adds(self) -> bool:
+        """Does more input only add results and take none back?"""
+        return False
+
+    @property
+    def reach_us(self) -> int | None:
+        """How far before a result the input lies that has a part in it, in tuple time; None: nobody can say."""
+        return None
+
+    @property
+    def result_key(self) -> tuple[str, ...] | None:
+        """Attributes that say which input a result is of: two of equal ones are versions of one answer; None: none."""
+        return None
+
+    @property
+    def shares(self) -> tuple[str, ...] | None:
+        """What a report measures of tentative results by default, per window; None: of streams of tuples."""
+        return None
+
+    def identity(self, inner: frozenset[str]) -> frozenset[str]:
+        """Attributes that tell results of one time apart, by those that do so in its first input."""
+        return frozenset()
+
+    def in_step(self, inner: bool) -> bool:
+        """Do all results of a window have one time, by whether those of its first input do?"""
+        return False
+
+    def cadence_us(self, inner: int) -> int:
+        """Tuple time between two results of a group, by that of its first input; 0: any."""
+        return 0
+
+
+class OneInput(OperatorSpec):
+    """An operator that reads one stream."""
+
+    __slots__ = ()
+    input: StreamId
+
+    @property
+    def inputs(self) -> tuple[StreamId, ...]:
+        return (self.input,)
+
+
+# --- keys that several operators have ---
+
+
+def expression_of(value: Any) -> str:
+    """The text of an expression; YAML reads ``1`` and ``true`` as what they mean in SQL too."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    raise ValueError(f"expected an SQL expression, got {value!r}")
+
+
+Expression = Annotated[str, BeforeValidator(expression_of)]
+From = Annotated[str, Field(alias="from", description="the stream that it reads")]
+OnErrorKey = Annotated[
+    Literal["stop", "skip"],
+    Field(description="what follows where a row makes it fail: [rows that fail](#rows-that-fail)"),
+]
+
+
+# --- schemas ---
+
+
+def unique(attributes: Iterable[Attribute], hint: str) -> Schema:
+    """A schema; a name that is there twice is an error that says what to do."""
+    seen: set[str] = set()
+    listed = tuple(attributes)
+    for attribute in listed:
+        if attribute.name in seen:
+            raise QueryError("", f"attribute {attribute.name!r} would be in the output twice; {hint}")
+        seen.add(attribute.name)
+    return Schema(listed)
+
+
+def attribute_of(schema: Schema, name: str, field: str, *, where: str = "", expected: str = "") -> Attribute:
+    """The attribute, or an error that says ``where`` it was looked for, and what was ``expected`` instead."""
+    if name not in schema:
+        known = ", ".join(schema.names) or "(none)"
+        hint = did_you_mean(name, schema.names)
+        raise QueryError(field, f"no attribute {name!r}{where}{hint}; there are: {known}{expected}")
+    return schema[name]
+
+
+def check_timestamp(schema: Schema, name: str, field: str) -> None:
+    attribute = attribute_of(schema, name, field)
+    if attribute.type is not AttributeType.TIMESTAMP:
+        raise QueryError(field, f"{name!r} is {attribute.type}; expected a timestamp")
+
+
+def computed(text: str, schema: Schema, name: str) -> Attribute:
+    """The attribute that an expression makes."""
+    expression = compile_expression(text, schema)
+    return Attribute(name, expression.type, expression.nullable)
+
+
+def load_class(path: str, field: str) -> Any:
+    """The class that ``module:Class`` names.  Raises QueryError.
+
+    Users' classes are found by import path and used by their methods only: this floor imports nothing from above.
+    """
+    module, separator, name = path.partition(":")
+    if not (module and separator and name):
+        raise QueryError(field, f"expected an import path such as package.module:Class, got {path!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever a user's module raises when it is imported
+        raise QueryError(
+            field,
+            f"cannot load {path!r}: {type(error).__name__}: {error}; looked in the current directory and on PYTHONPATH",
+        ) from error
+    if not isinstance(found, type):
+        raise QueryError(field, f"{path!r} is no class")
+    return found
+
+
+def check_concrete(found: Any, path: str, field: str) -> None:
+    abstract = sorted(getattr(found, "__abstractmethods__", ()))
+    if abstract:
+        raise QueryError(field, f"{path!r} does not define {', '.join(abstract)}")
+
+
+# --- keys of partitions, and lines of text ---
+
+_COALESCE: Final = "coalesce("
+
+
+def written(expression: str) -> str:
+    """An expression without its white space, if that is all that can differ: a name, or coalesce of names."""
+    text = "".join(expression.split())
+    return _COALESCE + text[len(_COALESCE) :] if text.lower().startswith(_COALESCE) else text
+
+
+def renamed(names: frozenset[str], columns: Mapping[str, str], keep: bool) -> frozenset[str]:
+    """Names of a key attribute behind expressions by name."""
+    return frozenset(n for n, text in columns.items() if written(text) in names) | (
+        names - columns.keys() if keep else frozenset()
+    )
+
+
+def named(name: str, text: str) -> str:
+    return name if name == text else f"{name} = {text}"

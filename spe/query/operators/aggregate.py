@@ -1,0 +1,231 @@
+"""Aggregate: one tuple per window and group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BeforeValidator, Field
+
+from spe.errors import QueryError
+from spe.problems import did_you_mean
+from spe.query.declaration import (
+    Expression,
+    From,
+    KeyNames,
+    Keys,
+    OneInput,
+    OnError,
+    OnErrorKey,
+    Result,
+    check_concrete,
+    computed,
+    expression_of,
+    load_class,
+    named,
+    renamed,
+    unique,
+    written,
+)
+from spe.query.windows import WINDOW_ATTRIBUTES, WINDOW_END, WINDOW_START, Window, WindowKey, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.values import names_of
+
+FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
+_CALL: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?)\s*\(", re.ASCII)
+_DISTINCT: Final = re.compile(r"\s*distinct\b\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate: ``function(argument)``, e.g. count(*), sum(price * qty), my.module:P99(latency).
+
+    Attributes:
+      function: count, count_distinct, sum, avg, min, max, first, last, or an import path ``module:Class`` of a
+        user-defined aggregate (operators.custom.Aggregator).
+      argument: SQL expression; None for count(*).
+    """
+
+    function: str
+    argument: str | None = None
+
+    def output_attribute(self, schema: Schema, name: str) -> Attribute:
+        """What it makes of an input.  Raises QueryError, ExpressionError."""
+        at, function = f"aggregates.{name}", self.function
+        if ":" not in function and function not in FUNCTIONS:
+            known = ", ".join(FUNCTIONS)
+            raise QueryError(at, f"no aggregate {function!r}; there are: {known}, and module:Class for your own")
+        if self.argument is None:
+            if function != "count":
+                raise QueryError(at, f"{function} needs an argument")
+            return Attribute(name, AttributeType.INT64, nullable=False)
+        argument = computed(self.argument, schema, name)
+        if function in ("count", "count_distinct"):
+            return Attribute(name, AttributeType.INT64, nullable=False)
+        if function in ("sum", "avg"):
+            if not argument.type.is_numeric:
+                raise QueryError(at, f"{function} needs int64 or float64, got {argument.type}")
+            return Attribute(name, AttributeType.FLOAT64 if function == "avg" else argument.type, argument.nullable)
+        if ":" in function:
+            return Attribute(name, _user_aggregate(function, argument.type, at), nullable=True)
+        return argument
+
+
+def _user_aggregate(path: str, argument: AttributeType, field: str) -> AttributeType:
+    found = load_class(path, field)
+    missing = [m for m in ("check", "create", "add", "merge", "result", "returns") if not hasattr(found, m)]
+    if missing:
+        raise QueryError(field, f"{path!r} is no aggregate: it lacks {', '.join(missing)} (see operators.custom)")
+    check_concrete(found, path, field)
+    try:
+        found.check(argument)
+        return AttributeType(found.returns)
+    except Exception as error:  # a user's code
+        raise QueryError(field, f"{path} refuses {argument}: {error}") from error
+
+
+def call_of(value: Any) -> AggregateCall:
+    """``count(*)``, ``sum(price * qty)``, ``count(distinct user)``, ``module:Class(latency)``.  Raises ValueError."""
+    text = expression_of(value)
+    found = _CALL.match(text)
+    if found is None or not _closes_at_end(text, found.end()):
+        raise ValueError(f"expected one aggregate call such as count(*) or sum(price * qty), got {text!r}")
+    function, argument = found[1], text[found.end() : text.rstrip().rindex(")")].strip()
+    if ":" not in function:
+        function = function.lower()
+        if function not in FUNCTIONS:
+            hint = did_you_mean(function, FUNCTIONS)
+            raise ValueError(f"no aggregate {function!r}{hint}; expected {', '.join(FUNCTIONS)} or module:Class")
+    if function == "count" and (distinct := _DISTINCT.match(argument)):
+        function, argument = "count_distinct", argument[distinct.end() :]
+    if function == "count" and argument == "*":
+        return AggregateCall("count")
+    if not argument or argument == "*":
+        raise ValueError(f"{function} needs an argument, as in {function}(price)")
+    return AggregateCall(function, argument)
+
+
+def _closes_at_end(text: str, start: int) -> bool:
+    """Does the parenthesis opened before ``start`` close at the very end?  ``sum(a) + sum(b)`` is no single call."""
+    depth, quote = 1, ""
+    end = len(text.rstrip())
+    for i in range(start, end):
+        character = text[i]
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+            if depth == 0:
+                return i == end - 1
+    return False
+
+
+def _grouping(value: Any) -> Any:
+    """``[user, day]`` is short for ``{user: user, day: day}``."""
+    return dict(zip(names_of(value), names_of(value))) if isinstance(value, str | list | tuple) else value
+
+
+Call = Annotated[AggregateCall, BeforeValidator(lambda v: v if isinstance(v, AggregateCall) else call_of(v))]
+
+
+class AggregateKeys(Keys):
+    """Per window and group."""
+
+    from_: From
+    window: WindowKey
+    group_by: Annotated[dict[str, Expression], BeforeValidator(_grouping)] = Field(
+        default_factory=dict, description="expression by name; a name or a list of names for attributes"
+    )
+    compute: dict[str, Call] = Field(description="aggregate by the attribute that it makes")
+    on_error: OnErrorKey = "stop"
+
+    def spec(self) -> AggregateSpec:
+        on_error = OnError(self.on_error)
+        return AggregateSpec(StreamId(self.from_), self.window.spec(), self.group_by, self.compute, on_error)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec(OneInput):
+    """Per window and group: ``group_by`` attributes, window_start, window_end, then the aggregates.
+
+    Output: group attributes; window_start, window_end (timestamps, end exclusive; not for count windows); then one
+    attribute per entry of ``aggregates``.  ``group_by`` maps output name to expression.
+    A group appears in a window when at least one tuple of it does; with no group_by likewise.
+    """
+
+    KEYWORD = "aggregate"
+    KEYS = AggregateKeys
+    RESULTS = (
+        Result("time window", "window end − 1 µs", "first arrival of the group in the window"),
+        Result("count window", "the closing tuple's", "the closing tuples'"),
+    )
+    ENTRIES: ClassVar = {"aggregates": "compute", "group_by": "group_by"}
+
+    input: StreamId
+    window: Window
+    group_by: Mapping[str, str]
+    aggregates: Mapping[str, AggregateCall]
+    on_error: OnError = field(default=OnError.STOP, repr=False)
+
+    @property
+    def _counts(self) -> bool:
+        return self.window.kind is WindowKind.COUNT
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        schema = inputs[0]
+        self.window.check([schema], count_allowed=True)
+        groups = [computed(text, schema, name) for name, text in self.group_by.items()]
+        window = () if self._counts else WINDOW_ATTRIBUTES
+        if not groups and not self.aggregates:
+            raise QueryError("aggregates", "expected at least one aggregate, or a group_by")
+        results = [call.output_attribute(schema, name) for name, call in self.aggregates.items()]
+        return unique([*groups, *window, *results], "rename it (a window adds window_start and window_end)")
+
+    def described(self) -> str:
+        by = f" by {', '.join(named(name, text) for name, text in self.group_by.items())}" if self.group_by else ""
+        shown = {n: f"{c.function}({'*' if c.argument is None else c.argument})" for n, c in self.aggregates.items()}
+        calls = ", ".join(named(name, call) for name, call in shown.items())
+        return f"{self.input} in {self.window.describe()}{by}: {calls}"
+
+    def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
+        return tuple(renamed(k, self.group_by, False) for k in inputs[0])
+
+    def divided(self, inputs: Sequence[KeyNames]) -> str:
+        grouped = {written(e) for e in self.group_by.values()}
+        by_key = inputs[0] and all(k & grouped for k in inputs[0])
+        return "" if by_key else f"groups by ({', '.join(self.group_by) or 'nothing'})"
+
+    def tied(self, key: frozenset[str] | None) -> str:
+        if self._counts:
+            return "a count window"
+        return ", ".join(sorted({c.function for c in self.aggregates.values() if c.function in ("first", "last")}))
+
+    @property
+    def own_code(self) -> bool:
+        return any(":" in call.function for call in self.aggregates.values())
+
+    @property
+    def reach_us(self) -> int | None:
+        return self.window.reach_us
+
+    @property
+    def result_key(self) -> tuple[str, ...] | None:
+        return None if self._counts else (*self.group_by, WINDOW_START, WINDOW_END)  # many may close at one time
+
+    @property
+    def shares(self) -> tuple[str, ...] | None:
+        return None if self._counts else ("overlap", "exact")
+
+    def identity(self, inner: frozenset[str]) -> frozenset[str]:
+        return frozenset((*self.group_by, WINDOW_START, WINDOW_END))
+
+    def in_step(self, inner: bool) -> bool:
+        return True
+
+    def cadence_us(self, inner: int) -> int:
+        return self.window.slide_us

@@ -1,0 +1,72 @@
+"""Custom: an operator of the user's own, found by import path; its class is asked what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from spe.errors import ExpressionError, QueryError
+from spe.query.declaration import Keys, OnError, OnErrorKey, OperatorSpec, Result, check_concrete, load_class
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.values import Names
+
+
+class CustomKeys(Keys):
+    """A user-defined operator, ``module:Class``."""
+
+    class_: str = Field(
+        alias="class",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="`module:Class`, of [your own](#operators-of-your-own)",
+    )
+    from_: Names = Field(alias="from", min_length=1, description="the stream or streams that it reads")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="what the class is made with")
+    on_error: OnErrorKey = "stop"
+
+    def spec(self) -> CustomSpec:
+        return CustomSpec(tuple(map(StreamId, self.from_)), self.class_, self.arguments, OnError(self.on_error))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomSpec(OperatorSpec):
+    """A user-defined operator: ``path`` is ``module:Class`` of an operators.custom.CustomOperator."""
+
+    KEYWORD = "custom"
+    KEYS = CustomKeys
+    RESULTS = (Result("", "its own, within the slice", "its own"),)
+    WRITTEN: ClassVar = {**OperatorSpec.WRITTEN, "path": "class"}
+
+    inputs: tuple[StreamId, ...]
+    path: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = field(default=OnError.STOP, repr=False)
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        found = load_class(self.path, "path")
+        output_schema: Callable[..., Any] | None = getattr(found, "output_schema", None)
+        if output_schema is None or not hasattr(found, "step"):
+            raise QueryError(
+                "path", f"{self.path!r} is no operator: it lacks output_schema or step (see operators.custom)"
+            )
+        check_concrete(found, self.path, "path")
+        try:
+            schema = output_schema(tuple(inputs), **self.arguments)
+        except (QueryError, ExpressionError):
+            raise
+        except Exception as error:  # a user's code
+            raise QueryError("arguments", f"{self.path} refuses its inputs or arguments: {error}") from error
+        if not isinstance(schema, Schema):
+            raise QueryError("path", f"{self.path}.output_schema returned {type(schema).__name__}; expected a Schema")
+        return schema
+
+    def described(self) -> str:
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self.arguments.items())
+        return f"{self.path}({arguments}) of {', '.join(self.inputs)}"
+
+    @property
+    def own_code(self) -> bool:
+        return True

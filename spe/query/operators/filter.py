@@ -1,0 +1,60 @@
+"""Filter: the tuples for which a predicate is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from spe.expressions import compile_predicate
+from spe.query.declaration import Expression, From, KeyNames, Keys, OneInput, Result
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+
+
+class FilterKeys(Keys):
+    """Keeps the tuples for which ``where`` is true."""
+
+    from_: From
+    where: Expression = Field(description="passes a tuple if it is true, neither false nor null")
+
+    def spec(self) -> FilterSpec:
+        return FilterSpec(StreamId(self.from_), self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec(OneInput):
+    """Tuples for which ``where`` is true (not false, not null)."""
+
+    KEYWORD = "filter"
+    KEYS = FilterKeys
+    RESULTS = (Result("", "the tuple's", "the tuples'"),)
+    SELECTS = True
+
+    input: StreamId
+    where: str
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        compile_predicate(self.where, inputs[0])
+        return inputs[0]
+
+    def described(self) -> str:
+        return f"{self.input} where {self.where}"
+
+    def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
+        return inputs[0]
+
+    @property
+    def only_adds(self) -> bool:
+        return True
+
+    @property
+    def reach_us(self) -> int:
+        return 0
+
+    def identity(self, inner: frozenset[str]) -> frozenset[str]:
+        return inner
+
+    def in_step(self, inner: bool) -> bool:
+        return inner

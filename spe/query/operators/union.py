@@ -1,0 +1,66 @@
+"""Union: several streams of the same attributes in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from spe.errors import QueryError
+from spe.query.declaration import KeyNames, Keys, OperatorSpec, Result
+from spe.stream.names import StreamId
+from spe.stream.schema import Attribute, Schema
+from spe.values import Names
+
+
+class UnionKeys(Keys):
+    """Merges streams of equal schema."""
+
+    from_: Names = Field(
+        alias="from", min_length=2, description="the streams; `union: [a, b]` is short for `union: {from: [a, b]}`"
+    )
+
+    def spec(self) -> UnionSpec:
+        return UnionSpec(tuple(map(StreamId, self.from_)))
+
+
+@dataclass(frozen=True, slots=True)
+class UnionSpec(OperatorSpec):
+    """All inputs in one stream, merged by (time, input order).  Attribute names and types must be equal."""
+
+    KEYWORD = "union"
+    KEYS = UnionKeys
+    RESULTS = (Result("", "the tuple's", "input, then the tuples'"),)
+    SHORTHAND = "from"
+
+    inputs: tuple[StreamId, ...]
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        if len(inputs) < 2:
+            raise QueryError("inputs", "a union needs at least two inputs")
+        first = inputs[0]
+        for name, other in zip(self.inputs[1:], inputs[1:]):
+            if [(a.name, a.type) for a in other] != [(a.name, a.type) for a in first]:
+                raise QueryError(
+                    "inputs",
+                    f"{name!r} is ({other}), but {self.inputs[0]!r} is ({first}); "
+                    "expected the same names and types in the same order",
+                )
+        return Schema(
+            tuple(Attribute(a.name, a.type, any(s.attributes[i].nullable for s in inputs)) for i, a in enumerate(first))
+        )
+
+    def described(self) -> str:
+        return " + ".join(self.inputs)
+
+    def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
+        return tuple(frozenset.intersection(*ks) for ks in zip(*inputs)) if all(inputs) else ()
+
+    @property
+    def only_adds(self) -> bool:
+        return True
+
+    @property
+    def reach_us(self) -> int:
+        return 0
