@@ -1,4 +1,4 @@
-"""The README and its neighbours: every example runs, and everything that the pages name exists."""
+"""README and docs: every example runs, everything that the pages name exists, and they stay short."""
 
 from __future__ import annotations
 
@@ -31,20 +31,49 @@ from spe.plan.review import review
 from spe.stream.names import StreamId
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
-)
+DOCS = ROOT / "docs"
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(DOCS.rglob("*.md"))
+#: Made from other sources, so their length is no matter of style.
+GENERATED = {DOCS / "internals" / "campaigns.md"}
+
+FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks")
+#: Paths of modules, whole and from any folder on.  The last one is the reader's own.
+MODULES = {
+    "/".join(file.relative_to(ROOT).parts[start:])
+    for folder in FOLDERS
+    for file in (ROOT / folder).rglob("*.py")
+    for start in range(len(file.relative_to(ROOT).parts))
+} | {"shop_operators.py"}
+
+LINES_OF_README = 200
+WORDS = 56_000
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
-(SHOP,) = [b for b in blocks("yaml") if b.startswith("cluster:")]
-PARTS = [b for b in blocks("yaml") if b != SHOP and not b.startswith("-")]
-(FAULTS,) = [b for b in blocks("yaml") if b.startswith("-")]
-BUILDER, READING, OPERATOR = blocks("python")
+def blocks(language: str, *pages: str) -> list[str]:
+    return [
+        block
+        for page in pages
+        for block in re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    ]
+
+
+(SMALLEST,) = blocks("yaml", "README.md")
+SHOP, FAULTS = blocks("yaml", "docs/tutorials/own-query.md")
+PARTS = blocks("yaml", "docs/how-to/real-input.md", "docs/how-to/several-machines.md", "docs/how-to/own-operators.md")
+(BUILDER,) = blocks("python", "docs/tutorials/python.md")
+(READING,) = [b for b in blocks("python", "docs/how-to/read-results.md") if "open_client" in b]
+(OPERATOR,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "class Records" in b]
+COMMANDS = [
+    line
+    for page in PAGES
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for line in block.splitlines()
+    if line.startswith("spe ")
+]
 
 
 def with_part(part: str) -> str:
@@ -54,7 +83,7 @@ def with_part(part: str) -> str:
 
 @pytest.fixture
 def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's own operator, where every node would find it."""
+    """The operator of the page, where every node would find it."""
     (tmp_path / "shop_operators.py").write_text(OPERATOR, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "shop_operators", raising=False)
@@ -62,7 +91,7 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reading() -> ModuleType:
     module = ModuleType("reading")
-    exec(compile(READING, "README.md", "exec"), module.__dict__)
+    exec(compile(READING, "read-results.md", "exec"), module.__dict__)
     return module
 
 
@@ -74,13 +103,14 @@ def answer(plan: Plan) -> Any:
 # -- examples
 
 
-def test_the_complete_configuration_is_a_plan_without_warnings() -> None:
-    assert review(load_plan_text(SHOP)) == []
+@pytest.mark.parametrize("text", [SMALLEST, SHOP], ids=["smallest", "shop"])
+def test_complete_configurations_have_no_warnings(text: str) -> None:
+    assert review(load_plan_text(text)) == []
 
 
 def test_every_numbered_line_is_explained() -> None:
     numbers = [int(n) for n in re.findall(r"# +(\d+)$", SHOP, re.MULTILINE)]
-    explained = [int(n) for n in re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)]
+    explained = [int(n) for n in re.findall(r"^\| (\d+) \| ", text_of("docs/tutorials/own-query.md"), re.MULTILINE)]
 
     assert numbers == explained == list(range(1, len(numbers) + 1))
 
@@ -91,7 +121,7 @@ def test_every_other_piece_of_configuration_fits_into_it_without_a_warning(part:
 
 
 def test_the_faults_are_faults_of_this_cluster() -> None:
-    assert [str(f) for f in load_faults_text(FAULTS, "README.md", load_plan_text(SHOP))] == [
+    assert [str(f) for f in load_faults_text(FAULTS, "faults.yaml", load_plan_text(SHOP))] == [
         "kill n1 for 4s",
         "cut source:shop_b for 5s",
     ]
@@ -99,7 +129,7 @@ def test_the_faults_are_faults_of_this_cluster() -> None:
 
 def test_the_python_builder_makes_the_plan_of_the_file() -> None:
     names: dict[str, Any] = {}
-    exec(compile(BUILDER, "README.md", "exec"), names)
+    exec(compile(BUILDER, "python.md", "exec"), names)
 
     assert names["plan"] == load_plan_text(SHOP)
     assert load_plan_text(names["text"]) == names["plan"]
@@ -124,7 +154,7 @@ def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
 
 @asynccontextmanager
 async def running_shop() -> AsyncIterator[SimCluster]:
-    """The shop in virtual time, from now on, with fewer orders; the README's program takes its client's place."""
+    """The shop in virtual time, from now on, with fewer orders; the page's program takes its client's place."""
     smaller = SHOP.replace("start: 2026-01-01T12:00:00, duration: 30s", "duration: 14s").replace("00, keys", "0, keys")
     plan = load_plan_text(smaller)
     plan = with_addresses(plan, {name: f"{name.replace(':', '-')}:1" for name in processes(plan)})
@@ -182,17 +212,27 @@ async def test_the_client_that_wants_final_tuples_gets_them(
 
 
 def test_every_command_of_the_command_line_is_shown_and_exists() -> None:
-    shown = set(re.findall(r"^spe (\w+)", "\n".join(blocks("sh")), re.MULTILINE))
-
-    assert shown == {name for name in app if not name.startswith("-")}
+    assert {line.split()[1] for line in COMMANDS} == {name for name in app if not name.startswith("-")}
 
 
-def test_every_option_that_is_shown_exists() -> None:
-    """Parsed as the command line would, without running it."""
-    for line in "\n".join(blocks("sh")).splitlines():
-        if line.startswith("spe "):
-            words = line.partition("#")[0].split()[1:]
-            app.parse_args(words, exit_on_error=False, print_error=False)
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_line_parses(line: str) -> None:
+    app.parse_args(line.partition("#")[0].split()[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) < LINES_OF_README
+
+
+def test_all_pages_together_are_short() -> None:
+    """What is generated into a page, between markers, does not count."""
+    words = {}
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        if page not in GENERATED:
+            text = re.sub(r"<!-- generated: .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+            words[str(page.relative_to(ROOT))] = len(text.split())
+
+    assert sum(words.values()) <= WORDS, words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -219,14 +259,16 @@ def anchors(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_code_that_is_named_exists(page: Path) -> None:
-    """``path/file.py::Class.method``, and paths of modules."""
+    """``path/file.py::Class.method``, paths of files and folders, and modules by their last names."""
     missing = []
     text = page.read_text(encoding="utf-8")
-    for path, name in re.findall(r"`((?:spe|operators|consistency|replicas|tests)/[\w/]+\.py)(?:::([\w.]+))?`", text):
+    for path, name in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]*)(?:::([\w.]+))?`", text):
         if not (ROOT / path).exists():
             missing.append(path)
         elif name and not _exists(path, name):
             missing.append(f"{path}::{name}")
+    if page.name != "CHANGELOG.md":
+        missing += set(re.findall(r"`([\w/]+\.py)`", text)) - MODULES
 
     assert missing == []
 
@@ -253,11 +295,7 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 
 def test_every_rule_that_the_code_cites_is_explained() -> None:
     """In comments rules stand in brackets, ``(U2)``, ``(F3, A1)``; docs/internals/rules.md explains each."""
-    rules = set(
-        re.findall(
-            r"^\* \*\*([USBTCRKVFAH]\d+)", (ROOT / "docs" / "internals" / "rules.md").read_text("utf-8"), re.MULTILINE
-        )
-    )
+    rules = set(re.findall(r"^\* \*\*([USBTCRKVFAH]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
     cited = {
         rule
         for package in ("spe", "operators", "consistency", "replicas")

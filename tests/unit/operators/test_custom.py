@@ -123,7 +123,7 @@ def test_an_operator_of_ones_own_keeps_state_like_any_other() -> None:
     assert text(out) == "1 a 1\n3 a 4\n5 a 0"
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "operators.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-operators.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
