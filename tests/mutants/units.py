@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from spe.stream.names import NodeState
+from tests.simulation import test_standbys as standbys
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
@@ -72,5 +73,6 @@ UNITS: Final[dict[str, Test]] = {
     "trials-leave-traces": trials.test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept,
     "rejected-rows-are-counted-again": trials.test_counts_are_state,
     "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
+    "snapshot-of-who-was-put-away": standbys.test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
 }

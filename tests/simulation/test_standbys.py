@@ -14,11 +14,11 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.config import load_plan_data
 from spe.plan.deploy import processes, with_addresses
-from spe.plan.plan import COORDINATOR, Plan, Standbys
+from spe.plan.plan import COORDINATOR, Limits, Plan, Standbys
 from spe.stream.batch import Batch, Element
 from spe.stream.history import Delivered
 from spe.stream.names import Kind, NodeState
-from spe.wire.messages import Order
+from spe.wire.messages import Order, SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_operator_failure import with_operator
@@ -93,6 +93,32 @@ def test_a_standby_takes_over_and_stands_by_again() -> None:
     (span,) = met.spans("u1/0@n1b", NodeState.STABLE)[:1]
     assert span[0] < 5 * SECOND
     assert tentative(met) == 0, "a failure shorter than αX is masked"
+
+
+def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> None:
+    """What it had spilled is forgotten with it: the rest of its output is not all that its consumers may need (A3)."""
+    plan = with_standbys(longer(make_plan(2, rate=50.0, limits=Limits(output_bytes=5_000)), 12))
+    answers: list[memoryview | SnapshotRefused] = []
+
+    async def script(cluster: SimCluster) -> None:
+        for reader in ("n2a", "n2b"):
+            cluster.cut("n1a", reader)
+        await trio.sleep(4)
+        maker = cluster.nodes["n1a"]
+        assert maker.status()["spill"]["spill_written"] > 2
+
+        async def ask() -> None:
+            answers.append(await maker.snapshot(SnapshotRequest("u1", 0, SECOND)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.03)
+            later = cluster.env("n1a").clock.wall_us()
+            assert maker.order(COORDINATOR, Order(later, 1, "replay", "u1", 0)).error == ""
+        cluster.heal()
+
+    play(plan, script, turn_us=20_000)
+    assert answers == [SnapshotRefused("u1/0@n1a is recovering itself")]
 
 
 def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
