@@ -13,7 +13,7 @@ from benchmarks.tables import CHECKED, demand, show, verdict
 from replicas.planning.exact import exact
 from replicas.planning.fidelity import fidelity
 from replicas.planning.generator import Shape, random_topology
-from replicas.planning.search import Plan, Problem
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import OperatorSpec, Topology
 from spe.plan.plan import Partitioning
@@ -51,8 +51,8 @@ def run(_: argparse.Namespace) -> None:
     for tasks, limit in LIMITS.items():
         for name, kinds in CHAINS.items():
             topology = chain(tasks, kinds)
-            found: list[Plan] = []
-            problem = Problem(topology, tasks // 2)
+            found: list[ReplicationPlan] = []
+            problem = PlanningProblem(topology, tasks // 2)
             seconds = cpu_for(lambda problem=problem, found=found: found.append(structure_aware(problem)))
             demand(found[0].cost <= problem.budget, "the plan costs more than its budget")
             what = f"structure-aware, {tasks:,} tasks, {name}, half of them"
@@ -79,7 +79,7 @@ def _general() -> list[str]:
     topologies = [random_topology(GENERAL, random) for _ in range(GENERAL_MANY)]
     took, plans = [], []
     for topology in topologies:
-        problem = Problem(topology, topology.tasks // 2)
+        problem = PlanningProblem(topology, topology.tasks // 2)
         took.append(cpu_for(lambda problem=problem: plans.append(structure_aware(problem))))
         demand(plans[-1].cost <= problem.budget, "the plan costs more than its budget")
     tasks = [topology.tasks for topology in topologies]
@@ -98,7 +98,7 @@ def _proved() -> list[list[str]]:
         if not 36 <= topology.tasks <= 44:
             continue
         began = time.perf_counter()
-        plan = exact(Problem(topology, topology.tasks // 2), now=time.monotonic, seconds=10.0)
+        plan = exact(PlanningProblem(topology, topology.tasks // 2), now=time.monotonic, seconds=10.0)
         took.append(time.perf_counter() - began)
         gaps.append(plan.gap or 0.0)
     proved = sum(gap < 1e-5 for gap in gaps)

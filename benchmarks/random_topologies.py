@@ -15,7 +15,7 @@ from benchmarks.tables import show
 from replicas.planning.exact import exact
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.greedy import greedy
-from replicas.planning.search import Problem
+from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
 from spe.cli.plot import Line, Panel, svg
 from spe.plan.plan import Partitioning
@@ -90,7 +90,7 @@ def compare(name: str, shape: Shape, many: int, seconds: float) -> Iterator[Foun
     random = np.random.default_rng(14)
     topologies = [random_topology(shape, random) for _ in range(many)]
     for ratio in RATIOS:
-        problems = [Problem(topology, int(ratio * topology.tasks)) for topology in topologies]
+        problems = [PlanningProblem(topology, int(ratio * topology.tasks)) for topology in topologies]
         best = [exact(problem, now=time.monotonic, seconds=seconds) for problem in problems]
         aware = [structure_aware(problem).value for problem in problems]
         gaps = [plan.gap or 0.0 for plan in best]

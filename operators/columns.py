@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators import steps
-from operators.steps import Pace, Steps, finished, portions
+from operators.steps import StepPace, Steps, finished, portions
 from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen, FrozenArray, IndexArray
 
@@ -196,7 +196,7 @@ def picked(arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | None
     if sum(counts) <= steps.INDEXED:
         return np.concatenate([a if w is None else a.take(w) for a, w in zip(arrays, which)])
     out = np.empty(sum(counts), arrays[0].dtype)
-    at, pace = 0, Pace(steps.COPIED)
+    at, pace = 0, StepPace(steps.COPIED)
     for array, index, count in zip(arrays, which, counts):
         for start, stop in portions(count, steps.INDEXED):
             out[at + start : at + stop] = array[start:stop] if index is None else array.take(index[start:stop])

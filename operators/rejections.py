@@ -52,7 +52,7 @@ class Rejection:
 
 
 @dataclass(slots=True)
-class Refused:
+class RejectedRow:
     """A row that an operator could not take in: where it stands among the rows of a port, and why."""
 
     port: int
@@ -69,7 +69,7 @@ class Refusals:
       results: of the rows that it releases next, the numbers of those that it could not make, and why.
     """
 
-    rows: list[Refused] = field(default_factory=list)
+    rows: list[RejectedRow] = field(default_factory=list)
     results: dict[int, str] = field(default_factory=dict)
 
     def counted_from(self, first: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from operators.operator import Operator
-from operators.rejections import Refusals, Refused, shown
+from operators.rejections import Refusals, RejectedRow, shown
 from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
 from spe.stream.text_size import refusal, too_large
@@ -90,7 +90,7 @@ class Skipping(Operator):
     def _count_rows(self, ports: Sequence[Rows | None]) -> None:
         """In the order of time, port and place: one that no cutting of the input changes."""
         refused, self._refusals.rows = self._refusals.rows, []
-        placed: list[tuple[int, Refused, Rows]] = []
+        placed: list[tuple[int, RejectedRow, Rows]] = []
         for one in refused:
             rows = ports[one.port]
             assert rows is not None

@@ -31,7 +31,7 @@ def portions(count: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, count)
 
 
-class Pace:
+class StepPace:
     """When a portion is through, of work that comes in small parts."""
 
     __slots__ = ("_done", "_size")

@@ -9,7 +9,7 @@ import numpy as np
 
 from operators import steps
 from operators.ids import StringIds
-from operators.steps import Pace, Steps, portions
+from operators.steps import StepPace, Steps, portions
 from spe.stream.batch import Column, Rows
 from spe.stream.strings import Int32Array, StringDictionary
 
@@ -56,7 +56,7 @@ class KeptStrings:
         """``kept``, all rows that refer to our dictionary, in a new one that holds only what they use."""
         old, fresh = self._ids.dictionary, StringIds()
         used = np.zeros(len(old), np.bool_)
-        pace = Pace(steps.INDEXED)
+        pace = StepPace(steps.INDEXED)
         for rows in kept:
             for start, stop in portions(len(rows), steps.INDEXED):
                 for column in rows.columns:
@@ -79,7 +79,9 @@ class KeptStrings:
         return out
 
 
-def _recoded(rows: Rows, old: StringDictionary, table: Int32Array, new: StringDictionary, pace: Pace) -> Steps[Rows]:
+def _recoded(
+    rows: Rows, old: StringDictionary, table: Int32Array, new: StringDictionary, pace: StepPace
+) -> Steps[Rows]:
     columns = []
     for column in rows.columns:
         if column.dictionary is old:

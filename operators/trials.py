@@ -15,8 +15,8 @@ import numpy as np
 
 from operators.custom import CustomHost
 from operators.operator import Operator, OperatorState
-from operators.rejections import NOT_THE_ROWS, Refusals, Refused, reason_of
-from operators.steps import Pace
+from operators.rejections import NOT_THE_ROWS, Refusals, RejectedRow, reason_of
+from operators.steps import StepPace
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.times import format_timestamp
 
@@ -41,7 +41,7 @@ class Trials(Operator):
         self.schema = host.schema
         self.refusals: Refusals = Refusals()
         self._ports: Sequence[Rows | None] = ()
-        self._pace = Pace(_TRIED)
+        self._pace = StepPace(_TRIED)
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         raise NotImplementedError("work() does it")
@@ -98,7 +98,7 @@ class Trials(Operator):
                 waiting += [candidates[half:], candidates[:half]]
             else:
                 ((port, row),) = candidates
-                self.refusals.rows.append(Refused(port, row, reason_of(found)))
+                self.refusals.rows.append(RejectedRow(port, row, reason_of(found)))
             yield from self._turn(more)
         yield from self._passed(kept, time + 1)
         if time + 1 < end:

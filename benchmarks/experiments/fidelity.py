@@ -23,7 +23,7 @@ from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import costs_of, partitions_of, topology_of
 from replicas.planning.fidelity import as_masks, completeness, fidelity
 from replicas.planning.planners import Algorithm, make_plan
-from replicas.planning.search import Problem
+from replicas.planning.search import PlanningProblem
 from replicas.planning.topology import Topology
 from replicas.planning.trees import trees
 from replicas.reference import collect_rows, run_reference
@@ -131,7 +131,7 @@ def measure(quick: bool) -> Iterator[Row]:
         tasks_are = partitions_of(query.plan, topology)
         candidates = np.flatnonzero(topology.fails)
         for budget in range(0, len(candidates) + 1, 4 if quick else 1):
-            problem = Problem(topology, budget, costs_of(query.plan, topology))
+            problem = PlanningProblem(topology, budget, costs_of(query.plan, topology))
             for planner in PLANNERS:
                 tasks = _chosen(problem, planner)
                 alive = ~topology.fails
@@ -156,7 +156,7 @@ def _simulated(most: int) -> tuple[int, ...]:
     return tuple(round(most * part) for part in (0.4, 0.5, 0.7, 0.8))
 
 
-def _chosen(problem: Problem, planner: str) -> tuple[int, ...]:
+def _chosen(problem: PlanningProblem, planner: str) -> tuple[int, ...]:
     if planner not in (IC_OF_TREES, IC_OF_ALL):
         return tuple(make_plan(problem, Algorithm(planner), now=lambda: 0.0).tasks)
     topology, budget = problem.topology, int(problem.budget)

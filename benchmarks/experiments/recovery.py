@@ -24,7 +24,7 @@ from benchmarks.experiments.results import CPU_S, Row
 from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import partitions_of, topology_of
-from replicas.planning.search import Problem
+from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
 from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
@@ -110,7 +110,7 @@ def half() -> frozenset[tuple[int, int]]:
     topology = topology_of(plan, {})
     tasks = partitions_of(plan, topology)
     levels = {u.id: int(u.fragment.removeprefix("f")) for u in plan.units}
-    chosen = [tasks[at] for at in structure_aware(Problem(topology, HALF)).tasks]
+    chosen = [tasks[at] for at in structure_aware(PlanningProblem(topology, HALF)).tasks]
     return frozenset((levels[one.unit], one.partition) for one in chosen if one is not None)
 
 

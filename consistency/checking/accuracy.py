@@ -29,7 +29,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.origins import Origin, Origins, SourceTimes, reaches_back_us, source_times
 from consistency.checking.rows import Reference, only_adds, row_digests
-from consistency.checking.schedule import Interval, Paths, World, hosts_behind
+from consistency.checking.schedule import FaultInterval, Paths, World, hosts_behind
 from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
@@ -50,7 +50,7 @@ _LITTLE_SUFFIX = 1 << 20
 
 def check_accuracy(
     history: History,
-    static: Sequence[Interval],
+    static: Sequence[FaultInterval],
     plan: Plan,
     reference: Reference,
     recompute: Recompute | None,
@@ -148,7 +148,7 @@ class _Judge:
     def judge(
         self,
         runs: Sequence[TentativeRun],
-        static: Sequence[Interval],
+        static: Sequence[FaultInterval],
         recompute: Recompute,
         known: dict[bytes, Reference],
     ) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ class _Judge:
         self._counters.add("accuracy runs judged", len(judged))
         self._counters.add("accuracy unknown sources come and go", len(runs) - len(judged))
 
-    def _periods(self, static: Sequence[Interval]) -> Iterator[list[_Part]]:
+    def _periods(self, static: Sequence[FaultInterval]) -> Iterator[list[_Part]]:
         """Times in which nothing gets worse, and results may come from the same replicas all along."""
         found: list[_Part] = []
         last: World | None = None

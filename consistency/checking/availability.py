@@ -20,7 +20,7 @@ import numpy as np
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
+from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
 from spe.plan.review import needed_wait_us
@@ -56,7 +56,7 @@ class _Coverage:
 
 
 def check_availability(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history.  Yields findings of P1."""
     arrivals = _arrivals(history)
@@ -131,7 +131,7 @@ class _Excuses:
         """Whose troubles touch a channel that has a part of ``hosts``: where room is little, others can fill it."""
         return self._everybody if self._tight else hosts
 
-    def why(self, one: Interval, client: str) -> str:
+    def why(self, one: FaultInterval, client: str) -> str:
         """Why nothing is claimed in an interval whatever paths there are; "" where something may be."""
         if client in one.world.down:
             return "down"
@@ -147,7 +147,7 @@ class _Excuses:
 
 
 def _periods(
-    claim: _Claim, static: Sequence[Interval], paths: dict[World, Paths], excuses: _Excuses
+    claim: _Claim, static: Sequence[FaultInterval], paths: dict[World, Paths], excuses: _Excuses
 ) -> Iterator[_Period]:
     """The times in which a channel has a path all along."""
     period: _Period = []
@@ -352,9 +352,9 @@ def _coverage(
     return dict(covered), dict(tentative)
 
 
-def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str]) -> Iterator[Interval]:
+def _merged(static: Sequence[FaultInterval], hosts: frozenset[str], replicas: set[str]) -> Iterator[FaultInterval]:
     """The intervals as they are for some processes: what happens elsewhere cuts nothing."""
-    last: Interval | None = None
+    last: FaultInterval | None = None
     for one in static:
         world = one.world.among(hosts, replicas)
         if last is not None and last.world == world and not one.shaken & hosts:
@@ -362,7 +362,7 @@ def _merged(static: Sequence[Interval], hosts: frozenset[str], replicas: set[str
             continue
         if last is not None:
             yield last
-        last = Interval(one.from_us, one.to_us, world, one.shaken & hosts)
+        last = FaultInterval(one.from_us, one.to_us, world, one.shaken & hosts)
     if last is not None:
         yield last
 

@@ -20,7 +20,7 @@ from typing import Final
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, World
+from consistency.checking.schedule import FaultInterval, World
 from spe.plan.plan import Plan, Policy
 from spe.plan.review import stall_us
 from spe.stream.batch import Boundary
@@ -73,7 +73,7 @@ class _Replica:
 
 
 def check_corrections(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history."""
     if not has_room(plan):
@@ -112,7 +112,7 @@ class _Checker:
         #: Until when nothing is claimed of a process: it is disturbed, or was a moment ago.
         self._shaken_us: dict[str, int] = {}
 
-    def changes(self, interval: Interval) -> None:
+    def changes(self, interval: FaultInterval) -> None:
         """The world is another one."""
         world = interval.world
         for host in world.disturbed | world.down:

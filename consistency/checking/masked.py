@@ -9,7 +9,7 @@ from itertools import pairwise
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.schedule import Interval, World
+from consistency.checking.schedule import FaultInterval, World
 from spe.plan.plan import Plan
 from spe.plan.review import needed_wait_us, stall_us
 from spe.stream.batch import Batch
@@ -18,7 +18,7 @@ from spe.stream.names import Kind
 
 
 def check_masked(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """Yields a finding for each client that saw something tentative in a run whose failures can all be masked.
 
@@ -42,7 +42,7 @@ def check_masked(
             yield Finding("masked", "short failures make nothing tentative", event.at_us, event.consumer, what)
 
 
-def is_masked(static: Sequence[Interval], plan: Plan, bounds: Bounds) -> bool:
+def is_masked(static: Sequence[FaultInterval], plan: Plan, bounds: Bounds) -> bool:
     """Was every failure shorter than αX leaves room for, or of a node whose partitions all live on elsewhere?
 
     And each alone: the next one came when everybody had got over the last.
@@ -65,11 +65,11 @@ def is_masked(static: Sequence[Interval], plan: Plan, bounds: Bounds) -> bool:
     return True
 
 
-def _outages(static: Sequence[Interval]) -> list[list[Interval]]:
+def _outages(static: Sequence[FaultInterval]) -> list[list[FaultInterval]]:
     """Runs of intervals in which something is wrong, after everything was well for the first time."""
     well = World()
     begun = next((i for i, one in enumerate(static) if one.world == well), len(static))
-    found: list[list[Interval]] = []
+    found: list[list[FaultInterval]] = []
     for before, one in pairwise(static[begun:]):
         if one.world == well:
             continue

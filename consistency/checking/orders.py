@@ -14,7 +14,7 @@ from typing import Final
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, Interval, World
+from consistency.checking.schedule import LOSING, FaultInterval, World
 from spe.plan.plan import COORDINATOR, Plan
 from spe.stream.batch import Boundary
 from spe.stream.history import FaultBegan, History, Note, Opened, ProcessDown, ProcessUp, Received
@@ -41,7 +41,7 @@ class _Obeyed:
 
 
 def check_orders(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history."""
     if not plan.standbys:
@@ -92,7 +92,7 @@ class _Checker:
     progress: of each consumer and channel, when it had come to which id.
     """
 
-    def __init__(self, static: Sequence[Interval], plan: Plan, bounds: Bounds) -> None:
+    def __init__(self, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds) -> None:
         self._static = static
         self._begins = [one.from_us for one in static]
         self._plan = plan
@@ -180,7 +180,7 @@ class _Checker:
             for channel, marks in pairs
         )
 
-    def _before(self, at_us: int) -> Sequence[Interval]:
+    def _before(self, at_us: int) -> Sequence[FaultInterval]:
         """Of the time in which what somebody knew may still be under way; the order itself is not in it."""
         last = bisect_right(self._begins, at_us - 1)
         first = bisect_right(self._begins, at_us - self._settle_us)
@@ -200,7 +200,7 @@ def _serves(world: World, replica: str) -> bool:
     return replica.partition("@")[2] not in world.down and replica not in world.recovering
 
 
-def _held_up(one: Interval, host: str) -> bool:
+def _held_up(one: FaultInterval, host: str) -> bool:
     """May an order to this node have been on its way for long?"""
     return bool({COORDINATOR, host} & (_unheard(one.world) | one.shaken))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, Paths, Reach, World
+from consistency.checking.schedule import FaultInterval, Paths, Reach, World
 from spe.plan.plan import Plan
 from spe.stream.history import (
     Closed,
@@ -32,7 +32,7 @@ from spe.stream.names import NodeId, NodeState
 
 
 def check_preferred(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
 

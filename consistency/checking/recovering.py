@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import Interval, Paths, Reach, World, hosts_behind
+from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.plan import Plan
 from spe.plan.review import origins
 from spe.stream.batch import Boundary
@@ -37,7 +37,7 @@ _LOOK_US = 100_000
 
 
 def check_recovering(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history.
 
@@ -121,7 +121,7 @@ class _Stretch:
 
 def _stretches(
     place: _Place,
-    static: Sequence[Interval],
+    static: Sequence[FaultInterval],
     paths: dict[World, Paths],
     gets_on: Callable[[World, Paths], bool],
     counters: Counters | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, Interval, World, hosts_behind
+from consistency.checking.schedule import LOSING, FaultInterval, World, hosts_behind
 from spe.plan.plan import COORDINATOR, Plan
 from spe.plan.review import depth
 from spe.stream.history import FaultBegan, History, Note
@@ -16,7 +16,7 @@ from spe.stream.times import END_OF_TIME
 
 
 def check_restored(
-    history: History, static: Sequence[Interval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
 ) -> Iterator[Finding]:
     """Claims something only while nothing but nodes is down: links, sources and the coordinator work.
 

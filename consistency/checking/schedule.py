@@ -131,7 +131,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class FaultInterval:
     """A time in which the world stays the same; ``shaken`` are those of whom a fault broke something as it began, even
     one that was over at once."""
 
@@ -141,10 +141,10 @@ class Interval:
     shaken: frozenset[str] = frozenset()
 
 
-def intervals(history: History, plan: Plan) -> list[Interval]:
+def intervals(history: History, plan: Plan) -> list[FaultInterval]:
     """The whole run, last event included, cut where the world changes, or sources come to be apart."""
     sweep = _Sweep()
-    found: list[Interval] = []
+    found: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
     for event in merge(history, apart(history, plan), key=attrgetter("at_us")):
         if not sweep.take(event):
@@ -153,10 +153,10 @@ def intervals(history: History, plan: Plan) -> list[Interval]:
         if now == world and not befallen:
             continue
         if event.at_us > since:
-            found.append(Interval(since, event.at_us, world, shaken))
+            found.append(FaultInterval(since, event.at_us, world, shaken))
             shaken = frozenset()
         since, world, shaken = event.at_us, now, shaken | befallen
-    return [*found, Interval(since, history.end_us + 1, world, shaken)]
+    return [*found, FaultInterval(since, history.end_us + 1, world, shaken)]
 
 
 def _befallen(event: Event) -> frozenset[str]:

@@ -57,7 +57,7 @@ class Premise:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunVerdict:
     """What the checkers say of a run."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -76,7 +76,7 @@ def judge(
     premise: Premise | None = None,
     bounds: Bounds | None = None,
     recompute: Recompute | None = None,
-) -> Verdict:
+) -> RunVerdict:
     """Judges a run.
 
     Args:
@@ -87,7 +87,7 @@ def judge(
     """
     premise = premise if premise is not None else Premise()
     bounds = bounds if bounds is not None else Bounds.of(plan)
-    verdict = Verdict()
+    verdict = RunVerdict()
     counters, static = verdict.counters, intervals(history, plan)
     counters.add("runs")
     counters.add("virtual time_us", history.end_us)

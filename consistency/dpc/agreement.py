@@ -18,7 +18,7 @@ from spe.query.query import streams_before
 from spe.stream.names import StreamId
 
 
-class Difference(NamedTuple):
+class Divergence(NamedTuple):
     """Up to stable id ``id`` of an output ``partner`` made other tuples than we."""
 
     output: int
@@ -32,7 +32,7 @@ class Agreement:
     def __init__(self) -> None:
         self._told: dict[tuple[int, str], dict[int, int]] = {}
         #: The first difference per output and partner; whatever follows differs too.
-        self.differences: list[Difference] = []
+        self.differences: list[Divergence] = []
         #: Places compared.
         self.compared = 0
 
@@ -45,14 +45,14 @@ class Agreement:
         if len(told) > MARKS_KEPT:
             del told[min(told)]
 
-    def compare(self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]]) -> list[Difference]:
+    def compare(self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]]) -> list[Divergence]:
         """New differences.
 
         Args:
           last_id: of our last stable tuple of the output.
           marks: our own places and digests; only asked where there is something to compare.
         """
-        found: list[Difference] = []
+        found: list[Divergence] = []
         for (of, partner), told in self._told.items():
             if of != output or not told or min(told) > last_id:
                 continue
@@ -63,7 +63,7 @@ class Agreement:
                     continue  # before our last restore, or long ago
                 self.compared += 1
                 if ours[id] != digest:
-                    found.append(Difference(output, partner, id))
+                    found.append(Divergence(output, partner, id))
                     told.clear()
                     break
         self.differences += found

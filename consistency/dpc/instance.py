@@ -22,7 +22,7 @@ from spe.stream.batch import Element
 Released = tuple[int, list[Element]] | list[Rejection] | None
 
 
-class Mark(Protocol):
+class StateMark(Protocol):
     """A place that an instance can be brought back to."""
 
     @property
@@ -101,7 +101,7 @@ class Instance:
         self.fragment.restore(other.fragment.snapshot())
         self._unfinished = self.fragment.load()
 
-    def mark(self, restart: int) -> Mark:
+    def mark(self, restart: int) -> StateMark:
         """Remembers the present state, which is that at ``restart``."""
         return self.checkpoint(restart)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from consistency.dpc.instance import Checkpoint, Instance, Mark, Released
+from consistency.dpc.instance import Checkpoint, Instance, Released, StateMark
 from consistency.dpc.partners import Alone, Ask, Partners
 from consistency.dpc.states import Event, after
 from consistency.dpc.undo import UndoInstance
@@ -110,7 +110,7 @@ class UnitReplica:
         self._live = (UndoInstance if node.reconcile is Reconcile.UNDO else Instance)(unit)
         self._redo: Instance | None = None
         #: Where redo will begin: n* while tainted; before that only with periodic checkpoints.
-        self._mark: Mark | None = None
+        self._mark: StateMark | None = None
         self._marked_at = 0
         self._stable_counters: dict[str, int] = {}
         self._partner: str | None = None
@@ -123,7 +123,7 @@ class UnitReplica:
         #: Live has worked on a slice in several portions: the next one may be due already, but it is redo's turn (R5).
         self._redo_first = False
         #: The state at a mark, for a snapshot, or the work on it.
-        self._remade: tuple[Mark, Steps[Checkpoint] | Checkpoint] | None = None
+        self._remade: tuple[StateMark, Steps[Checkpoint] | Checkpoint] | None = None
         #: When a redo last ended with the failure still on.
         self._forced_at: int | None = None
         self.state = NodeState.RECOVERING
@@ -243,7 +243,7 @@ class UnitReplica:
             return self._remake(self._mark)
         return False
 
-    def _remake(self, mark: Mark) -> bool:
+    def _remake(self, mark: StateMark) -> bool:
         """Does a portion of the state at the mark, for a snapshot; True: there is more."""
         if self._remade is None or self._remade[0] is not mark:
             self._remade = (mark, self._live.checkpoint_at(mark))

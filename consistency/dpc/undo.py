@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from consistency.dpc.instance import Checkpoint, Instance, Mark
+from consistency.dpc.instance import Checkpoint, Instance, StateMark
 from operators import steps
 from operators.fragment import Watch
 from operators.input_buffer import InputBuffer, Marker
@@ -70,7 +70,7 @@ class UndoInstance(Instance):
                 made[name] = InputBuffer(operator, end, None if states is None else states[name])
         return made
 
-    def mark(self, restart: int) -> Mark:
+    def mark(self, restart: int) -> StateMark:
         self._affected.clear()
         markers = {}
         for name, buffer in self._buffers.items():

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from consistency.proof.reading import Source, duration_us
+from consistency.proof.reading import SourceEntry, duration_us
 from consistency.proof.report.words import count, plural
 from consistency.proof.run import Run
 from spe.log.source_log import SourceState
@@ -27,7 +27,7 @@ class _Range(NamedTuple):
     most: int
 
 
-def unaccounted(run: Run, stream: StreamId, source: Source, state: SourceState, ended_us: int) -> list[str]:
+def unaccounted(run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int) -> list[str]:
     """Rows that are neither in the log nor among those that were set aside; a sentence, if there are any.
 
     How many were set aside is not always known exactly; then only what no possible number explains is told.
@@ -58,7 +58,7 @@ def unaccounted(run: Run, stream: StreamId, source: Source, state: SourceState, 
     ]
 
 
-def input_rows(source: Source, data: Path, ended_us: int) -> int | None:
+def input_rows(source: SourceEntry, data: Path, ended_us: int) -> int | None:
     """Rows of a source's input, malformed ones included; None where nobody can count them any more.
 
     Args:
@@ -83,7 +83,7 @@ def input_rows(source: Source, data: Path, ended_us: int) -> int | None:
         return None
 
 
-def _rows_of_file(file: Path, source: Source) -> int:
+def _rows_of_file(file: Path, source: SourceEntry) -> int:
     if source.kind == "parquet":
         from pyarrow.parquet import ParquetFile
 

@@ -16,7 +16,7 @@ from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.output import Scene, judge_output
 from consistency.proof.promises import as_announced, policies, promises
-from consistency.proof.report.model import Output, Report, Settings, SourceFacts, Verdict
+from consistency.proof.report.model import OutputReport, Report, Settings, SourceFacts, Verdict
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
@@ -53,7 +53,7 @@ def judge_run(
     """
     from consistency.proof.recording import changes
     from consistency.proof.source import last_state
-    from consistency.proof.truth import Network, truth
+    from consistency.proof.truth import TruthNetwork, truth
 
     _remove_earlier(spark, run)
     tables = f"{run.where}/{REPORT_FOLDER}/tables"
@@ -65,7 +65,7 @@ def judge_run(
     # Before the logs: what was received by now is in the logs that are read from now on, also while the run goes on.
     came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
     timings["what the clients received"] = time.monotonic() - began
-    network = Network(spark, run)
+    network = TruthNetwork(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
     announced = {client: run.announced(client) for client in plan.clients}
     heard = [one for each in announced.values() for one in each]
@@ -82,7 +82,7 @@ def judge_run(
     )
 
     truths: dict[str, DataFrame] = {}
-    outputs: list[Output] = []
+    outputs: list[OutputReport] = []
     for (client, output), keep in keepers.items():
         if output not in truths:
             tell(f"{output}: the truth, from the sources' logs")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from consistency.proof.report.model import Accuracy, Loss, Output, Track
+from consistency.proof.report.model import Accuracy, Loss, OutputReport, Track
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
@@ -21,7 +21,10 @@ _SHORT_US: Final = 100_000
 
 
 def losses(
-    plan: Plan, tracks: Sequence[Track], outputs: Sequence[Output], fidelity: Callable[[Collection[PartitionId]], float]
+    plan: Plan,
+    tracks: Sequence[Track],
+    outputs: Sequence[OutputReport],
+    fidelity: Callable[[Collection[PartitionId]], float],
 ) -> list[Loss]:
     """Stretches of time in which the same partitions were lost, in order; only what was served before can be lost."""
     served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in plan.placement}
@@ -60,7 +63,7 @@ def _lost(spans: Sequence[tuple[int, int | None]], at: int) -> bool:
     return before and not any(begin <= at and (end is None or at < end) for begin, end in spans)
 
 
-def _measured(output: Output, begin: int, end: int) -> float | None:
+def _measured(output: OutputReport, begin: int, end: int) -> float | None:
     """A measure of what was received meanwhile, each window by its true results; None: nothing was."""
     accuracy = output.accuracy
     assert accuracy is not None

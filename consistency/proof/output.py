@@ -24,14 +24,14 @@ from consistency.proof.report.model import (
     Bin,
     Delay,
     FaultSpan,
-    Finding,
     Flaw,
+    FlawCount,
     Gaps,
     Healing,
-    Output,
+    OutputReport,
     Tentative,
     Verdict,
-    Window,
+    WindowAccuracy,
 )
 from consistency.proof.report.words import moment, seconds
 from consistency.proof.settling import settled
@@ -91,7 +91,7 @@ Keep = Callable[[str, "DataFrame"], "DataFrame"]
 
 def judge_output(
     scene: Scene, client: str, output: StreamId, truth: DataFrame, received: DataFrame, keep: Keep
-) -> Output:
+) -> OutputReport:
     """The verdict and the figures.
 
     Args:
@@ -166,7 +166,7 @@ def judge_output(
     tentative, accurate = _tentative(
         scene, truth, received, schema, parts, stretches, corrections, output, keep, expected.tentative
     )
-    return Output(
+    return OutputReport(
         client=client,
         output=str(output),
         operator=operator_of(plan, output),
@@ -176,7 +176,7 @@ def judge_output(
         reasons=reasons,
         truth=true_count,
         stable=sum(s["stable"] for s in sums),
-        findings=[Finding(flaw=f, count=counts[f], offenders=offenders[f]) for f in Flaw if counts.get(f)],
+        findings=[FlawCount(flaw=f, count=counts[f], offenders=offenders[f]) for f in Flaw if counts.get(f)],
         delay=Delay(
             max_us=longest,
             p99_us=None if delay is None else delay["p99"],
@@ -378,8 +378,8 @@ def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
     )
 
 
-def _window(row: Row, how: Measured, begun_us: int) -> Window:
-    return Window(
+def _window(row: Row, how: Measured, begun_us: int) -> WindowAccuracy:
+    return WindowAccuracy(
         time=moment(row["window_us"]),
         at_us=None if row["at_us"] is None else row["at_us"] - begun_us,
         tentative=row["tentative"],

@@ -24,7 +24,7 @@ _LIVE: Final = ("tcp", "stdin")
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowEntry:
     """Half-open windows of ``size_us``, one every ``slide_us``; or, where ``count`` is not 0, of so many tuples."""
 
     size_us: int = 0
@@ -35,7 +35,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallEntry:
     """``function(argument)``; ``count_distinct`` is count(distinct …); no argument: count(*)."""
 
     function: str
@@ -43,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Filter:
+class FilterEntry:
     input: str
     where: str
 
@@ -53,7 +53,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Map:
+class MapEntry:
     """``columns``: expression by name; ``keep``: behind the input's attributes; ``skip``: without rows that fail."""
 
     input: str
@@ -67,20 +67,20 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeEntry:
     """A union, by time and then by port."""
 
     inputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class AggregateEntry:
     """``group_by``: expression by name."""
 
     input: str
-    window: Window
+    window: WindowEntry
     group_by: Mapping[str, str]
-    calls: Mapping[str, Call]
+    calls: Mapping[str, CallEntry]
     skip: bool = False
 
     @property
@@ -89,14 +89,14 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
-class Join:
+class JoinEntry:
     """``kind`` is inner, left, right or full; ``within_us`` is (from, to) of right time − left time, or None."""
 
     left: str
     right: str
     kind: str
     on: tuple[tuple[str, str], ...]
-    window: Window | None
+    window: WindowEntry | None
     within_us: tuple[int, int] | None
     left_time: str | None
     right_time: str | None
@@ -110,14 +110,14 @@ class Join:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopKEntry:
     """``order_by``: (expression, descending)."""
 
     input: str
     k: int
     order_by: tuple[tuple[str, bool], ...]
     partition_by: tuple[str, ...]
-    window: Window | None
+    window: WindowEntry | None
     with_ties: bool
     rank_as: str | None
 
@@ -127,7 +127,7 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class Custom:
+class CustomEntry:
     """An operator of the user's own, ``module:Class``."""
 
     inputs: tuple[str, ...]
@@ -135,11 +135,11 @@ class Custom:
     skip: bool = False
 
 
-Operator = Union[Filter, Map, Merge, Aggregate, Join, TopK, Custom]  # noqa: UP007
+OperatorEntry = Union[FilterEntry, MapEntry, MergeEntry, AggregateEntry, JoinEntry, TopKEntry, CustomEntry]  # noqa: UP007
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceEntry:
     """A stream from outside.
 
     Attributes:
@@ -161,7 +161,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class FragmentEntry:
     """``key``: attributes for every input, or by input; None: not divided."""
 
     operators: tuple[str, ...]
@@ -181,11 +181,11 @@ class Reading:
     """
 
     bucket_us: int
-    sources: Mapping[str, Source]
-    operators: Mapping[str, Operator]
+    sources: Mapping[str, SourceEntry]
+    operators: Mapping[str, OperatorEntry]
     outputs: tuple[str, ...]
     clients: Mapping[str, tuple[str, ...]] | None
-    fragments: tuple[Fragment, ...]
+    fragments: tuple[FragmentEntry, ...]
 
 
 def read(text: str) -> Reading:
@@ -197,7 +197,7 @@ def read(text: str) -> Reading:
     outputs = tuple(n for n in operators if n not in read_by_others) if given is None else _names(given)
     clients = data.get("clients")
     fragments = [
-        Fragment(_names(one["operators"]), _key(one.get("key")), int(one.get("partitions") or 1))
+        FragmentEntry(_names(one["operators"]), _key(one.get("key")), int(one.get("partitions") or 1))
         for one in (data.get("fragments") or {}).values()
     ]
     return Reading(
@@ -208,7 +208,7 @@ def read(text: str) -> Reading:
         clients=None if clients is None else {
             name: _names((one or {}).get("reads") or list(outputs)) for name, one in clients.items()
         },
-        fragments=tuple(fragments) or (Fragment(tuple(operators), None, 1),),
+        fragments=tuple(fragments) or (FragmentEntry(tuple(operators), None, 1),),
     )  # fmt: skip
 
 
@@ -252,7 +252,7 @@ def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
     return None if value is None else _names(value)
 
 
-def _source(entry: Mapping[str, Any]) -> Source:
+def _source(entry: Mapping[str, Any]) -> SourceEntry:
     given = dict(entry["from"])
     kind = next(k for k in ("csv", "jsonl", "parquet", "generator", "tcp", "stdin") if given.get(k) is not None)
     options: Any = given[kind] if kind == "generator" else given
@@ -262,7 +262,7 @@ def _source(entry: Mapping[str, Any]) -> Source:
         disorder = options.get("disorder") if disorder is None else disorder
         if options["name"] != "rows":  # the others bring a schema of their own, of which `ts` is the time
             types, time = None, time or "ts"
-    return Source(
+    return SourceEntry(
         types=None if types is None else {name: text.rstrip("!") for name, text in types.items()},
         time=time,
         disorder_us=duration_us(disorder or "0"),
@@ -272,24 +272,24 @@ def _source(entry: Mapping[str, Any]) -> Source:
     )
 
 
-def _operator(entry: Mapping[str, Any]) -> Operator:
+def _operator(entry: Mapping[str, Any]) -> OperatorEntry:
     ((kind, body),) = entry.items()
     if kind == "union":
-        return Merge(_names(body["from"] if isinstance(body, dict) else body))
+        return MergeEntry(_names(body["from"] if isinstance(body, dict) else body))
     if kind == "filter":
-        return Filter(body["from"], body["where"])
+        return FilterEntry(body["from"], body["where"])
     if kind == "map":
-        return Map(body["from"], body["compute"] or {}, _true(body.get("keep")), _skips(body))
+        return MapEntry(body["from"], body["compute"] or {}, _true(body.get("keep")), _skips(body))
     if kind == "aggregate":
         groups = body.get("group_by")
         named = groups if isinstance(groups, dict) else {name: name for name in _names(groups)}
         calls = {name: _call(text) for name, text in (body["compute"] or {}).items()}
-        return Aggregate(body["from"], _window(body["window"]), named, calls, _skips(body))
+        return AggregateEntry(body["from"], _window(body["window"]), named, calls, _skips(body))
     if kind == "join":
         return _join(body)
     if kind == "topk":
         window = body.get("window")
-        return TopK(
+        return TopKEntry(
             input=body["from"],
             k=int(body["k"]),
             order_by=tuple(_order(text) for text in _names(body["order_by"])),
@@ -298,14 +298,14 @@ def _operator(entry: Mapping[str, Any]) -> Operator:
             with_ties=_true(body.get("with_ties")),
             rank_as=body.get("rank_as"),
         )
-    return Custom(_names(body["from"]), body["class"], _skips(body))
+    return CustomEntry(_names(body["from"]), body["class"], _skips(body))
 
 
 def _skips(body: Mapping[str, Any]) -> bool:
     return bool(body.get("on_error") == "skip")
 
 
-def _join(body: Mapping[str, Any]) -> Join:
+def _join(body: Mapping[str, Any]) -> JoinEntry:
     on, window, within = body["on"], body.get("window"), body.get("within")
     pairs = list(on.items()) if isinstance(on, dict) else [on] if isinstance(on, str) else on
     ends: tuple[int, int] | None = None
@@ -314,7 +314,7 @@ def _join(body: Mapping[str, Any]) -> Join:
     elif within is not None:
         ends = -duration_us(within), duration_us(within)
     left_prefix, right_prefix = body.get("prefix") or ("l_", "r_")
-    return Join(
+    return JoinEntry(
         left=body["left"],
         right=body["right"],
         kind=body.get("kind") or "inner",
@@ -329,17 +329,17 @@ def _join(body: Mapping[str, Any]) -> Join:
     )
 
 
-def _window(value: Any) -> Window:
+def _window(value: Any) -> WindowEntry:
     """``1s``, or a mapping with tumbling, sliding and slide, or count."""
     given = {"tumbling": value} if isinstance(value, str) else value
     if given.get("count") is not None:
-        return Window(count=int(given["count"]))
+        return WindowEntry(count=int(given["count"]))
     size = duration_us(given.get("tumbling") or given["sliding"])
     slide = size if given.get("tumbling") else duration_us(given["slide"])
-    return Window(size, slide, duration_us(given.get("offset") or "0"), given.get("on"))
+    return WindowEntry(size, slide, duration_us(given.get("offset") or "0"), given.get("on"))
 
 
-def _call(text: str) -> Call:
+def _call(text: str) -> CallEntry:
     """``sum(price * qty)``, ``count(*)``, ``count(distinct user)``, ``module:Class(latency)``."""
     function, _, rest = text.partition("(")
     argument = rest.rstrip()[:-1].strip()
@@ -347,8 +347,8 @@ def _call(text: str) -> Call:
     if ":" not in function:
         function = function.lower()
     if function == "count" and (distinct := _DISTINCT.match(argument)):
-        return Call("count_distinct", argument[distinct.end() :].strip())
-    return Call(function, None if argument == "*" else argument)
+        return CallEntry("count_distinct", argument[distinct.end() :].strip())
+    return CallEntry(function, None if argument == "*" else argument)
 
 
 def _order(text: str) -> tuple[str, bool]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from consistency.proof.reading import Source
+from consistency.proof.reading import SourceEntry
 from consistency.proof.records import Stretch, Table, scan_stretch
 from consistency.proof.report.words import moment
 from consistency.proof.run import Run
@@ -54,7 +54,7 @@ class Stamping:
     promises: bool
 
 
-def misstamped(spark: SparkSession, run: Run, stream: StreamId, source: Source) -> list[str]:
+def misstamped(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> list[str]:
     """What is wrong with the times in a source's log; a sentence for the first tuple of the first wrong segment.
 
     Raises:

@@ -216,7 +216,7 @@ class Extreme(ArrayAccumulator):
         self.values[mine] = self._better(self.values[mine], other.values[theirs])
 
 
-class Position:
+class GroupPosition:
     """The sequence number of each cell's first or last row."""
 
     def __init__(self, last: bool) -> None:
@@ -237,7 +237,7 @@ class Pick(ArrayAccumulator):
 
     def __init__(self, type_: AttributeType, last: bool) -> None:
         super().__init__(type_.dtype, type_.dtype.type(0))
-        self._position = Position(last)
+        self._position = GroupPosition(last)
         self.kinds = {**self.kinds, "positions": self._position.kind}
 
     @property

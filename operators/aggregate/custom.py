@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from operators.aggregate.accumulators import Accumulator, Cells
 from operators.ids import IndexArray, Int64Array
-from operators.rejections import NOT_THE_ROWS, Refusals, Refused, reason_of
+from operators.rejections import NOT_THE_ROWS, Refusals, RejectedRow, reason_of
 from spe.stream.batch import Column
 from spe.stream.schema import AttributeType
 
@@ -104,7 +104,7 @@ class UserAccumulator(Accumulator):
                 states[cell], refused = added(self._aggregator, states[cell], part)
                 for row, reason in refused.items():
                     number = int(sequence[order[at + row]])
-                    self._refusals.rows.append(Refused(0, number, f"{self._name}: {reason}"))
+                    self._refusals.rows.append(RejectedRow(0, number, f"{self._name}: {reason}"))
             at += len(part)
 
     def absorb(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from operators import steps
-from operators.aggregate.accumulators import NEVER, ArrayAccumulator, Cells, Position
+from operators.aggregate.accumulators import NEVER, ArrayAccumulator, Cells, GroupPosition
 from operators.ids import IndexArray, Int64Array
 from operators.steps import Steps, portions
 from spe.stream.batch import Column
@@ -110,7 +110,7 @@ class PickText(_Texts):
 
     def __init__(self, last: bool) -> None:
         super().__init__()
-        self._position = Position(last)
+        self._position = GroupPosition(last)
         self.kinds = {**self.kinds, "positions": self._position.kind}
 
     @property

@@ -19,7 +19,7 @@ from operators import steps
 from operators.columns import chosen, inverse
 from operators.ids import IndexArray, Int64Array
 from operators.join.match import LEFT, RIGHT, Dues, IntervalMatcher, Matcher, Pairs, WindowMatcher
-from operators.join.runs import Run, Side
+from operators.join.runs import Side, SortedRun
 from operators.join.steps import Probe, cut, portions
 from operators.keys import KeyIndex, without_nulls
 from operators.operator import StepwiseOperator
@@ -40,7 +40,7 @@ class _Due:
     """The entries ``start`` … ``stop`` − 1 of a run's dues, in order of (time, position)."""
 
     side: int
-    run: Run
+    run: SortedRun
     dues: Dues
     start: int
     stop: int
@@ -131,9 +131,9 @@ class Join(StepwiseOperator):
                 self._forgot = boundary
         yield from self._compact()
 
-    def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> Steps[tuple[Run | None, Run | None]]:
+    def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> Steps[tuple[SortedRun | None, SortedRun | None]]:
         """Puts the rows of both ports into the state, as one new run each."""
-        new: list[Run | None] = []
+        new: list[SortedRun | None] = []
         count = sum(len(rows) for rows in ports if rows is not None)
         for side, rows in enumerate(ports):
             other = ports[1 - side]
@@ -147,7 +147,7 @@ class Join(StepwiseOperator):
         self._position += count
         return new[LEFT], new[RIGHT]
 
-    def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Steps[Run | None]:
+    def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Steps[SortedRun | None]:
         index, spans = self._matcher.admit(side, rows, self._late)
         if index is not None:
             rows, positions = rows.take(index), positions[index]
@@ -165,7 +165,7 @@ class Join(StepwiseOperator):
         since = self._sides[1 - side].oldest()
         return (yield from self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since))
 
-    def _pairs(self, new: tuple[Run | None, Run | None]) -> Iterator[Rows | None]:
+    def _pairs(self, new: tuple[SortedRun | None, SortedRun | None]) -> Iterator[Rows | None]:
         probes: list[Probe] = []
         for side, run in enumerate(new):
             if run is None:
@@ -354,7 +354,7 @@ class Join(StepwiseOperator):
             rows = yield from self._strings.compacted([r.rows for r in runs])
             self._replace([r.recoded(kept) for r, kept in zip(runs, rows)])
 
-    def _replace(self, runs: list[Run]) -> None:
+    def _replace(self, runs: list[SortedRun]) -> None:
         count = len(self._sides[LEFT].runs)
         self._sides[LEFT].runs, self._sides[RIGHT].runs = runs[:count], runs[count:]
 
@@ -384,7 +384,7 @@ class Join(StepwiseOperator):
         self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
         for side, runs in zip(self._sides, state["sides"]):
             for run in runs:
-                side.runs.append((yield from Run.restoring(run, self._strings.adopt(run["rows"]))))
+                side.runs.append((yield from SortedRun.restoring(run, self._strings.adopt(run["rows"]))))
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()

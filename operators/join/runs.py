@@ -66,7 +66,7 @@ def _offsets(ordered: IndexArray, rows: int) -> Steps[IndexArray | None]:
     return offsets
 
 
-class Run:
+class SortedRun:
     """Rows in order of position.  Only ``matched`` changes; snapshots share it, and what is overwritten is saved.
 
     Attributes:
@@ -136,19 +136,19 @@ class Run:
         alone = start + (~self.matched.arrays[0][dues.entry[start:stop]]).nonzero()[0]
         return dues.row[alone], dues.time[alone], None if dues.window is None else dues.window[alone]
 
-    def renumbered(self, slots: IndexArray) -> Steps[Run]:
+    def renumbered(self, slots: IndexArray) -> Steps[SortedRun]:
         """The same run after its keys got new slots, in the same order: ``slots[old]``, also of -1."""
         keys = yield from picked([slots], [self.keys])
         ordered = yield from picked([slots], [self.index.ordered])
         index = Index(self.index.order, ordered, (yield from _offsets(ordered, len(keys))))
         return self._with(self.rows, keys, index)
 
-    def recoded(self, rows: Rows) -> Run:
+    def recoded(self, rows: Rows) -> SortedRun:
         """The same run after its strings got new codes."""
         return self._with(rows, self.keys, self.index)
 
-    def _with(self, rows: Rows, keys: IndexArray, index: Index) -> Run:
-        run = Run(rows, keys, self.positions, self.spans, self.matched, self.since, index)
+    def _with(self, rows: Rows, keys: IndexArray, index: Index) -> SortedRun:
+        run = SortedRun(rows, keys, self.positions, self.spans, self.matched, self.since, index)
         run._dues = self._dues
         return run
 
@@ -164,7 +164,7 @@ class Run:
         }
 
     @classmethod
-    def restoring(cls, state: Mapping[str, Any], rows: Rows) -> Steps[Run]:
+    def restoring(cls, state: Mapping[str, Any], rows: Rows) -> Steps[SortedRun]:
         """What a state was taken of; ``rows`` in the join's dictionary."""
         matched = None
         if state["matched"] is not None:
@@ -182,7 +182,7 @@ def flags(count: int) -> Columns:
     return made
 
 
-def merged(one: Run, other: Run, now: int, flags_per_row: int) -> Steps[Run | None]:
+def merged(one: SortedRun, other: SortedRun, now: int, flags_per_row: int) -> Steps[SortedRun | None]:
     """One run of those rows, in order, that can still be matched or are due at ``now`` or later."""
     kept = []
     for run in (one, other):
@@ -209,10 +209,10 @@ def merged(one: Run, other: Run, now: int, flags_per_row: int) -> Steps[Run | No
         first = yield from _filtered(one, kept[0], 0)
         second = yield from _filtered(other, kept[1], counts[0])
         index = yield from _merged_index(first, second, len(keys))
-    return Run(rows, keys, positions, spans, matched, since, index)
+    return SortedRun(rows, keys, positions, spans, matched, since, index)
 
 
-def _kept(run: Run, now: int) -> Steps[IndexArray | None]:
+def _kept(run: SortedRun, now: int) -> Steps[IndexArray | None]:
     """The rows that are still of use; None: all."""
     found = []
     for start, stop in portions(len(run), steps.COPIED):
@@ -239,7 +239,7 @@ def _merged_flags(
     return made
 
 
-def _filtered(run: Run, kept: IndexArray | None, first: int) -> Steps[Index]:
+def _filtered(run: SortedRun, kept: IndexArray | None, first: int) -> Steps[Index]:
     """The part of a run's index that is kept, its rows numbered from ``first`` on."""
     order, ordered, _ = run.index
     number = None
@@ -283,15 +283,17 @@ class Side:
         #: Are rows without a match part of the result?
         self.outer = outer
         self.flags_per_row = flags_per_row
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
 
-    def new_run(self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, since: int) -> Steps[Run]:
+    def new_run(
+        self, rows: Rows, keys: IndexArray, positions: Int64Array, spans: Spans, since: int
+    ) -> Steps[SortedRun]:
         """``since``: tuple time of the oldest row of the other side that these may meet."""
         matched = reach = None
         if self.outer:
             matched = flags(len(keys) * self.flags_per_row)
             reach = np.full(len(keys), since, np.int64)
-        run = Run(rows, keys, positions, spans, matched, reach, (yield from index_of(keys)))
+        run = SortedRun(rows, keys, positions, spans, matched, reach, (yield from index_of(keys)))
         self.runs.append(run)
         return run
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from operators import steps
 from operators.ids import IndexArray
-from operators.join.runs import Run
+from operators.join.runs import SortedRun
 from spe.stream.batch import Rows
 
 #: Rows of a slice worked on at once: a slice much longer than the window would else pair what lies far apart.
@@ -30,8 +30,8 @@ class Probe:
     """
 
     side: int
-    new: Run
-    run: Run
+    new: SortedRun
+    run: SortedRun
     fresh: bool
     start: IndexArray
     stop: IndexArray

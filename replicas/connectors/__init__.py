@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicas.connectors.reader import Chunk, Live, Malformed, Replay
+from replicas.connectors.reader import Live, Malformed, Replay, RowChunk
 from spe.errors import SpeError
 from spe.plan.plan import LIVE_KINDS, Source
 
-__all__ = ["KINDS", "Chunk", "Live", "Malformed", "Replay", "open_reader"]
+__all__ = ["KINDS", "Live", "Malformed", "Replay", "RowChunk", "open_reader"]
 
 REPLAY_KINDS: Final = ("generator", "csv", "jsonl", "parquet")
 KINDS: Final = REPLAY_KINDS + LIVE_KINDS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TextIO
 
-from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
 from replicas.connectors.text_columns import CellFormat, ColumnsOfCells
 from spe.errors import SpeError
 from spe.stream.schema import Schema
@@ -55,7 +55,7 @@ class CsvRows:
         self._places = [w if isinstance(w, int) else found[w] for w in wanted.values()]
         self._width = len(names)
 
-    def chunk(self, first: int, rows: Sequence[tuple[int, list[str] | str]]) -> Chunk:
+    def chunk(self, first: int, rows: Sequence[tuple[int, list[str] | str]]) -> RowChunk:
         """
         Args:
           first: number of the first row.
@@ -104,7 +104,7 @@ class CsvReplay(Replay):
         self._header = bool(reader.get("header", True))
         self._rows = CsvRows(schema, time, reader)
 
-    def chunks(self, skip: int) -> Iterator[Chunk]:
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
             rows = self._rows.reader(file)
             if self._header:
@@ -125,7 +125,7 @@ class CsvLines:
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._rows = CsvRows(schema, time, reader)
 
-    def chunk(self, first: int, lines: list[str]) -> Chunk:
+    def chunk(self, first: int, lines: list[str]) -> RowChunk:
         rows: list[tuple[int, list[str] | str]] = []
         for line in lines:
             # One reader per line, so that an open quote spoils its own line only.

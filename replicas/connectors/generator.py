@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replicas.connectors.generator_options import duration_of, positive, timestamp_of
-from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS
 from spe.stream.batch import AnyArray, BoolArray, Column, Int64Array, canonical
@@ -106,7 +106,7 @@ class GeneratorReplay(Replay):
         else:
             self._make = _MAKERS[name](self._draw, keys, skew, self._rate)
 
-    def chunks(self, skip: int) -> Iterator[Chunk]:
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
         if self.origin_us is None:
             raise SpeError("a generator without a `start` begins when it is started: give one, or read its log")
         # A chunk spans at most a second of event time, so that a slow generator is not made far ahead.
@@ -119,7 +119,7 @@ class GeneratorReplay(Replay):
             columns = list(self._make(index))
             if self._time_at is not None:
                 columns.insert(self._time_at, Column(events))
-            yield Chunk(at, stop - at, events, tuple(columns), [])
+            yield RowChunk(at, stop - at, events, tuple(columns), [])
             at = stop
 
     def _events(self, index: Int64Array, start_us: int) -> Int64Array:

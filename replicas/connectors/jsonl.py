@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from replicas.connectors.csv import open_text
-from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
 from replicas.connectors.text_columns import (
     CellFormat,
     chunk_of,
@@ -48,7 +48,7 @@ class JsonLines:
         self._keys = [str(mapping.get(a.name, a.name)) for a in schema]
         self._unit = CellFormat.of(reader).timestamps
 
-    def chunk(self, first: int, lines: Sequence[str], numbers: Sequence[int] | None = None) -> Chunk:
+    def chunk(self, first: int, lines: Sequence[str], numbers: Sequence[int] | None = None) -> RowChunk:
         """
         Args:
           first: number of the first row.
@@ -131,7 +131,7 @@ class JsonReplay(Replay):
         self._path = str(reader["path"])
         self._lines = JsonLines(schema, time, reader)
 
-    def chunks(self, skip: int) -> Iterator[Chunk]:
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
             lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
             first = sum(1 for _ in islice(lines, skip))

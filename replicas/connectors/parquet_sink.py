@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors.sink import CORRECTIONS, Cursor, Entry
+from replicas.connectors.sink import CORRECTIONS, SinkCursor, SinkEntry
 from spe.errors import ConfigError, LogCorrupt
 from spe.runtime.disk_trouble import is_full, sync_failed
 from spe.runtime.env import Compute
@@ -147,7 +147,7 @@ class _ChannelParts:
         self._group_rows = group_rows
         self._part_rows = part_rows
         self._arrow_schema = arrow_schema(schema, mode)
-        self._entries: list[Entry] = []
+        self._entries: list[SinkEntry] = []
         self._buffered = 0
         self._written = 0
         self._writer: Any = None
@@ -156,7 +156,7 @@ class _ChannelParts:
         self._number, self.complete, held = self._find_end()
         _sync_folder(folder)  # the last session may have ended between a part's name and its sync
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
-        self._cursor = Cursor(mode, self.complete, held)
+        self._cursor = SinkCursor(mode, self.complete, held)
         self._take(self._cursor.begin())
 
     def _find_end(self) -> tuple[int, int, bool]:
@@ -185,7 +185,7 @@ class _ChannelParts:
         elif self._part is not None:
             self._part.store()
 
-    def _take(self, entry: Entry | None) -> None:
+    def _take(self, entry: SinkEntry | None) -> None:
         if entry is None:
             return
         self._entries.append(entry)
@@ -198,7 +198,7 @@ class _ChannelParts:
             self._part = _OpenPart(self._open_path)
             self._writer = pq.ParquetWriter(self._part, self._arrow_schema, compression="zstd")
         tables = []
-        run: list[Entry] = []
+        run: list[SinkEntry] = []
         for entry in self._entries:
             if run and (entry.batch is None or run[0].batch is None or entry.batch.kind is not run[0].batch.kind):
                 tables.append(self._table(run))
@@ -209,7 +209,7 @@ class _ChannelParts:
         self._written += self._buffered
         self._entries, self._buffered = [], 0
 
-    def _table(self, entries: list[Entry]) -> Any:
+    def _table(self, entries: list[SinkEntry]) -> Any:
         """The rows of inserts of one kind, or of one marker."""
         batches = [e.batch for e in entries if e.batch is not None]
         if batches:

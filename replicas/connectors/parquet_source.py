@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from replicas.connectors.reader import CHUNK_ROWS, Chunk, Replay
+from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
 from replicas.connectors.text_columns import chunk_of, epoch_number, expected_timestamp, note_nulls
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
@@ -43,7 +43,7 @@ class ParquetReplay(Replay):
         self._sort: str | None = reader.get("sort")
         self._unit: str | None = reader.get("timestamps")
 
-    def chunks(self, skip: int) -> Iterator[Chunk]:
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
         first = 0
         for batch in self._batches():
             start = max(0, skip - first)
@@ -83,7 +83,7 @@ class ParquetReplay(Replay):
                     hint = "; for numbers since the epoch say timestamps: s, ms, us or ns, for texts timestamps: iso"
                 raise SpeError(f"{self._path}: column {name} is {type_}; {attribute.type.value} was expected{hint}")
 
-    def _chunk(self, first: int, batch: pyarrow.RecordBatch) -> Chunk:
+    def _chunk(self, first: int, batch: pyarrow.RecordBatch) -> RowChunk:
         bad: dict[int, str] = {}
         columns = [self._column(a, batch.column(n), bad) for a, n in zip(self._schema, self._names)]
         rows = range(first + 1, first + 1 + batch.num_rows)

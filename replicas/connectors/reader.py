@@ -31,7 +31,7 @@ class Malformed(NamedTuple):
     text: str
 
 
-class Chunk:
+class RowChunk:
     """Rows as they came.
 
     Attributes:
@@ -71,26 +71,26 @@ class Chunk:
             return self.first + self.taken
         return self.first + (count if self.places is None else int(self.places[count]))
 
-    def select(self, mask: BoolArray) -> Chunk:
+    def select(self, mask: BoolArray) -> RowChunk:
         """Only the rows of ``mask``."""
         places = np.flatnonzero(mask) if self.places is None else self.places[mask]
         events = None if self.events is None else self.events[mask]
         columns = tuple([c.select(mask) for c in self.columns])
-        return Chunk(self.first, self.taken, events, columns, self.malformed, places)
+        return RowChunk(self.first, self.taken, events, columns, self.malformed, places)
 
-    def before_malformed(self) -> Chunk:
+    def before_malformed(self) -> RowChunk:
         """What comes before the first malformed row, which stays on its list; the rest was not taken."""
         if self.places is None:  # its place is behind all rows: a line that was too long
-            return Chunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
+            return RowChunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
         gaps = np.flatnonzero(self.places != np.arange(len(self.places)))
         n = int(gaps[0]) if len(gaps) else len(self.places)
         events = None if self.events is None else self.events[:n]
-        return Chunk(self.first, n, events, self.slice(0, n), self.malformed[:1])
+        return RowChunk(self.first, n, events, self.slice(0, n), self.malformed[:1])
 
-    def in_dictionary(self, target: StringDictionary) -> Chunk:
+    def in_dictionary(self, target: StringDictionary) -> RowChunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])
-        return Chunk(self.first, self.taken, self.events, columns, self.malformed, self.places)
+        return RowChunk(self.first, self.taken, self.events, columns, self.malformed, self.places)
 
     def stop_within(self, start: int, stop: int, most_bytes: int) -> int:
         """Where rows from ``start`` on are to end, at ``stop`` at the latest, to be no more bytes; one row at least."""
@@ -110,7 +110,7 @@ class Replay(ABC):
     origin_us: int | None = None
 
     @abstractmethod
-    def chunks(self, skip: int) -> Iterator[Chunk]:
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
         """The input from row ``skip`` on.  Blocks on disk; run off the loop.
 
         Raises:
@@ -122,5 +122,5 @@ class Live(ABC):
     """A reader of something that happens once."""
 
     @abstractmethod
-    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         """Hands over rows as they come; returns when there will be no more.  ``accept`` waits when we are too fast."""

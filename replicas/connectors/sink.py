@@ -84,7 +84,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SinkEntry:
     """What one change adds to a sink.
 
     Attributes:
@@ -97,7 +97,7 @@ class Entry:
     batch: Batch | None = None
 
 
-class Cursor:
+class SinkCursor:
     """Decides what of a channel's changes is new to a sink.  Pure.
 
     Args:
@@ -115,11 +115,11 @@ class Cursor:
         #: Id of the last tentative tuple since the last undo.
         self._tentative_id = 0
 
-    def begin(self) -> Entry | None:
+    def begin(self) -> SinkEntry | None:
         """Tentative tuples of an earlier session are withdrawn: whoever could have sent their undo forgot them."""
         return self._undo() if self.held else None
 
-    def take(self, change: Change) -> Entry | None:
+    def take(self, change: Change) -> SinkEntry | None:
         element = change.element
         if isinstance(element, Batch):
             if element.kind is Kind.STABLE:
@@ -129,25 +129,25 @@ class Cursor:
                 # A client that begins behind what is here counts from its own position, and an undo to ours follows.
                 element = element.numbered_after(max(self.position, self._tentative_id))
                 self._tentative_id = element.upto_id
-                return Entry("insert", element.upto_id, element)
+                return SinkEntry("insert", element.upto_id, element)
         elif self._mode == CORRECTIONS:
             if isinstance(element, Undo):
                 return self._undo() if self.held else None
             if isinstance(element, RecDone):
-                return Entry("done", self.position)
+                return SinkEntry("done", self.position)
         return None
 
-    def _undo(self) -> Entry:
+    def _undo(self) -> SinkEntry:
         self.held = False
         self._tentative_id = 0
-        return Entry("undo", self.position)
+        return SinkEntry("undo", self.position)
 
-    def _stable(self, batch: Batch) -> Entry | None:
+    def _stable(self, batch: Batch) -> SinkEntry | None:
         if batch.upto_id <= self.position:
             return None
         batch = batch.after(self.position)
         self.position = batch.upto_id
-        return Entry("insert", batch.upto_id, batch) if len(batch) else None
+        return SinkEntry("insert", batch.upto_id, batch) if len(batch) else None
 
 
 class JsonLinesSink:
@@ -204,7 +204,7 @@ class _JsonLinesFile:
         self._path = folder / f"{channel.stream}.{channel.partition}.jsonl"
         self._file = storage.open(self._path)
         try:
-            self._cursor = Cursor(mode, *self._find_end())
+            self._cursor = SinkCursor(mode, *self._find_end())
         except BaseException:
             self._file.close()
             raise
@@ -233,7 +233,7 @@ class _JsonLinesFile:
             self._append(self._withdrawn)
             self._withdrawn = None
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: SinkEntry) -> None:
         if entry.batch is None:
             lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
         else:

@@ -10,7 +10,7 @@ import trio
 
 from replicas.connectors.csv import CsvLines
 from replicas.connectors.jsonl import JsonLines
-from replicas.connectors.reader import Chunk, Live, Malformed
+from replicas.connectors.reader import Live, Malformed, RowChunk
 from spe.errors import LinkBroken, SpeError
 from spe.runtime.env import Env
 from spe.stream.schema import Schema
@@ -22,13 +22,13 @@ _LINE_BYTES_MAX: Final = 1 << 20
 #: Bytes of lines that have begun and not ended, of all producers together; who would pass it is sent away.
 _OPEN_BYTES_MAX: Final = 32 << 20
 
-Accept = Callable[[Chunk], Awaitable[None]]
+Accept = Callable[[RowChunk], Awaitable[None]]
 
 
 class LineFormat(Protocol):
     """Lines, without their ends, to a chunk."""
 
-    def chunk(self, first: int, lines: list[str]) -> Chunk: ...
+    def chunk(self, first: int, lines: list[str]) -> RowChunk: ...
 
 
 def line_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> LineFormat:

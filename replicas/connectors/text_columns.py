@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors.reader import Chunk, Malformed
+from replicas.connectors.reader import Malformed, RowChunk
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
@@ -114,7 +114,7 @@ class ColumnsOfCells:
         raw: Callable[[int], str],
         dictionary: StringDictionary,
         bad: dict[int, str],
-    ) -> Chunk:
+    ) -> RowChunk:
         """
         Args:
           first: number of the first row among all input rows.
@@ -203,7 +203,7 @@ def chunk_of(
     bad: dict[int, str],
     lines: Sequence[int],
     raw: Callable[[int], str],
-) -> Chunk:
+) -> RowChunk:
     """A chunk of whole columns, less the bad rows.
 
     Args:
@@ -216,7 +216,7 @@ def chunk_of(
         bad.setdefault(i, refusal(size))
     malformed = [Malformed(lines[i], bad[i], printable(raw(i))) for i in sorted(bad)]
     events = None if time is None else columns[time].values
-    chunk = Chunk(first, len(lines), events, tuple(columns), malformed)
+    chunk = RowChunk(first, len(lines), events, tuple(columns), malformed)
     if not bad:
         return chunk
     good = np.ones(len(lines), np.bool_)

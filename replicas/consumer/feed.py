@@ -60,14 +60,14 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class SetMode:
+class SwitchMode:
     """Tell the producer that this subscription is MAIN now (F5)."""
 
     generation: int
     mode: Mode
 
 
-Action = Open | Close | SetMode
+Action = Open | Close | SwitchMode
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Whom a consumer reads: which replicas of one upstream partition, and in which mode (rules F1-F5).
 
-Pure: heartbeat answers and news of connections come in, :class:`Open` / :class:`Close` / :class:`SetMode` come out.
+Pure: heartbeat answers and news of connections come in, :class:`Open` / :class:`Close` / :class:`SwitchMode` come out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replicas.consumer.feed import (
     Open,
     Port,
     Producer,
-    SetMode,
+    SwitchMode,
 )
 from spe.errors import OtherOrigin
 from spe.stream.ids import Channel
@@ -401,7 +401,7 @@ class Choosing:
         self.main, self.corr = corr, None
         self.switches += 1
         closing: list[Action] = [Close(main.generation, reason)] if main is not None else []
-        return [*closing, SetMode(corr.generation, MAIN)]
+        return [*closing, SwitchMode(corr.generation, MAIN)]
 
     def _forget(self, feed: Feed) -> None:
         if feed is self.main:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import trio
 import trio.lowlevel
 
-from replicas.consumer.feed import Action, Close, Open, SetMode
+from replicas.consumer.feed import Action, Close, Open, SwitchMode
 from replicas.consumer.input import Input
 from replicas.link.connection import Connection, Identity, dial
 from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
@@ -360,7 +360,7 @@ class Upstream:
                 history(Opened(now, owner.name, channel, producer, generation, mode, position, frontier, held, t_star))
             case Close(generation, reason):
                 history(Closed(now, owner.name, channel, generation, reason))
-            case SetMode(generation, mode):
+            case SwitchMode(generation, mode):
                 history(Promoted(now, owner.name, channel, generation, mode))
 
     async def _feed(

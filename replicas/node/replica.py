@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from consistency.dpc.agreement import Agreement, Difference, suspects
+from consistency.dpc.agreement import Agreement, Divergence, suspects
 from consistency.dpc.instance import Checkpoint
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
@@ -103,7 +103,7 @@ class Replica:
             runs=first is not None or partner not in self.recovery.standbys,
             stands_in=first is not None and first.stands_in,
         )
-        found: list[Difference] = []
+        found: list[Divergence] = []
         for at, log in enumerate(self.logs):
             if (told := outputs.get(log.channel)) is None:
                 continue
@@ -118,7 +118,7 @@ class Replica:
         """Where partners make other stable tuples than we do."""
         return self._named(self.agreement.differences)
 
-    def _named(self, differences: Sequence[Difference]) -> list[str]:
+    def _named(self, differences: Sequence[Divergence]) -> list[str]:
         return [
             f"{(channel := self.logs[d.output].channel)} differs from {d.partner}'s by id {d.id}: "
             f"{suspects(self.unit, channel.stream)}"

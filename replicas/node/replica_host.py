@@ -10,8 +10,7 @@ import trio
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
 from replicas.node.replica import Replica
-from replicas.producer.output_log import NotReady as LogNotReady
-from replicas.producer.output_log import Truncated as LogTruncated
+from replicas.producer.output_log import LogNotReady, LogTruncated
 from replicas.producer.server import Opened
 from replicas.producer.substream import substream
 from spe.plan.plan import Plan

@@ -15,7 +15,7 @@ import numpy as np
 
 from replicas.planning.configured import costs_of, partitions_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
-from replicas.planning.search import Problem
+from replicas.planning.search import PlanningProblem
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
@@ -136,8 +136,8 @@ class Activation:
         """
         topology = topology_of(self._plan, rates)
         costs = costs_of(self._plan, topology, unable)
-        most = Problem(topology, 0, costs).most
-        problem = Problem(topology, min(self.budget, most) if unable else self.budget, costs)
+        most = PlanningProblem(topology, 0, costs).most
+        problem = PlanningProblem(topology, min(self.budget, most) if unable else self.budget, costs)
         found = make_plan(problem, self._algorithm, now=_no_clock)
         ids = partitions_of(self._plan, topology)
         mask = np.array([[id in self.active and id not in unable for id in ids]])

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from replicas.planning.fidelity import fidelity
-from replicas.planning.layout import ALL, Layout, Place
+from replicas.planning.layout import ALL, Place, Placement
 from replicas.planning.search import NOWHERE
 from replicas.planning.topology import OperatorSpec, Topology
 from spe.errors import ConfigError
@@ -110,7 +110,7 @@ def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]
     return [str(n) for n, s in plan.sources.items() if str(n) not in rates and "rate" not in s.reader]
 
 
-def layout_of(plan: Plan, topology: Topology) -> Layout:
+def layout_of(plan: Plan, topology: Topology) -> Placement:
     """The first node of each partition is its home.  The worst case only."""
     homes: list[str | None] = []
     for operator in topology.operators:
@@ -119,7 +119,7 @@ def layout_of(plan: Plan, topology: Topology) -> Layout:
             homes += [None] * operator.tasks
         else:
             homes += [str(plan.placement[PartitionId(unit.id, p)][0]) for p in range(unit.partitions)]
-    return Layout({str(n): Place() for n in plan.nodes}, homes, {ALL: 1.0})
+    return Placement({str(n): Place() for n in plan.nodes}, homes, {ALL: 1.0})
 
 
 def _rate(reader: Mapping[str, object]) -> float:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from replicas.planning.fidelity import as_masks
-from replicas.planning.search import Plan, Problem
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.trees import count_trees, trees
 from spe.errors import ConfigError
 
@@ -20,7 +20,7 @@ MOST_CANDIDATES: Final = 2_000_000
 _BLOCK: Final = 4096
 
 
-def dynamic(problem: Problem, *, most: int = MOST_CANDIDATES) -> Plan:
+def dynamic(problem: PlanningProblem, *, most: int = MOST_CANDIDATES) -> ReplicationPlan:
     """The best plan.
 
     Raises:
@@ -47,4 +47,4 @@ def dynamic(problem: Problem, *, most: int = MOST_CANDIDATES) -> Plan:
         at = int(np.argmax(values))
         if values[at] > value + 1e-12:
             best, value = block[at], float(values[at])
-    return Plan.of("dynamic", problem, as_masks([best], topology.tasks)[0], value)
+    return ReplicationPlan.of("dynamic", problem, as_masks([best], topology.tasks)[0], value)

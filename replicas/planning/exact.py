@@ -16,8 +16,8 @@ import numpy as np
 
 from replicas.planning.fidelity import Running
 from replicas.planning.modules import Module, modules_of
-from replicas.planning.program import Program, solver
-from replicas.planning.search import Plan, Problem
+from replicas.planning.program import LinearProgram, solver
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import Topology
 
@@ -30,7 +30,7 @@ _STEP: Final = 1e-3
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     """What can be had for a cost; ``tasks`` are those of a plan, or nothing where the value is only a bound."""
 
     cost: float
@@ -42,11 +42,11 @@ class Point:
 class Frontier:
     """By cost: what is found, and what nothing exceeds."""
 
-    found: tuple[Point, ...]
-    bounds: tuple[Point, ...]
+    found: tuple[SearchPoint, ...]
+    bounds: tuple[SearchPoint, ...]
 
 
-def exact(problem: Problem, *, now: Callable[[], float], seconds: float = 10.0) -> Plan:
+def exact(problem: PlanningProblem, *, now: Callable[[], float], seconds: float = 10.0) -> ReplicationPlan:
     """See the module.
 
     Args:
@@ -63,12 +63,12 @@ def exact(problem: Problem, *, now: Callable[[], float], seconds: float = 10.0) 
     value = float(problem.values(found[None, :])[0])
     if guess.value > value:
         found, value = np.isin(np.arange(len(found)), guess.tasks), guess.value
-    return Plan.of("exact", problem, found, max(bound, value))
+    return ReplicationPlan.of("exact", problem, found, max(bound, value))
 
 
-def _whole(problem: Problem, seconds: float) -> tuple[np.ndarray, float]:
+def _whole(problem: PlanningProblem, seconds: float) -> tuple[np.ndarray, float]:
     """Several failures: what helps in one may not in another, so nothing falls apart."""
-    program = Program(
+    program = LinearProgram(
         problem.topology,
         problem.topology.goal,
         given=(),
@@ -80,7 +80,7 @@ def _whole(problem: Problem, seconds: float) -> tuple[np.ndarray, float]:
     return _nothing(problem) if solution.tasks is None else solution.tasks, solution.bound
 
 
-def _by_modules(problem: Problem, now: Callable[[], float], end: float) -> tuple[np.ndarray, float]:
+def _by_modules(problem: PlanningProblem, now: Callable[[], float], end: float) -> tuple[np.ndarray, float]:
     modules = modules_of(problem.topology)
     given = {module.root: at for at, module in enumerate(modules)}
     frontiers: list[Frontier] = []
@@ -98,15 +98,17 @@ def _by_modules(problem: Problem, now: Callable[[], float], end: float) -> tuple
     return plan, frontiers[-1].bounds[-1].value
 
 
-def _frontier(problem: Problem, module: Module, now: Callable[[], float], end: float) -> Frontier:
+def _frontier(problem: PlanningProblem, module: Module, now: Callable[[], float], end: float) -> Frontier:
     """Of a module whose input is whole.  Without entries only the whole budget matters to the last one."""
     topology = problem.topology
     outside = {gate for entry in module.entries for gate, _ in entry.gates}
     goal = {module.root: 1.0} if module.root is not None else topology.goal
-    program = Program(topology, goal, given=outside, failed=problem.failed, weights=problem.weights, cost=problem.cost)
+    program = LinearProgram(
+        topology, goal, given=outside, failed=problem.failed, weights=problem.weights, cost=problem.cost
+    )
     worth = _Worth(topology, module, goal)
-    found = [Point(0.0, worth.of(()))]
-    bounds: list[Point] = []
+    found = [SearchPoint(0.0, worth.of(()))]
+    bounds: list[SearchPoint] = []
     budget, bound = problem.budget, 1.0
     whole = bool((problem.cost == np.round(problem.cost)).all())
     step = 0.5 if whole else float(problem.cost.min()) * _STEP
@@ -119,12 +121,12 @@ def _frontier(problem: Problem, module: Module, now: Callable[[], float], end: f
             break
         tasks = tuple(np.flatnonzero(solution.tasks).tolist())
         cost, value = float(problem.cost[list(tasks)].sum()), worth.of(tasks)
-        found.append(Point(cost, value, tasks))
-        bounds.append(Point(cost if whole else max(0.0, cost - step), max(bound, value)))
+        found.append(SearchPoint(cost, value, tasks))
+        bounds.append(SearchPoint(cost if whole else max(0.0, cost - step), max(bound, value)))
         budget = cost - step
         if module.root is None and not module.entries:
             break
-    bounds.append(Point(0.0, bound if budget >= 0 else bounds[-1].value))
+    bounds.append(SearchPoint(0.0, bound if budget >= 0 else bounds[-1].value))
     return Frontier(_best(found, problem.budget, above=False), _best(bounds, problem.budget, above=True))
 
 
@@ -144,40 +146,40 @@ class _Worth:
 
 
 def _combined(
-    problem: Problem,
+    problem: PlanningProblem,
     module: Module,
-    own: Sequence[Point],
-    entering: Sequence[Sequence[Sequence[Point]]],
+    own: Sequence[SearchPoint],
+    entering: Sequence[Sequence[Sequence[SearchPoint]]],
     *,
     above: bool,
-) -> tuple[Point, ...]:
+) -> tuple[SearchPoint, ...]:
     """Own points with what comes in at each entry: the best for every cost."""
     total = tuple(own)
     for entry, gates in zip(module.entries, entering, strict=True):
-        received: tuple[Point, ...] = (Point(0.0, 1.0 if entry.joined else 0.0),)
+        received: tuple[SearchPoint, ...] = (SearchPoint(0.0, 1.0 if entry.joined else 0.0),)
         for points, (_, part) in zip(gates, entry.gates, strict=True):
-            weighted = points if entry.joined else [Point(p.cost, p.value * part, p.tasks) for p in points]
+            weighted = points if entry.joined else [SearchPoint(p.cost, p.value * part, p.tasks) for p in points]
             received = _pairs(problem, received, weighted, times=entry.joined, above=above)
-        powered = [Point(p.cost, p.value**entry.power, p.tasks) for p in received]
+        powered = [SearchPoint(p.cost, p.value**entry.power, p.tasks) for p in received]
         total = _pairs(problem, total, powered, times=True, above=above)
     return total
 
 
 def _pairs(
-    problem: Problem, left: Sequence[Point], right: Sequence[Point], *, times: bool, above: bool
-) -> tuple[Point, ...]:
+    problem: PlanningProblem, left: Sequence[SearchPoint], right: Sequence[SearchPoint], *, times: bool, above: bool
+) -> tuple[SearchPoint, ...]:
     found = []
     for a in left:
         for b in right:
             if a.cost + b.cost <= problem.budget + _LITTLE:
                 value = a.value * b.value if times else a.value + b.value
-                found.append(Point(a.cost + b.cost, value, a.tasks + b.tasks))
+                found.append(SearchPoint(a.cost + b.cost, value, a.tasks + b.tasks))
     return _best(found, problem.budget, above=above)
 
 
-def _best(points: Sequence[Point], budget: float, *, above: bool) -> tuple[Point, ...]:
+def _best(points: Sequence[SearchPoint], budget: float, *, above: bool) -> tuple[SearchPoint, ...]:
     """Those that give more than all that cost no more; of too many some, so that bounds stay above and plans below."""
-    kept: list[Point] = []
+    kept: list[SearchPoint] = []
     for point in sorted(points, key=lambda p: (p.cost, -p.value)):
         if point.cost <= budget + _LITTLE and (not kept or point.value > kept[-1].value):
             kept.append(point)
@@ -186,8 +188,8 @@ def _best(points: Sequence[Point], budget: float, *, above: bool) -> tuple[Point
     at = np.unique(np.linspace(0, len(kept) - 1, _MOST_POINTS).round().astype(int)).tolist()
     if not above:
         return tuple(kept[i] for i in at)
-    return tuple(Point(kept[i].cost, kept[j - 1].value) for i, j in zip(at, [*at[1:], len(kept)], strict=True))
+    return tuple(SearchPoint(kept[i].cost, kept[j - 1].value) for i, j in zip(at, [*at[1:], len(kept)], strict=True))
 
 
-def _nothing(problem: Problem) -> np.ndarray:
+def _nothing(problem: PlanningProblem) -> np.ndarray:
     return np.zeros(problem.topology.tasks, np.bool_)

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from replicas.planning.search import Problem
-from replicas.planning.topology import Bools, Floats, Ints, Operator, Stream
+from replicas.planning.search import PlanningProblem
+from replicas.planning.topology import Bools, Floats, Ints, PlannedOperator, StreamEdge
 
 _NEVER = np.inf
 
@@ -22,7 +22,7 @@ class Extensions:
       failed: per task.
     """
 
-    def __init__(self, problem: Problem, failed: Bools) -> None:
+    def __init__(self, problem: PlanningProblem, failed: Bools) -> None:
         self._topology = problem.topology
         self._failed = failed
         self._cost = np.where(failed, problem.cost, 0.0)
@@ -54,7 +54,7 @@ class Extensions:
             elif senders := [s for s in best if s is not None]:
                 waiting.append(min(senders, key=lambda s: (s not in wanted, *self._up_key(s))))
 
-    def _sender(self, operator: Operator, number: int, task: int) -> int | None:
+    def _sender(self, operator: PlannedOperator, number: int, task: int) -> int | None:
         """Who of an input can be had most easily; None: it has no input there."""
         stream = operator.inputs[number]
         if stream.same:
@@ -92,7 +92,7 @@ class Extensions:
             found[operator.range] += np.sum(best, axis=0) if operator.correlated else np.min(best, axis=0)
         return found
 
-    def _cheapest(self, operator: Operator, stream: Stream, up: Floats) -> Floats:
+    def _cheapest(self, operator: PlannedOperator, stream: StreamEdge, up: Floats) -> Floats:
         before = up[self._topology.operators[stream.upstream].range]
         if stream.same:
             return np.full(operator.tasks, before.min())
@@ -126,7 +126,7 @@ class Extensions:
     def _down_order(self) -> list[Ints]:
         return [self._ordered(operator, self._down) for operator in self._topology.operators]
 
-    def _ordered(self, operator: Operator, costs: Floats) -> Ints:
+    def _ordered(self, operator: PlannedOperator, costs: Floats) -> Ints:
         tasks = np.arange(operator.first, operator.first + operator.tasks)
         return np.asarray(tasks[np.lexsort((tasks, -self._rate[operator.range], costs[operator.range]))])
 

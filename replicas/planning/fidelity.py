@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from replicas.planning.topology import Bools, Floats, Ints, Operator, Stream, Topology
+from replicas.planning.topology import Bools, Floats, Ints, PlannedOperator, StreamEdge, Topology
 
 #: Cells of the largest array that is made at a time.
 _CELLS = 2_000_000
@@ -153,7 +153,7 @@ class _Outputs:
             return np.asarray(factor[:, 0] * (self._alive[at] @ operator.part))
         return np.asarray(self.of(at) @ operator.part)
 
-    def _of_inputs(self, operator: Operator) -> Floats:
+    def _of_inputs(self, operator: PlannedOperator) -> Floats:
         """Rules 2 and 3: of the output of tasks that live, from what is there of what they read."""
         if not operator.inputs:
             return np.ones((1, 1))
@@ -164,7 +164,7 @@ class _Outputs:
             return functools.reduce(np.multiply, inputs)
         return functools.reduce(np.add, [i * part for i, part in zip(inputs, operator.input_parts, strict=True)])
 
-    def _received(self, stream: Stream) -> Floats:
+    def _received(self, stream: StreamEdge) -> Floats:
         """[plans, tasks], or [plans, 1] where all get the same (rule 1); what has no input loses nothing."""
         if stream.same:
             return self.mean[stream.upstream][:, None] if stream.sent.sum() > 0 else np.ones((1, 1))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from replicas.planning.layout import ALL, LEVELS, Layout, Place
+from replicas.planning.layout import ALL, LEVELS, Place, Placement
 from replicas.planning.topology import OperatorSpec, Topology, TopologyError
 from spe.config.document import Document, parse
 from spe.config.validate import validated
@@ -52,7 +52,7 @@ class OperatorModel(Model):
         )
 
 
-class NodeModel(Model):
+class MachineModel(Model):
     """A node; its capacity is in the unit of the tasks' costs."""
 
     capacity: Positive | None = None
@@ -67,7 +67,7 @@ class TopologyFile:
 
     topology: Topology
     costs: tuple[float, ...]
-    layout: Layout | None
+    layout: Placement | None
 
 
 def is_topology(text: str) -> bool:
@@ -114,7 +114,7 @@ def read_topology(text: str, name: str) -> TopologyFile:
     return TopologyFile(topology, tuple(costs), layout)
 
 
-def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | None] | None) -> Layout:
+def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | None] | None) -> Placement:
     """Nodes with their domains, and what may fail.
 
     Args:
@@ -161,7 +161,7 @@ def _document(text: str, name: str, problems: Problems, sections: Sequence[str] 
 
 def _layout(
     data: Mapping[str, Any], topology: Topology, homes: Sequence[str | None] | None, problems: Problems
-) -> Layout:
+) -> Placement:
     nodes: dict[str, Place] = {}
     section = data.get("nodes")
     if isinstance(section, list) and all(isinstance(n, str) for n in section):
@@ -170,12 +170,12 @@ def _layout(
         problems.add(("nodes",), "expected a list of names, or a mapping: NAME: {capacity: 4, rack: r1}")
         section = {}
     for key, entry in section.items():
-        model = validated(NodeModel, {} if entry is None else entry, ("nodes", key), problems) or NodeModel()
+        model = validated(MachineModel, {} if entry is None else entry, ("nodes", key), problems) or MachineModel()
         domains = {level: value for level in LEVELS if (value := getattr(model, level)) is not None}
         nodes[str(key)] = Place(model.capacity, domains)
     found = _homes(data.get("placement"), topology, nodes, homes, problems)
     likely = _likely(data.get("failures"), problems)
-    return Layout(nodes, found, likely)
+    return Placement(nodes, found, likely)
 
 
 def _homes(

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from replicas.planning.fidelity import Running
-from replicas.planning.search import Plan, Problem
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 
 
-def greedy(problem: Problem) -> Plan:
+def greedy(problem: PlanningProblem) -> ReplicationPlan:
     """See the module.  With costs: what does not fit any more is left out."""
     candidates = problem.candidates
     alone = Running(problem.topology, np.ones(problem.topology.tasks, np.bool_))
@@ -21,4 +21,4 @@ def greedy(problem: Problem) -> Plan:
         if problem.cost[task] <= left:
             plan[task] = True
             left -= float(problem.cost[task])
-    return Plan.of("greedy", problem, plan)
+    return ReplicationPlan.of("greedy", problem, plan)

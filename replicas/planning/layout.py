@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from replicas.planning.fidelity import fidelity
-from replicas.planning.search import Failure, Problem
+from replicas.planning.search import Failure, PlanningProblem
 from spe.errors import ConfigError
 
 #: Domains that nodes share, from the narrowest to the widest.
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Placement:
     """Nodes, and who runs on them.
 
     Attributes:
@@ -107,7 +107,7 @@ class Layout:
             )
         return placed
 
-    def value(self, problem: Problem, placed: Mapping[int, str]) -> float:
+    def value(self, problem: PlanningProblem, placed: Mapping[int, str]) -> float:
         """Expected fidelity where a failing domain takes the replicas in it along."""
         total, value = 0.0, 0.0
         for domain, nodes, probability in self.failing():

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from replicas.planning.topology import Operator, Topology
+from replicas.planning.topology import PlannedOperator, Topology
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModuleEntry:
     """An operator that reads gates.
 
     Attributes:
@@ -39,7 +39,7 @@ class Module:
 
     root: int | None
     members: frozenset[int]
-    entries: tuple[Entry, ...]
+    entries: tuple[ModuleEntry, ...]
 
 
 def modules_of(topology: Topology) -> list[Module]:
@@ -97,12 +97,12 @@ def _module(topology: Topology, root: int | None, gates: Collection[int]) -> Mod
         operator = topology.operators[at]
         read = [(s.upstream, float(s.sent.sum())) for s in operator.inputs if s.upstream in gates]
         total = sum(rate for _, rate in read)
-        entries.append(Entry(tuple((gate, rate / total) for gate, rate in read), operator.correlated, power))
+        entries.append(ModuleEntry(tuple((gate, rate / total) for gate, rate in read), operator.correlated, power))
     return Module(root, frozenset(members), tuple(entries))
 
 
 def _powers(
-    operator: Operator, at: int, gates: Collection[int], powers: dict[int, dict[int, int] | None]
+    operator: PlannedOperator, at: int, gates: Collection[int], powers: dict[int, dict[int, int] | None]
 ) -> dict[int, int] | None:
     """By entry, how often it is a factor of an operator's output; None: it is no factor of the whole."""
     outside = [s for s in operator.inputs if s.upstream in gates]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from replicas.planning.dynamic import dynamic
 from replicas.planning.exact import exact
 from replicas.planning.greedy import greedy
-from replicas.planning.search import Plan, Problem
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
 
 
@@ -21,7 +21,9 @@ class Algorithm(StrEnum):
     GREEDY = "greedy"
 
 
-def make_plan(problem: Problem, algorithm: Algorithm, *, now: Callable[[], float], seconds: float = 10.0) -> Plan:
+def make_plan(
+    problem: PlanningProblem, algorithm: Algorithm, *, now: Callable[[], float], seconds: float = 10.0
+) -> ReplicationPlan:
     """A plan within the budget.
 
     Args:

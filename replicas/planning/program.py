@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.planning.topology import Bools, Floats, Operator, Stream, Topology
+from replicas.planning.topology import Bools, Floats, PlannedOperator, StreamEdge, Topology
 from spe.errors import ConfigError
 
 #: Products beyond which those of several outputs are only bounded by each of them: the bound still holds.
@@ -46,7 +46,7 @@ class Solution:
     bound: float
 
 
-class Program:
+class LinearProgram:
     """Maximises what is there of some operators' output.
 
     Args:
@@ -179,7 +179,7 @@ class Program:
             return []  # what has no input loses nothing
         return [[(o, f * load / loads.sum()) for load, terms in zip(loads, inputs) for o, f in terms if load > 0]]
 
-    def _inputs(self, stream: Stream, at: int) -> list[tuple[int | None, float]]:
+    def _inputs(self, stream: StreamEdge, at: int) -> list[tuple[int | None, float]]:
         """An input of one task as a mean."""
         if stream.load[at] == 0 or stream.upstream in self._given:
             return [(None, 1.0)]
@@ -189,7 +189,7 @@ class Program:
         mine = np.flatnonzero((stream.target == at) & (stream.rate > 0))
         return [(first + int(stream.source[i]), float(stream.rate[i] / stream.load[at])) for i in mine]
 
-    def _operator(self, task: int) -> Operator:
+    def _operator(self, task: int) -> PlannedOperator:
         return self._topology.operators[int(self._topology.operator_of[task])]
 
     def _rank(self, output: int) -> tuple[int, int]:

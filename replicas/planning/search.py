@@ -27,7 +27,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlanningProblem:
     """What is to be planned.
 
     Attributes:
@@ -110,7 +110,7 @@ class Problem:
 class Growing:
     """A plan, what it costs, and what it would be worth with some tasks more."""
 
-    def __init__(self, problem: Problem, plan: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, problem: PlanningProblem, plan: npt.NDArray[np.bool_]) -> None:
         self.problem = problem
         self.plan = plan.copy()
         #: What of the budget is not spent.
@@ -138,7 +138,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplicationPlan:
     """Which tasks have an active replica.
 
     Attributes:
@@ -158,7 +158,7 @@ class Plan:
     bound: float | None = None
 
     @classmethod
-    def of(cls, algorithm: str, problem: Problem, plan: Bools, bound: float | None = None) -> Plan:
+    def of(cls, algorithm: str, problem: PlanningProblem, plan: Bools, bound: float | None = None) -> ReplicationPlan:
         tasks = np.flatnonzero(plan)
         alive = (plan | ~problem.topology.fails)[None, :]
         return cls(

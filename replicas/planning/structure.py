@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from replicas.planning.extensions import Extensions
-from replicas.planning.search import Growing, Plan, Problem
+from replicas.planning.search import Growing, PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Ints
 
 _LITTLE: Final = 1e-9
@@ -29,13 +29,13 @@ _Want = tuple[int, int]
 _Kind = tuple[int, tuple[int, ...]]
 
 
-def structure_aware(problem: Problem) -> Plan:
+def structure_aware(problem: PlanningProblem) -> ReplicationPlan:
     """See the module."""
     growing = problem.start()
     finders = [Extensions(problem, failed) for failed in problem.failed]
     wanted = [(k, t) for k, failed in enumerate(problem.failed) for t in problem.candidates.tolist() if failed[t]]
     _Growth(problem, growing, finders).run(wanted)
-    return Plan.of("structure-aware", problem, growing.plan)
+    return ReplicationPlan.of("structure-aware", problem, growing.plan)
 
 
 class _Growth:
@@ -45,7 +45,7 @@ class _Growth:
     same factor.  So a heap holds densities without that factor, which is learned anew from the best of the kind.
     """
 
-    def __init__(self, problem: Problem, growing: Growing, finders: list[Extensions]) -> None:
+    def __init__(self, problem: PlanningProblem, growing: Growing, finders: list[Extensions]) -> None:
         self._problem = problem
         self._growing = growing
         self._finders = finders

@@ -62,7 +62,7 @@ class OperatorSpec:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class StreamEdge:
     """All substreams from one operator to the next.
 
     Attributes:
@@ -125,7 +125,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
+class PlannedOperator:
     """An operator with its place among the tasks: ``first`` to ``first + tasks``."""
 
     name: str
@@ -135,7 +135,7 @@ class Operator:
     fails: bool | Sequence[bool]
     output: bool
     weight: float
-    inputs: tuple[Stream, ...]
+    inputs: tuple[StreamEdge, ...]
     #: Output of each task while nothing has failed, tuples per second.
     rate: Floats
 
@@ -174,7 +174,7 @@ class Topology:
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
         ordered = _in_order(specs)
         index = {spec.name: at for at, spec in enumerate(ordered)}
-        self.operators: list[Operator] = []
+        self.operators: list[PlannedOperator] = []
         problems: list[tuple[str, str]] = []
         first = 0
         for spec in ordered:
@@ -183,11 +183,11 @@ class Topology:
                 continue
             shares = np.ones(spec.tasks) if spec.shares is None else np.asarray(spec.shares, np.float64)
             streams = tuple(
-                Stream(index[name], kind, self.operators[index[name]].rate, shares)
+                StreamEdge(index[name], kind, self.operators[index[name]].rate, shares)
                 for name, kind in spec.inputs.items()
             )
             self.operators.append(
-                Operator(
+                PlannedOperator(
                     spec.name,
                     first,
                     spec.tasks,
@@ -212,7 +212,7 @@ class Topology:
         return last.first + last.tasks
 
     @cached_property
-    def sinks(self) -> list[Operator]:
+    def sinks(self) -> list[PlannedOperator]:
         """Operators that give final results."""
         read = {s.upstream for o in self.operators for s in o.inputs}
         return [o for at, o in enumerate(self.operators) if o.output or at not in read]
@@ -292,7 +292,7 @@ def _parts(of: Floats) -> Floats:
     return np.asarray(of / whole if whole > 0 else np.zeros_like(of))
 
 
-def _output(spec: OperatorSpec, streams: Sequence[Stream]) -> Floats:
+def _output(spec: OperatorSpec, streams: Sequence[StreamEdge]) -> Floats:
     """A join with nothing on one side gives nothing (its effective input is a product)."""
     if spec.rates is not None:
         return np.asarray(spec.rates, np.float64)

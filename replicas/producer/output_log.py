@@ -29,14 +29,14 @@ _NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Truncated:
+class LogTruncated:
     """What the consumer needs next is gone; it must install a snapshot.  ``first``: smallest id that is left."""
 
     first: int
 
 
 @dataclass(frozen=True, slots=True)
-class NotReady:
+class LogNotReady:
     """The replica is recovering."""
 
 
@@ -211,12 +211,12 @@ class OutputLog:
         held: bool,
         t_star: int,
         substream: Substream | None = None,
-    ) -> OutputSubscription | Truncated | NotReady:
+    ) -> OutputSubscription | LogTruncated | LogNotReady:
         """A cursor for a consumer that holds what the arguments say; see :class:`OutputSubscription`."""
         if self.state is NodeState.RECOVERING:
-            return NotReady()
+            return LogNotReady()
         if position < self.first - 1:
-            return Truncated(self.first)
+            return LogTruncated(self.first)
         return OutputSubscription(self, mode, position, frontier, held, t_star, substream)
 
     # --- acknowledgements ---

@@ -43,7 +43,7 @@ class Subscription(Protocol):
         ...
 
 
-class Output(Protocol):
+class OutputPort(Protocol):
     """What a subscription reads of its output (see replicas.producer.output_log)."""
 
     state: NodeState
@@ -73,7 +73,7 @@ class OutputSubscription:
 
     def __init__(
         self,
-        output: Output,
+        output: OutputPort,
         mode: Mode,
         position: int,
         frontier: int,

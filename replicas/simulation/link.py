@@ -34,7 +34,7 @@ GOOD: Final = LinkState()
 Pair = tuple[str, str]
 
 
-class Links:
+class SimLinks:
     """All links, by (sender, receiver).
 
     Args:

@@ -17,7 +17,7 @@ from random import Random
 import trio
 import trio.lowlevel
 
-from replicas.simulation.link import GOOD, Links, LinkState, Pair
+from replicas.simulation.link import GOOD, LinkState, Pair, SimLinks
 from replicas.simulation.pipe import Pipe
 from replicas.simulation.stream import KILLED, RESET, SimStream
 from spe.errors import LinkBroken, PortInUse
@@ -38,7 +38,7 @@ class SimNetwork:
     def __init__(self, random: Random | None = None, base: LinkState = GOOD) -> None:
         #: By address: whose it is, and who accepts; None where whoever listened is gone.
         self._listeners: dict[str, tuple[str, Accept | None]] = {}
-        self._links = Links(random if random is not None else Random(0), base)
+        self._links = SimLinks(random if random is not None else Random(0), base)
         self._ends: list[SimStream] = []
 
     # --- links ---

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors import Chunk, Live, Replay, open_reader
+from replicas.connectors import Live, Replay, RowChunk, open_reader
 from replicas.simulation.clock import EPOCH_US, now_us
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
@@ -61,7 +61,7 @@ def random_live(random: Random, names: list[str], seconds: int) -> dict[str, Any
     }
 
 
-class Producer(Live):
+class LiveProducer(Live):
     """The producer of one live source; made once in a run, read by each process of the source."""
 
     def __init__(self, source: Source) -> None:
@@ -69,14 +69,14 @@ class Producer(Live):
         start_us = EPOCH_US - int(how.get("behind_us", 0))
         rows = open_reader(replace(source, reader=source.reader[_ROWS]), start_us)
         assert isinstance(rows, Replay)
-        self._chunks: Iterator[Chunk] = rows.chunks(0)
+        self._chunks: Iterator[RowChunk] = rows.chunks(0)
         self._start_us = start_us
         self._pauses = sorted((int(at), int(length)) for at, length in how.get("pauses_us", ()))
-        self._chunk: Chunk | None = None
+        self._chunk: RowChunk | None = None
         self._due = np.zeros(0, np.int64)
         self._at = 0
 
-    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         first = 0  # a reader counts its rows from its own start
         while self._more():
             now = now_us()
@@ -103,14 +103,14 @@ class Producer(Live):
                 self._due[(self._due >= at) & (self._due < at + length)] = at + length
         return True
 
-    def _taken(self, first: int, stop: int) -> Chunk:
+    def _taken(self, first: int, stop: int) -> RowChunk:
         chunk, start = self._chunk, self._at
         assert chunk is not None
         assert chunk.events is not None
         self._at = stop
-        return Chunk(first, stop - start, chunk.events[start:stop], chunk.slice(start, stop), [])
+        return RowChunk(first, stop - start, chunk.events[start:stop], chunk.slice(start, stop), [])
 
 
-def producers_of(sources: Mapping[Any, Source]) -> dict[str, Producer]:
+def producers_of(sources: Mapping[Any, Source]) -> dict[str, LiveProducer]:
     """A producer for each source that :func:`live_source` has made."""
-    return {str(name): Producer(source) for name, source in sources.items() if _ROWS in source.reader}
+    return {str(name): LiveProducer(source) for name, source in sources.items() if _ROWS in source.reader}

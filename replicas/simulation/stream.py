@@ -10,7 +10,7 @@ import trio.lowlevel
 
 from replicas.link.signal import Signal
 from replicas.simulation.clock import current_clock
-from replicas.simulation.link import Links
+from replicas.simulation.link import SimLinks
 from replicas.simulation.pipe import Pipe
 from spe.runtime.network import RECEIVE_BYTES
 
@@ -34,7 +34,7 @@ class SimStream(trio.abc.Stream):
 
     other: SimStream
 
-    def __init__(self, links: Links, incoming: Pipe, outgoing: Pipe) -> None:
+    def __init__(self, links: SimLinks, incoming: Pipe, outgoing: Pipe) -> None:
         self.incoming, self.outgoing = incoming, outgoing
         self.over = ""
         self.changed = Signal()

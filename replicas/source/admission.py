@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from replicas.connectors import Chunk, Malformed
+from replicas.connectors import Malformed, RowChunk
 from replicas.connectors.text_columns import UNITS_US
 from replicas.source.stamping import admitted
 from spe.errors import SpeError
@@ -41,7 +41,7 @@ class Admission:
         self.stopped: SpeError | None = None
         self._times_looked_at = source.reader.get("kind") == "generator"
 
-    def check(self, chunk: Chunk, now_us: int, ahead_us: int | None) -> Chunk:
+    def check(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
         """The rows that may be taken; where a malformed one is to stop us, those before it."""
         if chunk.malformed:
             if self._source.on_malformed == "stop":

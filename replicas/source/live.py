@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import Chunk, Live
+from replicas.connectors import Live, RowChunk
 from replicas.source.watermark import ByClock, ByData, EventClock
 from replicas.source.writer import RECORD_ROWS_BYTES, SourceWriter
 from spe.errors import SpeError
@@ -37,7 +37,7 @@ class LivePlay:
         env: Env,
         source: Source,
         writer: SourceWriter,
-        admit: Callable[[Chunk], Chunk],
+        admit: Callable[[RowChunk], RowChunk],
         stopped: Callable[[], SpeError | None],
         fail: Callable[[SpeError], None],
         tell: Callable[[str], None],
@@ -67,7 +67,7 @@ class LivePlay:
             await reader.read(self._env, self._accept)
             nursery.cancel_scope.cancel()
 
-    async def _accept(self, chunk: Chunk) -> None:
+    async def _accept(self, chunk: RowChunk) -> None:
         """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
         writer, taken = self._writer, 0
         try:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import Chunk, Live, Replay, open_reader
+from replicas.connectors import Live, Replay, RowChunk, open_reader
 from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.live import LivePlay
@@ -236,7 +236,7 @@ class SourceProxy:
         if self._admission.stopped is not None:  # only now: the good rows before it are to go out
             raise self._admission.stopped
 
-    async def _next_chunk(self, chunks: Iterator[Chunk]) -> Chunk | None:
+    async def _next_chunk(self, chunks: Iterator[RowChunk]) -> RowChunk | None:
         """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it."""
         while self._admission.stopped is None:
             chunk = await self._env.compute.run(lambda: next(chunks, None))
@@ -247,7 +247,7 @@ class SourceProxy:
                 return chunk
         return None
 
-    def _set_pace(self, reader: Replay, chunk: Chunk) -> None:
+    def _set_pace(self, reader: Replay, chunk: RowChunk) -> None:
         """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
         writer, replay = self._writer, self._source.replay
         if writer.origin_us == BEFORE_TIME:
@@ -282,7 +282,7 @@ class SourceProxy:
                 f"(origin {format_timestamp(writer.origin_us)}, speed {speed:g})"
             )
 
-    async def _play(self, chunk: Chunk, following: Chunk | None) -> None:
+    async def _play(self, chunk: RowChunk, following: RowChunk | None) -> None:
         """Releases the rows of a chunk as they become due, and boundaries in between."""
         writer, n, events = self._writer, len(chunk), chunk.events
         peaks = np.zeros(n, np.int64) if events is None else np.maximum.accumulate(events)
@@ -330,7 +330,7 @@ class SourceProxy:
             self._tell,
         )
 
-    def _checked(self, chunk: Chunk, ahead_us: int | None) -> Chunk:
+    def _checked(self, chunk: RowChunk, ahead_us: int | None) -> RowChunk:
         """The rows that may be taken, in our dictionary."""
         return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
 
@@ -372,7 +372,7 @@ class Intake:
         """There were rows, and none was taken."""
         return 0 < self.rows == self.malformed + self.refused
 
-    def took(self, chunk: Chunk, refused: int, stamper: Stamper) -> None:
+    def took(self, chunk: RowChunk, refused: int, stamper: Stamper) -> None:
         """Counts a chunk as it came from the reader."""
         self.rows += len(chunk) + len(chunk.malformed)
         self.malformed += len(chunk.malformed)

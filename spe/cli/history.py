@@ -11,7 +11,7 @@ from spe.stream.names import NodeState
 StateChange = tuple[str, str, str]
 
 
-class History:
+class EventList:
     """The last status of each start of each process.
 
     Counters begin anew with each start, so a run's figure is the sum (or the largest) over the starts.

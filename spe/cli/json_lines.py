@@ -6,13 +6,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-from replicas.connectors.sink import CORRECTIONS, STABLE, Cursor, Entry, json_lines
+from replicas.connectors.sink import CORRECTIONS, STABLE, SinkCursor, SinkEntry, json_lines
 from spe.plan.plan import Plan
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 
 
-def change_lines(plan: Plan, entry: Entry, channel: Channel, corrections: bool) -> Iterator[str]:
+def change_lines(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> Iterator[str]:
     """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
     head = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)[:-1]
     if entry.batch is None:
@@ -24,10 +24,10 @@ def change_lines(plan: Plan, entry: Entry, channel: Channel, corrections: bool) 
 
 def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
     """Prints each change that it is given; final tuples only, or all with their undos."""
-    cursors: dict[Channel, Cursor] = {}
+    cursors: dict[Channel, SinkCursor] = {}
 
     def show(change: Change) -> None:
-        cursor = cursors.setdefault(change.channel, Cursor(CORRECTIONS if corrections else STABLE))
+        cursor = cursors.setdefault(change.channel, SinkCursor(CORRECTIONS if corrections else STABLE))
         entry = cursor.take(change)
         if entry is not None:
             for line in change_lines(plan, entry, change.channel, corrections):

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from replicas.planning.configured import UNKNOWN_RATE, costs_of, layout_of, standby_places, topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
-from replicas.planning.layout import Layout
+from replicas.planning.layout import Placement
 from replicas.planning.planners import Algorithm, make_plan
-from replicas.planning.search import Plan, Problem
+from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Topology
 from replicas.planning.trees import count_trees
 from spe.cli.plot import Line, Panel, bars, svg
@@ -33,7 +33,7 @@ _LISTED: Final = 60
 class _Input:
     topology: Topology
     costs: tuple[float, ...]
-    layout: Layout | None
+    layout: Placement | None
     notes: tuple[str, ...] = ()
     standbys: Mapping[int, str] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ def plan(
         layout.check(given.costs)
     # A layout that says no more than "everything may fail" is the worst case, which all planners know.
     failures = layout.failures() if layout is not None and set(layout.likely) != {"all"} else ()
-    problem = Problem(given.topology, budget, given.costs, failures)
+    problem = PlanningProblem(given.topology, budget, given.costs, failures)
     chosen = make_plan(problem, Algorithm(algorithm), now=time.monotonic, seconds=seconds)
     placed: Mapping[int, str] = {}
     if given.standbys:
@@ -112,7 +112,7 @@ def _text(path: Path) -> str:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
 
 
-def _head(console: Console, problem: Problem, chosen: Plan, notes: Sequence[str]) -> None:
+def _head(console: Console, problem: PlanningProblem, chosen: ReplicationPlan, notes: Sequence[str]) -> None:
     topology = problem.topology
     console.print(
         f"{len(topology.operators)} operators, {topology.tasks} tasks ({int(topology.fails.sum())} can fail), "
@@ -128,7 +128,9 @@ def _head(console: Console, problem: Problem, chosen: Plan, notes: Sequence[str]
     )
 
 
-def _why(problem: Problem, chosen: Plan, layout: Layout | None, placed: Mapping[int, str]) -> Table:
+def _why(
+    problem: PlanningProblem, chosen: ReplicationPlan, layout: Placement | None, placed: Mapping[int, str]
+) -> Table:
     """Who is replicated, and what the plan would be worth without."""
     topology = problem.topology
     table = Table(title="replicated", title_justify="left", box=None, pad_edge=False)
@@ -149,7 +151,7 @@ def _why(problem: Problem, chosen: Plan, layout: Layout | None, placed: Mapping[
     return table
 
 
-def _comparison(problem: Problem, chosen: Plan, seconds: float) -> Table:
+def _comparison(problem: PlanningProblem, chosen: ReplicationPlan, seconds: float) -> Table:
     table = Table(title="algorithms", title_justify="left", box=None, pad_edge=False)
     for name in ("", "OF", "IC", "cost", "proved gap", "seconds"):
         table.add_column(name)
@@ -171,10 +173,10 @@ def _comparison(problem: Problem, chosen: Plan, seconds: float) -> Table:
 class _Curve:
     algorithm: Algorithm
     budgets: tuple[float, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[ReplicationPlan, ...]
 
 
-def _curve(problem: Problem, algorithm: Algorithm, seconds: float) -> _Curve:
+def _curve(problem: PlanningProblem, algorithm: Algorithm, seconds: float) -> _Curve:
     """OF over budgets, from nothing to all."""
     most = problem.most
     if most <= _POINTS and (problem.cost == np.round(problem.cost)).all():

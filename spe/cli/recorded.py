@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from consistency.checking.bounds import Bounds
 from consistency.checking.rows import Reference
-from consistency.checking.verdict import Premise, Verdict
+from consistency.checking.verdict import Premise, RunVerdict
 from consistency.checking.verdict import judge as judge_history
 from replicas.client.recorder import read_recording
 from replicas.faults.model import one_fault, others, processes_of
@@ -57,7 +57,7 @@ def recorded_history(plan: Plan, folder: Path) -> History:
 
 def judge_recorded(
     plan: Plan, folder: Path, reference: Reference, *, complete: bool, noise_us: int = NOISE_US
-) -> Verdict:
+) -> RunVerdict:
     """Judges a run by what its clients recorded: P1 with an allowance for noise, P2, P4, and P3 where it is complete.
 
     Raises LogError as :func:`recorded_history`.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from replicas.connectors.sink import STABLE, Cursor
+from replicas.connectors.sink import STABLE, SinkCursor
 from replicas.connectors.sink_registry import open_sink
 from replicas.reference import run_reference
 from replicas.source.proxy import Intake, reference_elements
@@ -105,9 +105,9 @@ def _write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output:
 
 
 def _lines(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[str]:
-    cursors: dict[Channel, Cursor] = {}
+    cursors: dict[Channel, SinkCursor] = {}
     for channel, element in results:
-        entry = cursors.setdefault(channel, Cursor(STABLE)).take(Change(channel, element, 0))
+        entry = cursors.setdefault(channel, SinkCursor(STABLE)).take(Change(channel, element, 0))
         if entry is not None:
             yield from change_lines(plan, entry, channel, corrections=False)
 

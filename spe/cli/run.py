@@ -21,7 +21,7 @@ from replicas.link.connection import Identity
 from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
-from spe.cli.history import History
+from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
@@ -130,7 +130,7 @@ class Supervisor:
         self._job = job
         self._proof = proof
         self._console = make_console()
-        self._history = History()
+        self._history = EventList()
         self._story = Story()
         self._state = FaultState(processes_of(job.plan))
         self._cluster: Cluster | None = None

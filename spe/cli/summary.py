@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replicas.faults.runner import Happening
-from spe.cli.history import History
+from spe.cli.history import EventList
 from spe.cli.view import count, seconds
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
@@ -20,7 +20,7 @@ from spe.stream.names import NodeId
 
 
 def figures(
-    plan: Plan, history: History, happenings: Sequence[Happening], begun_us: int, ended_us: int
+    plan: Plan, history: EventList, happenings: Sequence[Happening], begun_us: int, ended_us: int
 ) -> dict[str, Any]:
     """Everything that was measured, in plain data; times in microseconds."""
     channels = [
@@ -51,7 +51,7 @@ def figures(
     }
 
 
-def _channel(plan: Plan, history: History, client: str, channel: Channel) -> dict[str, Any]:
+def _channel(plan: Plan, history: EventList, client: str, channel: Channel) -> dict[str, Any]:
     name = f"client:{client}"
     parts = history.parts(name, "channels", "channel", str(channel))
     delays = [p["delay_max_us"] for p in parts if p["delay_max_us"] is not None]
@@ -71,16 +71,16 @@ def _channel(plan: Plan, history: History, client: str, channel: Channel) -> dic
     }
 
 
-def _ran(plan: Plan, history: History, node: NodeId) -> list[ReplicaId]:
+def _ran(plan: Plan, history: EventList, node: NodeId) -> list[ReplicaId]:
     """The replicas of a node, and those that it stood by for and ran."""
     return [*plan.replicas_on(node), *(id for id in plan.standbys_on(node) if _parts(history, id))]
 
 
-def _parts(history: History, id: ReplicaId) -> list[Any]:
+def _parts(history: EventList, id: ReplicaId) -> list[Any]:
     return [p for p in history.parts(id.node, "replicas", "unit", id.unit) if p["partition"] == id.partition]
 
 
-def _replica(history: History, id: ReplicaId) -> dict[str, Any]:
+def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
     parts = _parts(history, id)
     # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last ones are all.
     counters = parts[-1].get("counters", {}) if parts else {}
@@ -98,7 +98,7 @@ def _replica(history: History, id: ReplicaId) -> dict[str, Any]:
     }
 
 
-def _source(history: History, source: Source) -> dict[str, Any]:
+def _source(history: EventList, source: Source) -> dict[str, Any]:
     name = f"source:{source.stream}"
     last = history.last(name)
     totals = {

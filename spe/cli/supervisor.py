@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from replicas.faults.links import Links
+from replicas.faults.links import LinkFaults
 from replicas.faults.model import Fault, FaultKind, one_fault, refuse_unreal
 from replicas.faults.runner import FaultRunner
 from replicas.faults.state import Action, Conditions, Do, FaultState
@@ -33,7 +33,9 @@ class Hands:
       links: who makes links fail.
     """
 
-    def __init__(self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState, links: Links) -> None:
+    def __init__(
+        self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState, links: LinkFaults
+    ) -> None:
         self._cluster = cluster
         self._poller = poller
         self._run = run

@@ -22,7 +22,7 @@ VALUES_MAX: Final = 100_000
 _CONSTANTS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-class Mark(NamedTuple):
+class YamlMark(NamedTuple):
     """Where a value stands.  Lines and columns count from 1.
 
     Attributes:
@@ -47,9 +47,9 @@ class Document:
     name: str
     data: Any
     lines: list[str] = field(default_factory=list)
-    marks: dict[Path, Mark] = field(default_factory=dict)
+    marks: dict[Path, YamlMark] = field(default_factory=dict)
 
-    def mark(self, path: Path) -> Mark | None:
+    def mark(self, path: Path) -> YamlMark | None:
         """The place of the longest known beginning of ``path``."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.marks:
@@ -74,7 +74,7 @@ class Document:
         caret = f"\n    {excerpt.strip()}\n    {' ' * (column - 1 - indent)}^"
         return f"{self.name}:{line}:{column}: {where}: {problem.message}{caret}"
 
-    def _locate(self, mark: Mark, problem: Problem) -> tuple[int, int]:
+    def _locate(self, mark: YamlMark, problem: Problem) -> tuple[int, int]:
         """Line and column of a place in an expression; (0, 0) where the text is folded or escaped in the file."""
         if mark.text_column:
             start = self.lines[mark.line - 1].find(problem.text, mark.text_column - 1)
@@ -95,18 +95,18 @@ class Document:
 def parse(text: str, name: str, problems: Problems) -> Document:
     """Reads YAML; what is wrong with its syntax goes to ``problems`` (``data`` is then None)."""
     document = Document(name, None, text.splitlines())
-    document.marks[()] = Mark(1, 1)
+    document.marks[()] = YamlMark(1, 1)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark is not None:
-            document.marks[()] = Mark(mark.line + 1, mark.column + 1)
+            document.marks[()] = YamlMark(mark.line + 1, mark.column + 1)
         context = f" ({error.context})" if error.context else ""
         problems.add((), f"not YAML: {error.problem}{context}")
         return document
     except yaml.reader.ReaderError as error:
-        document.marks[()] = Mark(text.count("\n", 0, error.position) + 1, 1)
+        document.marks[()] = YamlMark(text.count("\n", 0, error.position) + 1, 1)
         problems.add((), f"not YAML: {error.reason} ({error.character!r})")
         return document
     except RecursionError:
@@ -133,11 +133,11 @@ class _Builder:
         self._open: list[Node] = []
         self._count = 0
 
-    def build(self, node: Node, path: Path, at: Mark | None = None) -> Any:
+    def build(self, node: Node, path: Path, at: YamlMark | None = None) -> Any:
         self._count += 1
         if self._count > VALUES_MAX:
             raise _TooManyValues
-        mark = at or Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+        mark = at or YamlMark(node.start_mark.line + 1, node.start_mark.column + 1)
         if isinstance(node, ScalarNode):
             self._document.marks[path] = self._scalar_mark(node)
             return node.value if node.style else _plain(node.value)
@@ -187,15 +187,15 @@ class _Builder:
             else:
                 self._problems.add(path, "<< takes a mapping or a list of mappings")
 
-    def _scalar_mark(self, node: ScalarNode) -> Mark:
+    def _scalar_mark(self, node: ScalarNode) -> YamlMark:
         start, end = node.start_mark, node.end_mark
         quote = 1 if node.style in ("'", '"') else 0
         whole = end.column - start.column - 2 * quote == len(node.value) and start.line == end.line
-        return Mark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
+        return YamlMark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
 
 
-def _mark_of(node: Node) -> Mark:
-    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+def _mark_of(node: Node) -> YamlMark:
+    return YamlMark(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _is_merge(node: Node) -> bool:

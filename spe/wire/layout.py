@@ -57,7 +57,7 @@ UINT8: Final = np.dtype(np.uint8)
 BOOL: Final = np.dtype(np.bool_)
 
 
-class Layout:
+class RowLayout:
     """What the schema says about a batch's bytes."""
 
     __slots__ = (
@@ -104,4 +104,4 @@ class Layout:
         return found
 
 
-layout_of = lru_cache(maxsize=256)(Layout)
+layout_of = lru_cache(maxsize=256)(RowLayout)

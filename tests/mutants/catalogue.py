@@ -14,8 +14,8 @@ from consistency.dpc.instance import Checkpoint, Instance
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.states import Event
 from operators.join.join import Join
-from operators.join.runs import Run
-from operators.rejections import Refused
+from operators.join.runs import SortedRun
+from operators.rejections import RejectedRow
 from operators.skipping import Skipping
 from operators.soutput import SOutput
 from operators.sunion.clocks import BucketClocks
@@ -238,7 +238,9 @@ def join_stays_where_it_forgot(original: Any, self: Any, boundary: int) -> bool:
     return True
 
 
-@mutant(Run, "oldest_needed", "a join's buffer forgets rows that are gone and have left a mark on what is there (R9)")
+@mutant(
+    SortedRun, "oldest_needed", "a join's buffer forgets rows that are gone and have left a mark on what is there (R9)"
+)
 def marks_of_gone_rows_forgotten(original: Any, self: Any) -> int:
     return int(self.rows.time[0])
 
@@ -467,7 +469,7 @@ def last_of_a_range_left_out(original: Any, self: Any, partition: int, partition
 
 @mutant(Trials, "_instant", "with one row that fails all rows of its time are left out (U15)")
 def all_of_one_time_are_rejected(original: Any, self: Any, some: Any, time: int, end: int) -> Any:
-    self.refusals.rows += [Refused(port, int(row), "") for port, rows in enumerate(some) for row in rows]
+    self.refusals.rows += [RejectedRow(port, int(row), "") for port, rows in enumerate(some) for row in rows]
     yield self._passed([rows[:0] for rows in some], end)
 
 

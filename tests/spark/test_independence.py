@@ -20,12 +20,12 @@ import trio
 from consistency.proof.judge import judge_run
 from consistency.proof.report.model import Flaw, Report, Verdict
 from consistency.proof.run import Run
-from replicas.connectors import Chunk
+from replicas.connectors import RowChunk
 from replicas.reference import run_reference
 from replicas.source.admission import Admission
 from replicas.source.proxy import SourceProxy
 from replicas.source.stamping import Stamper
-from spe.cli.history import History
+from spe.cli.history import EventList
 from spe.cli.summary import figures
 from spe.config import load_plan_data
 from spe.expressions import compile_expression
@@ -90,7 +90,7 @@ def ran(path: Path) -> Path:
     rows = [f"2026-01-01T00:00:0{n // 100}.{n % 100:02d}0,{n % 5},{n / 10},{n % 7}" for n in range(500)]
     (path / "b.csv").write_text("\n".join(["ts,key,price,qty", *rows[:250], "what,is,this,?", *rows[250:]]) + "\n")
     plan, storage = load_plan_data(CONFIG, folder=path), DiskStorage(path)
-    history = History()
+    history = EventList()
 
     async def take_in() -> None:
         for stream, source in plan.sources.items():
@@ -169,7 +169,7 @@ def test_a_source_that_drops_rows_without_a_word_is_found(
     """Whether it says that it has read them or not."""
     check = Admission.check
 
-    def dropping(self: Admission, chunk: Chunk, now_us: int, ahead_us: int | None) -> Chunk:
+    def dropping(self: Admission, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
         chunk = check(self, chunk, now_us, ahead_us)
         kept = np.arange(len(chunk)) % 10 != 3
         chosen = chunk.select(kept)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consistency.proof.output import Scene, judge_output
-from consistency.proof.report.model import FaultSpan, Flaw, Output, Verdict
+from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from spe.config import load_plan_text
 from spe.log.announced import RecordedAnnouncement
 from spe.stream.names import StreamId
@@ -66,7 +66,7 @@ def judged(
     known_us: int = END_OF_TIME,
     start_us: int = 0,
     announced: Sequence[RecordedAnnouncement] = ANNOUNCED,
-) -> Output:
+) -> OutputReport:
     def keep(name: str, frame: DataFrame) -> DataFrame:
         frame.write.parquet(str(folder / name))
         return spark.read.parquet(str(folder / name))
@@ -79,7 +79,7 @@ def judged(
 
 
 @pytest.fixture(scope="module")
-def healed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Output:
+def healed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> OutputReport:
     """Windows 1 and 2 were tentative: 1 wrong, of 2 one right, one missing, and one that is none.
 
     1 boundary   2 stable   3 boundary   4, 5 tentative   6 tentative boundary   7 undo   8 stable   9 rec_done   10 end
@@ -91,19 +91,19 @@ def healed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Out
     return judged(spark, tmp_path_factory.mktemp("healed"), text)
 
 
-def test_a_corrected_stream_is_consistent(healed: Output) -> None:
+def test_a_corrected_stream_is_consistent(healed: OutputReport) -> None:
     assert (healed.verdict, healed.reasons, healed.findings) == (Verdict.CONSISTENT, [], [])
     assert (healed.truth, healed.stable) == (6, 6)
 
 
-def test_tentative_tuples_are_counted_right_and_wrong_and_how_long_they_stood(healed: Output) -> None:
+def test_tentative_tuples_are_counted_right_and_wrong_and_how_long_they_stood(healed: OutputReport) -> None:
     found = healed.tentative
     assert (found.count, found.right, found.wrong, found.undone, found.corrections) == (3, 1, 2, 3, 1)
     assert found.stood_max_us == 3 * SECOND  # window 1, from 4 s to the undo at 7 s
     assert found.predicted == 3  # a cut of 6 s at 6 results in 12 s
 
 
-def test_accuracy_by_window_against_all_that_should_have_been_there(healed: Output) -> None:
+def test_accuracy_by_window_against_all_that_should_have_been_there(healed: OutputReport) -> None:
     assert healed.accuracy is not None
     assert healed.accuracy.key == ["key", "window_start", "window_end"]
     first, second = healed.accuracy.windows
@@ -114,7 +114,7 @@ def test_accuracy_by_window_against_all_that_should_have_been_there(healed: Outp
     assert healed.accuracy.overall["overlap"] == pytest.approx(2 / 4)
 
 
-def test_delay_is_of_new_tuples_only_on_first_receipt(healed: Output) -> None:
+def test_delay_is_of_new_tuples_only_on_first_receipt(healed: OutputReport) -> None:
     """The corrections at 8 s are old but for window 3, which ended at 4 s."""
     assert healed.delay.max_us == 8 * SECOND - (4 * SECOND - 1)
     assert healed.delay.kept is False
@@ -185,12 +185,12 @@ def test_x_is_what_was_announced_when_a_result_came(
     assert ("no node announced" in found.why) == (kept is None)
 
 
-def test_silences_and_the_time_from_heal_to_correction(healed: Output) -> None:
+def test_silences_and_the_time_from_heal_to_correction(healed: OutputReport) -> None:
     assert (healed.gaps.any_us, healed.gaps.stable_us) == (2 * SECOND, 5 * SECOND)
     assert (healed.healing.healed_us, healed.healing.corrected_us) == (6 * SECOND, 9 * SECOND)
 
 
-def test_bins_add_up(healed: Output) -> None:
+def test_bins_add_up(healed: OutputReport) -> None:
     assert healed.bin_us >= SECOND  # no shorter than the time between two results
     assert [sum(getattr(b, kind) for b in healed.bins) for kind in ("stable", "tentative", "undone")] == [
         6,

@@ -12,7 +12,7 @@ import pytest
 
 from consistency.proof.judge import REPORT_FOLDER, judge_run, write_report
 from consistency.proof.remote import opened
-from consistency.proof.report.model import Flaw, Output, Report, Verdict
+from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
 from consistency.proof.run import Run
 from consistency.proof.trouble import explained
 from replicas.faults.model import read_faults
@@ -147,7 +147,7 @@ def found(spark: SparkSession, run_dir: Path) -> Report:
     return made
 
 
-def of(found: Report, client: str) -> Output:
+def of(found: Report, client: str) -> OutputReport:
     return next(o for o in found.outputs if o.client == client)
 
 

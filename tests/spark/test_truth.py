@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from consistency.proof.run import Run
-from consistency.proof.truth import Network
+from consistency.proof.truth import TruthNetwork
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
 from replicas.simulation.topologies import random_configuration
@@ -256,7 +256,7 @@ def test_a_run_that_was_broken_off_is_decided_up_to_its_frontier(spark: SparkSes
     compared, found = differences(spark, run, inputs)
     assert not found, "\n".join(found)
     assert compared > 100
-    frontier = Network(spark, run).frontier
+    frontier = TruthNetwork(spark, run).frontier
     assert frontier[StreamId("left")] < frontier[StreamId("tumbling_on")] < END_OF_TIME
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from consistency.proof.run import Run
-from consistency.proof.truth import Network, truth
+from consistency.proof.truth import TruthNetwork, truth
 from replicas.reference import reference_rows
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
@@ -26,7 +26,7 @@ def differences(
 ) -> tuple[int, list[str]]:
     """(tuples compared, what differs) over all outputs of a run."""
     expected = reference_rows(run.plan, inputs)
-    network = Network(spark, run)
+    network = TruthNetwork(spark, run)
     compared, found = 0, []
     for output in run.plan.query.outputs:
         schema = run.plan.query.schema_of(output)
@@ -48,7 +48,7 @@ def differences(
     return compared, found
 
 
-def truth_rows(network: Network, output: StreamId) -> dict[int, list[tuple[int, int, tuple[Any, ...]]]]:
+def truth_rows(network: TruthNetwork, output: StreamId) -> dict[int, list[tuple[int, int, tuple[Any, ...]]]]:
     """(id, time, attributes) by partition, in order; timestamps in microseconds."""
     schema = network.plan.query.schema_of(output)
     names = [

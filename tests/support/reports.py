@@ -7,12 +7,12 @@ from consistency.proof.report.model import (
     Bin,
     Delay,
     FaultSpan,
-    Finding,
     Flaw,
+    FlawCount,
     Gaps,
     Healing,
     Offender,
-    Output,
+    OutputReport,
     Promise,
     Report,
     Settings,
@@ -21,14 +21,14 @@ from consistency.proof.report.model import (
     Tentative,
     Track,
     Verdict,
-    Window,
+    WindowAccuracy,
 )
 
 SECOND = 1_000_000
 
 
 def report(
-    findings: list[Finding] | None = None, verdict: Verdict = Verdict.CONSISTENT, *, name: str = "demo"
+    findings: list[FlawCount] | None = None, verdict: Verdict = Verdict.CONSISTENT, *, name: str = "demo"
 ) -> Report:
     """Forty seconds: a replica dies from 8 s to 12 s, a source is cut off from 18 s to 24 s."""
     return Report(
@@ -96,7 +96,7 @@ def track(name: str, *spans: str) -> Track:
     )
 
 
-def output(findings: list[Finding], verdict: Verdict = Verdict.CONSISTENT) -> Output:
+def output(findings: list[FlawCount], verdict: Verdict = Verdict.CONSISTENT) -> OutputReport:
     """Eight groups a second; six seconds of them tentative, taken back at 24.2 s."""
     bins = []
     for second in range(41):
@@ -111,7 +111,7 @@ def output(findings: list[Finding], verdict: Verdict = Verdict.CONSISTENT) -> Ou
             )
         )
     windows = [
-        Window(
+        WindowAccuracy(
             time=f"2026-11-21 08:37:{34 + n}.999999",
             at_us=(20 + n) * SECOND,
             tentative=8,
@@ -121,7 +121,7 @@ def output(findings: list[Finding], verdict: Verdict = Verdict.CONSISTENT) -> Ou
         for n in range(6)
     ]
     measures = list(windows[0].measures)
-    return Output(
+    return OutputReport(
         client="dashboard",
         output="per_second",
         operator="aggregate",
@@ -164,9 +164,9 @@ def output(findings: list[Finding], verdict: Verdict = Verdict.CONSISTENT) -> Ou
     )
 
 
-def altered() -> Finding:
+def altered() -> FlawCount:
     """One tuple whose revenue is not the true one."""
-    return Finding(
+    return FlawCount(
         flaw=Flaw.ALTERED,
         count=1,
         offenders=[

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Final
 
-from consistency.proof.report.model import Accuracy, FaultSpan, Output, Report, Span, Track, Window
+from consistency.proof.report.model import Accuracy, FaultSpan, OutputReport, Report, Span, Track, WindowAccuracy
 from consistency.proof.report.words import count, seconds
 
 WIDTH: Final = 1000
@@ -63,7 +63,7 @@ class _Drawing:
         marks = [self._box(s, f"s-{s.name}", STATES.get(s.name, s.name), 0, _THIN) for s in track.spans]
         return self._row("thin", escape(track.name), track.name, _THIN, "".join(marks))
 
-    def group(self, output: Output, number: int, faults: Sequence[FaultSpan]) -> str:
+    def group(self, output: OutputReport, number: int, faults: Sequence[FaultSpan]) -> str:
         """Received tuples, delay and accuracy of one output."""
         group = f"output-{number}"
         shade = "".join(self._box(s, "shade", "", 0, 500) for s in faults)
@@ -85,7 +85,7 @@ class _Drawing:
 
     # --- one kind of row each ---
 
-    def _received(self, output: Output, group: str, shade: str) -> str:
+    def _received(self, output: OutputReport, group: str, shade: str) -> str:
         most = max((max(b.stable + b.tentative, b.undone) for b in output.bins), default=0) or 1
 
         def high(n: int, room: float) -> float:
@@ -115,7 +115,7 @@ class _Drawing:
         label = f"received<br>per {seconds(output.bin_us)}"
         return self._row("tall", label, "received", _BARS, "".join(marks), group, [(2, "", f"{count(most)} (√ scale)")])
 
-    def _delay(self, output: Output, group: str, shade: str) -> str:
+    def _delay(self, output: OutputReport, group: str, shade: str) -> str:
         bound = output.delay.bound_us
         most = max(bound, *(b.delay_max_us or 0 for b in output.bins)) * 1.12
 
@@ -201,7 +201,7 @@ class _Drawing:
         )
 
 
-def said(window: Window) -> str:
+def said(window: WindowAccuracy) -> str:
     """A window's measures in words."""
     shown = ", ".join(f"{name} {'–' if v is None else f'{v:.3f}'}" for name, v in window.measures.items())
     return f"{shown} ({count(window.tentative)} of {count(window.truth)}, at {window.time})"

@@ -63,7 +63,7 @@ class Offender(_Data):
     around: list[str] = Field(default_factory=list)
 
 
-class Finding(_Data):
+class FlawCount(_Data):
     """All tuples of one output with the same flaw; ``offenders`` are the first ones."""
 
     flaw: Flaw
@@ -203,7 +203,7 @@ class Healing(_Data):
     took_us: int | None
 
 
-class Window(_Data):
+class WindowAccuracy(_Data):
     """Tentative results of one tuple time against the truth.
 
     Attributes:
@@ -233,8 +233,8 @@ class Accuracy(_Data):
     key: list[str]
     measures: list[str]
     overall: dict[str, float | None]
-    worst: list[Window]
-    windows: list[Window]
+    worst: list[WindowAccuracy]
+    windows: list[WindowAccuracy]
 
 
 class Bin(_Data):
@@ -247,7 +247,7 @@ class Bin(_Data):
     delay_max_us: int | None = None
 
 
-class Output(_Data):
+class OutputReport(_Data):
     """One output stream at one client.
 
     Attributes:
@@ -267,7 +267,7 @@ class Output(_Data):
     reasons: list[str]
     truth: int
     stable: int
-    findings: list[Finding]
+    findings: list[FlawCount]
     delay: Delay
     tentative: Tentative
     gaps: Gaps
@@ -315,7 +315,7 @@ class Report(_Data):
     verdict: Verdict
     reasons: list[str]
     tolerance: str
-    outputs: list[Output]
+    outputs: list[OutputReport]
     faults: list[FaultSpan]
     replicas: list[Track]
     losses: list[Loss] = Field(default_factory=list)

@@ -10,11 +10,11 @@ from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import said, timeline
 from consistency.proof.report.model import (
     Accuracy,
-    Finding,
     Flaw,
+    FlawCount,
     Loss,
     Offender,
-    Output,
+    OutputReport,
     Promise,
     Report,
     SourceFacts,
@@ -135,7 +135,7 @@ def _tiles(report: Report) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _chips(outputs: Sequence[Output]) -> str:
+def _chips(outputs: Sequence[OutputReport]) -> str:
     if len(outputs) < 2:
         return ""
     buttons = "".join(
@@ -168,7 +168,7 @@ def _legend(report: Report) -> str:
 # --- right in the end ---
 
 
-def _right(outputs: Sequence[Output]) -> str:
+def _right(outputs: Sequence[OutputReport]) -> str:
     columns = [("client · output", ""), ("verdict", ""), ("truth", "r"), ("received", "r")]
     columns += [(name, "r") for name in FLAWS.values()]
     rows = []
@@ -190,7 +190,7 @@ def _flawed(n: int) -> str:
     return f'<span class="no">{count(n)}</span>' if n else '<span class="dim">0</span>'
 
 
-def _offenders(outputs: Sequence[Output]) -> str:
+def _offenders(outputs: Sequence[OutputReport]) -> str:
     rows = [
         _offender(output, finding, one)
         for output in outputs
@@ -209,7 +209,7 @@ def _offenders(outputs: Sequence[Output]) -> str:
     )
 
 
-def _offender(output: Output, finding: Finding, one: Offender) -> list[str]:
+def _offender(output: OutputReport, finding: FlawCount, one: Offender) -> list[str]:
     where = f"{escape(output.title)}<br><span class='dim'>partition {one.partition}, "
     where += f"{'number' if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else 'id'} {count(one.place)}<br>"
     where += f"time {escape(one.time)}</span>"
@@ -244,7 +244,7 @@ def _shown(value: object) -> str:
 # --- wrong in between ---
 
 
-def _between(outputs: Sequence[Output], losses: Sequence[Loss]) -> str:
+def _between(outputs: Sequence[OutputReport], losses: Sequence[Loss]) -> str:
     columns = [("client · output", ""), ("tentative", "r"), ("right as they were", "r"), ("taken back", "r")]
     columns += [("corrections", "r"), ("wrong ones stood<br>(median)", "r"), ("longest", "r"), ("model expects", "r")]
     rows = []
@@ -260,7 +260,7 @@ def _between(outputs: Sequence[Output], losses: Sequence[Loss]) -> str:
     return "".join(parts)
 
 
-def _accuracy(output: Output, accuracy: Accuracy) -> str:
+def _accuracy(output: OutputReport, accuracy: Accuracy) -> str:
     key = (
         f"the same result: equal {', '.join(accuracy.key)}" if accuracy.key else "the same result: equal in everything"
     )
@@ -281,7 +281,7 @@ def _accuracy(output: Output, accuracy: Accuracy) -> str:
     )
 
 
-def _losses(losses: Sequence[Loss], outputs: Sequence[Output]) -> str:
+def _losses(losses: Sequence[Loss], outputs: Sequence[OutputReport]) -> str:
     """What PPA's model expects of the output while partitions are lost, beside what came."""
     if not losses:
         return ""
@@ -314,7 +314,7 @@ def _measure(name: str, value: float | None) -> str:
 # --- kept X ---
 
 
-def _kept(outputs: Sequence[Output]) -> str:
+def _kept(outputs: Sequence[OutputReport]) -> str:
     columns = [
         ("client · output", ""),
         ("k", "r"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from consistency.proof.losses import measure_of
-from consistency.proof.report.model import Flaw, Output, Report, Verdict
+from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
 
 #: Of one kind in the terminal.
@@ -59,7 +59,7 @@ def headline(report: Report) -> list[Headline]:
     return [_right(outputs), _tentative(outputs), _delay(outputs), _recovery(outputs)]
 
 
-def _right(outputs: list[Output]) -> Headline:
+def _right(outputs: list[OutputReport]) -> Headline:
     stable, truth = sum(o.stable for o in outputs), sum(o.truth for o in outputs)
     wrong = sum(f.count for o in outputs for f in o.findings)
     note = "all as in the truth" if not wrong else f"{count(wrong)} wrong"
@@ -68,7 +68,7 @@ def _right(outputs: list[Output]) -> Headline:
     return Headline("Stable tuples", count(stable), note, f"of {count(truth)}", bad=wrong > 0)
 
 
-def _tentative(outputs: list[Output]) -> Headline:
+def _tentative(outputs: list[OutputReport]) -> Headline:
     total = sum(o.tentative.count for o in outputs)
     right = sum(o.tentative.right for o in outputs)
     left = sum(f.count for o in outputs for f in o.findings if f.flaw is Flaw.UNCORRECTED)
@@ -79,7 +79,7 @@ def _tentative(outputs: list[Output]) -> Headline:
     return Headline("Tentative tuples", count(total), note, bad=left > 0)
 
 
-def _delay(outputs: list[Output]) -> Headline:
+def _delay(outputs: list[OutputReport]) -> Headline:
     known = [o for o in outputs if o.delay.max_us is not None]
     unknown = [o for o in outputs if o.delay.why]
     if not known:
@@ -96,7 +96,7 @@ def _delay(outputs: list[Output]) -> Headline:
     return Headline("Longest delay of a new tuple", seconds(worst.delay.max_us), note, allowed, filled, missed)
 
 
-def _recovery(outputs: list[Output]) -> Headline:
+def _recovery(outputs: list[OutputReport]) -> Headline:
     gap = max((o.gaps.any_us for o in outputs), default=0)
     took = [o.healing.took_us for o in outputs if o.healing.took_us is not None]
     note = f"last correction {seconds(max(took))} after healing" if took else "no correction was needed"

@@ -12,20 +12,20 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from consistency.proof.truth.network import Network
-from consistency.proof.truth.stream import PARTITION, TIME, Stream
+from consistency.proof.truth.network import TruthNetwork
+from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Network", "truth"]
+__all__ = ["TruthNetwork", "truth"]
 
 _ROW: Final = "__row"
 _PIECE: Final = "__piece"
 
 
-def truth(network: Network, output: StreamId) -> DataFrame:
+def truth(network: TruthNetwork, output: StreamId) -> DataFrame:
     """The stable stream of an output, as far as the sources' logs decide it.
 
     Returns:
@@ -41,7 +41,7 @@ def truth(network: Network, output: StreamId) -> DataFrame:
     return _numbered(stream)
 
 
-def _named(stream: Stream, place: Column) -> list[Column]:
+def _named(stream: TruthStream, place: Column) -> list[Column]:
     return [
         F.col(PARTITION).alias("partition"),
         place.cast("long").alias("place"),
@@ -50,7 +50,7 @@ def _named(stream: Stream, place: Column) -> list[Column]:
     ]
 
 
-def _numbered(stream: Stream) -> DataFrame:
+def _numbered(stream: TruthStream) -> DataFrame:
     """Ordinals, without bringing everything to one task.
 
     The stream is sorted over all tasks and kept; then each task's first row and number of rows say what to add.

@@ -15,11 +15,11 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from consistency.proof.reading import Aggregate, Call
+from consistency.proof.reading import AggregateEntry, CallEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
-    Stream,
+    TruthStream,
     attributes,
     columns,
     ordered,
@@ -60,7 +60,7 @@ def _exact_sum(x: Column) -> Column:
 _FIRST_PART: Final[Mapping[str, Any]] = {**_MERGED, "count": F.count, "exact_sum": _exact_sum}
 
 
-def aggregate(spec: Aggregate, stream: Stream, *, exact: bool) -> Stream:
+def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> TruthStream:
     """The output of an aggregate.
 
     Args:
@@ -104,10 +104,10 @@ def aggregate(spec: Aggregate, stream: Stream, *, exact: bool) -> Stream:
         **dict(zip(spec.calls, results.values())),
     }
     frame = found.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(found, attributes_of))
-    return Stream(frame, len(born))
+    return TruthStream(frame, len(born))
 
 
-def _membership(spec: Aggregate) -> list[Column]:
+def _membership(spec: AggregateEntry) -> list[Column]:
     """The attribute that decides membership, and the pane, for sums in order."""
     window = spec.window
     if window.count:
@@ -117,7 +117,9 @@ def _membership(spec: Aggregate) -> list[Column]:
     return [*on, pane.alias(_PANE)]
 
 
-def _by_count(spec: Aggregate, stream: Stream, calls: list[_Call], groups: list[str], keyed: DataFrame) -> Stream:
+def _by_count(
+    spec: AggregateEntry, stream: TruthStream, calls: list[_Call], groups: list[str], keyed: DataFrame
+) -> TruthStream:
     """Every ``count`` rows of a group, in order; the last row of each gives time and place."""
     count = spec.window.count
     arrival = Over.partitionBy(PARTITION, *groups).orderBy(*stream.position)
@@ -139,7 +141,7 @@ def _by_count(spec: Aggregate, stream: Stream, calls: list[_Call], groups: list[
         *[F.col(f"{_CLOSED}.{name}").alias(name) for name in stream.order],
         *attributes(found, made),
     )
-    return Stream(frame, stream.width)
+    return TruthStream(frame, stream.width)
 
 
 def _of_those_that_have_one(found: DataFrame, calls: list[_Call]) -> DataFrame:
@@ -154,7 +156,7 @@ def _of_those_that_have_one(found: DataFrame, calls: list[_Call]) -> DataFrame:
 class _Call:
     """One aggregate: its argument's column, and its result from rows or from parts."""
 
-    def __init__(self, index: int, call: Call, type_: T.DataType, exact: bool, *, skip: bool) -> None:
+    def __init__(self, index: int, call: CallEntry, type_: T.DataType, exact: bool, *, skip: bool) -> None:
         self.name = f"__result{index}"
         self.argument = f"__argument{index}"
         self.function = call.function

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import Join
+from consistency.proof.reading import JoinEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
-    Stream,
+    TruthStream,
     columns,
     expression,
     ordered,
@@ -39,7 +39,7 @@ class _Side:
     attributes by their names in the output.
     """
 
-    def __init__(self, spec: Join, side: int, stream: Stream) -> None:
+    def __init__(self, spec: JoinEntry, side: int, stream: TruthStream) -> None:
         self.side = side
         self.stream = stream
         self._spec = spec
@@ -95,7 +95,7 @@ class _Side:
         return F.col(self.name("at")) + max(-_FAR, min(_FAR, reach))
 
 
-def join(spec: Join, left: Stream, right: Stream) -> Stream:
+def join(spec: JoinEntry, left: TruthStream, right: TruthStream) -> TruthStream:
     """The output of a join."""
     sides = (_Side(spec, LEFT, left), _Side(spec, RIGHT, right))
     pairs = _pairs(spec, *sides)
@@ -108,10 +108,10 @@ def join(spec: Join, left: Stream, right: Stream) -> Stream:
         if spec.kind in _OUTER[side.side]:
             alone = side.frame.join(pairs.select(*side.identity).distinct(), side.identity, "left_anti")
             found = found.unionByName(_alone(spec, alone, sides, side, width))
-    return Stream(found, width)
+    return TruthStream(found, width)
 
 
-def _pairs(spec: Join, left: _Side, right: _Side) -> DataFrame:
+def _pairs(spec: JoinEntry, left: _Side, right: _Side) -> DataFrame:
     """All that fit in key and time."""
     same = F.col("__l_partition") == F.col("__r_partition")
     for i in range(len(spec.on)):
@@ -136,7 +136,7 @@ def _clipped(column: Column) -> Column:
     return F.greatest(F.lit(-_FAR), F.least(F.lit(_FAR), column))
 
 
-def _where(spec: Join, pairs: DataFrame) -> DataFrame:
+def _where(spec: JoinEntry, pairs: DataFrame) -> DataFrame:
     """Pairs for which the condition is true; it may name the window's attributes."""
     assert spec.where is not None
     if spec.window is None:
@@ -145,7 +145,7 @@ def _where(spec: Join, pairs: DataFrame) -> DataFrame:
     return bounded.where(expression(bounded, spec.where)).drop(*_BOUNDS)
 
 
-def _bounds(spec: Join, window: str) -> tuple[Column, Column]:
+def _bounds(spec: JoinEntry, window: str) -> tuple[Column, Column]:
     """The window's attributes."""
     assert spec.window is not None
     start = F.col(window) * spec.window.slide_us + spec.window.offset_us
@@ -153,7 +153,7 @@ def _bounds(spec: Join, window: str) -> tuple[Column, Column]:
     return timestamp(start).alias(_BOUNDS[0]), timestamp(end).alias(_BOUNDS[1])
 
 
-def _paired(spec: Join, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int) -> DataFrame:
+def _paired(spec: JoinEntry, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int) -> DataFrame:
     """Later tuple, earlier tuple, window; the left input goes first at equal times."""
     left, right = (padded(columns(side.position), widest + 1) for side in sides)
     right_later = F.col("__r_time") >= F.col("__l_time")
@@ -171,7 +171,7 @@ def _paired(spec: Join, pairs: DataFrame, sides: tuple[_Side, _Side], widest: in
     )
 
 
-def _alone(spec: Join, rows: DataFrame, sides: tuple[_Side, _Side], side: _Side, width: int) -> DataFrame:
+def _alone(spec: JoinEntry, rows: DataFrame, sides: tuple[_Side, _Side], side: _Side, width: int) -> DataFrame:
     """Outer rows: at the last time at which they could have found a partner, behind the pairs of that instant."""
     bounds: list[Column] = []
     if spec.window is None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import Aggregate, Filter, Join, Map, Merge, Operator, Reading, TopK
+from consistency.proof.reading import (
+    AggregateEntry,
+    FilterEntry,
+    JoinEntry,
+    MapEntry,
+    MergeEntry,
+    OperatorEntry,
+    Reading,
+    TopKEntry,
+)
 from consistency.proof.recording import source_log
 from consistency.proof.run import Run
 from consistency.proof.source import last_state
@@ -18,7 +27,7 @@ from consistency.proof.truth.join import join
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
-    Stream,
+    TruthStream,
     columns,
     expression,
     ordered,
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
 _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
 
 
-class Network:
+class TruthNetwork:
     """Streams of a run, made when they are asked for.
 
     Attributes:
@@ -56,7 +65,7 @@ class Network:
         self._run = run
         self.plan: Plan = run.plan
         self.reading: Reading = run.reading
-        self._made: dict[StreamId, Stream] = {}
+        self._made: dict[StreamId, TruthStream] = {}
         _check_java(spark, self.reading)
         reads = [s for o in self.reading.operators.values() for s in o.inputs]
         self._read = set(reads)
@@ -66,7 +75,7 @@ class Network:
             end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.reading.bucket_us)
             self.frontier |= dict.fromkeys(unit.outputs, end)
 
-    def stream(self, name: StreamId) -> Stream:
+    def stream(self, name: StreamId) -> TruthStream:
         """A source, or what a unit releases."""
         if name not in self._made:
             if name in self.plan.sources:
@@ -75,7 +84,7 @@ class Network:
                 self._run_unit(self.plan.producer[name])
         return self._made[name]
 
-    def _source(self, name: StreamId) -> Stream:
+    def _source(self, name: StreamId) -> TruthStream:
         log = source_log(self._spark, self._run, name)
         frame = log.select(
             F.lit(0).alias(PARTITION),
@@ -83,13 +92,13 @@ class Network:
             *ordered([F.col("_id")]),
             *[quoted(n) for n in self.plan.query.schema_of(name).names],
         )
-        return self._kept(name, Stream(frame, 1))
+        return self._kept(name, TruthStream(frame, 1))
 
-    def _kept(self, name: StreamId, stream: Stream) -> Stream:
+    def _kept(self, name: StreamId, stream: TruthStream) -> TruthStream:
         """A stream with several readers, kept on disk so that it is computed once; freed with the session's cache."""
         if self._readers[name] < 2:
             return stream
-        return Stream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.width)
+        return TruthStream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.width)
 
     def _run_unit(self, unit: Unit) -> None:
         end = self.frontier[unit.outputs[0]]
@@ -97,18 +106,18 @@ class Network:
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
             made = self._operator(name, spec, streams, end).before(end)
-            if isinstance(spec, Map | Aggregate | Join) and spec.skip:
+            if isinstance(spec, MapEntry | AggregateEntry | JoinEntry) and spec.skip:
                 made = without_large_rows(made)
-            cheap = isinstance(spec, Filter | Map | Merge)  # cheaper to repeat than to keep
+            cheap = isinstance(spec, FilterEntry | MapEntry | MergeEntry)  # cheaper to repeat than to keep
             streams[name] = made if cheap else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
 
-    def _said(self, name: StreamId) -> Operator:
+    def _said(self, name: StreamId) -> OperatorEntry:
         if name not in self.reading.operators:
             raise SpeError(f"operator {name!r} was run, and the configuration has no such operator")
         return self.reading.operators[name]
 
-    def _entering(self, unit: Unit, one: InputStream) -> Stream:
+    def _entering(self, unit: Unit, one: InputStream) -> TruthStream:
         """An input as the unit's partitions get it: their share by hash, ties settled by upstream partition (U2)."""
         stream = self.stream(one.stream)
         frame, order = stream.frame, columns(stream.order)
@@ -118,24 +127,24 @@ class Network:
         if one.key is not None and unit.partitions > 1:
             number = partition_number(one.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
-        return Stream(frame, len(order))
+        return TruthStream(frame, len(order))
 
-    def _operator(self, name: StreamId, spec: Operator, streams: dict[str, Stream], end: int) -> Stream:
+    def _operator(self, name: StreamId, spec: OperatorEntry, streams: dict[str, TruthStream], end: int) -> TruthStream:
         ports = [streams[one] for one in spec.inputs]
         first = ports[0]
-        if isinstance(spec, Filter):
-            return Stream(first.frame.where(expression(first.frame, spec.where)), first.width)
-        if isinstance(spec, Map):
+        if isinstance(spec, FilterEntry):
+            return TruthStream(first.frame.where(expression(first.frame, spec.where)), first.width)
+        if isinstance(spec, MapEntry):
             kept = first.attributes if spec.keep else []
             made = values(first.frame, spec.columns)
-            return Stream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
-        if isinstance(spec, Merge):
+            return TruthStream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
+        if isinstance(spec, MergeEntry):
             return _union(ports)
-        if isinstance(spec, Aggregate):
+        if isinstance(spec, AggregateEntry):
             return aggregate(spec, first, exact=name in self._read)
-        if isinstance(spec, Join):
+        if isinstance(spec, JoinEntry):
             return join(spec, ports[0], ports[1])
-        if isinstance(spec, TopK):
+        if isinstance(spec, TopKEntry):
             return topk(spec, first)
         return custom(next(o for o in self.plan.query.operators if o.name == name), ports, end)
 
@@ -154,7 +163,7 @@ def _check_java(spark: SparkSession, reading: Reading) -> None:
             )
 
 
-def _union(ports: list[Stream]) -> Stream:
+def _union(ports: list[TruthStream]) -> TruthStream:
     """Ties by port, then as they were."""
     width = 1 + max(port.width for port in ports)
     frame = None
@@ -163,4 +172,4 @@ def _union(ports: list[Stream]) -> Stream:
         one = port.frame.select(PARTITION, TIME, *order, *port.attributes)
         frame = one if frame is None else frame.unionByName(one)
     assert frame is not None
-    return Stream(frame, width)
+    return TruthStream(frame, width)

@@ -29,7 +29,7 @@ TIME: Final = "__time"
 
 
 @dataclass(frozen=True)
-class Stream:
+class TruthStream:
     """One stream of the query.
 
     Attributes:
@@ -65,11 +65,11 @@ class Stream:
         """Quoted."""
         return [quoted(name) for name in self.names]
 
-    def before(self, end: int) -> Stream:
+    def before(self, end: int) -> TruthStream:
         """What is released by the boundary ``end``."""
         if end >= END_OF_TIME:
             return self
-        return Stream(self.frame.where(F.col(TIME) < end), self.width)
+        return TruthStream(self.frame.where(F.col(TIME) < end), self.width)
 
 
 def order_names(width: int) -> list[str]:
@@ -130,14 +130,14 @@ def _attribute(column: Column, type_: T.DataType) -> Column:
     return column + F.lit(0.0) if isinstance(type_, T.DoubleType) else column
 
 
-def without_large_rows(stream: Stream) -> Stream:
+def without_large_rows(stream: TruthStream) -> TruthStream:
     """Without rows that have more text than a row may have, each text counted once (rules B9, U15)."""
     texts = [F.coalesce(F.col(quoted(n)), F.lit("")) for n, t in stream.types.items() if isinstance(t, T.StringType)]
     if not texts:
         return stream
     sizes = F.transform(F.array_distinct(F.array(*texts)), lambda text: F.octet_length(text).cast("long"))
     total = F.aggregate(sizes, F.lit(0).cast("long"), lambda sum_, size: sum_ + size)
-    return Stream(stream.frame.where(total <= text_size.ROW_TEXT_BYTES), stream.width)
+    return TruthStream(stream.frame.where(total <= text_size.ROW_TEXT_BYTES), stream.width)
 
 
 def timestamp(column: Column) -> Column:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import TopK
+from consistency.proof.reading import TopKEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
-    Stream,
+    TruthStream,
     columns,
     ordered,
     position_struct,
@@ -28,7 +28,7 @@ _RANK: Final = "__rank"
 _GROUP: Final = "__group"
 
 
-def topk(spec: TopK, stream: Stream) -> Stream:
+def topk(spec: TopKEntry, stream: TruthStream) -> TruthStream:
     """Groups come in the order of the first of their tuples that are taken, then by rank, then by arrival."""
     keys = [f"__key{i}" for i in range(len(spec.order_by))]
     texts = [text for text, _ in spec.order_by]
@@ -57,4 +57,4 @@ def topk(spec: TopK, stream: Stream) -> Stream:
         added = [timestamp(at).alias(name) for name, at in bounds.items() if name not in stream.names]
     ranked: list[Column] = [] if spec.rank_as is None else [F.col(_RANK).alias(spec.rank_as)]
     made = placed.select(PARTITION, time.alias(TIME), *ordered(order), *stream.attributes, *added, *ranked)
-    return Stream(made, len(order))
+    return TruthStream(made, len(order))

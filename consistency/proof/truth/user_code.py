@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas import functions as arrow_functions
 
 from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, schema_of, spark_fields, spark_type
-from consistency.proof.truth.stream import PARTITION, TIME, Stream, order_names, ordered, padded, quoted
+from consistency.proof.truth.stream import PARTITION, TIME, TruthStream, order_names, ordered, padded, quoted
 from operators.aggregate.custom import Failed, added, merged, result_of
 from operators.build import build_operator
 from operators.operator import Operator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _arrow_udf: Any = arrow_functions.arrow_udf
 
 
-def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
+def custom(operator: OperatorOfQuery, ports: list[TruthStream], end: int) -> TruthStream:
     """A user's operator: one task per partition, its rows in order, slice by slice.
 
     Its schema is what it says itself of inputs as Spark has them.
@@ -69,7 +69,7 @@ def custom(operator: OperatorOfQuery, ports: list[Stream], end: int) -> Stream:
         _steps(operator, schemas, end),
         T.StructType([*fields, *spark_fields(operator.schema)]),
     )
-    return Stream(made, 1)
+    return TruthStream(made, 1)
 
 
 def _steps(
@@ -215,7 +215,7 @@ def _panes(group: pa.Scalar, argument: AttributeType) -> Iterator[np.ndarray[Any
             at += count
 
 
-def partition_number(keys: Sequence[str], stream: Stream, count: int) -> Column:
+def partition_number(keys: Sequence[str], stream: TruthStream, count: int) -> Column:
     """The partition of each row by the engine's hash of its key attributes: placement, not evaluation."""
     types = stream.types
     wanted = schema_of({name: types[name] for name in keys})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import Window
+from consistency.proof.reading import WindowEntry
 from consistency.proof.truth.stream import TIME, quoted
 from spe.stream.times import END_OF_TIME
 
@@ -35,7 +35,7 @@ def floor_div(column: Column, divisor: int) -> Column:
     return F.call_function("div", column - F.pmod(column, by), by)
 
 
-def with_windows(frame: DataFrame, window: Window, on: str | None) -> DataFrame:
+def with_windows(frame: DataFrame, window: WindowEntry, on: str | None) -> DataFrame:
     """Adds FIRST and LAST, the windows in which a tuple counts; without those that count in none.
 
     A window counts a tuple whose member time is in it and whose tuple time is before its end.
@@ -52,7 +52,7 @@ def with_windows(frame: DataFrame, window: Window, on: str | None) -> DataFrame:
     return counted.where(F.col(FIRST) <= F.col(LAST))
 
 
-def per_window(frame: DataFrame, window: Window) -> DataFrame:
+def per_window(frame: DataFrame, window: WindowEntry) -> DataFrame:
     """A row per window of each row that has FIRST and LAST: adds WINDOW, drops these two."""
     if window.size_us <= window.slide_us:
         found = frame.withColumn(WINDOW, F.col(FIRST))
@@ -61,10 +61,10 @@ def per_window(frame: DataFrame, window: Window) -> DataFrame:
     return found.drop(FIRST, LAST)
 
 
-def start_of(window: Window) -> Column:
+def start_of(window: WindowEntry) -> Column:
     return F.col(WINDOW) * window.slide_us + window.offset_us
 
 
-def end_of(window: Window) -> Column:
+def end_of(window: WindowEntry) -> Column:
     """Exclusive; at the end of time at the latest."""
     return F.least(start_of(window) + window.size_us, F.lit(END_OF_TIME))

@@ -10,7 +10,7 @@ import pytest
 
 from consistency.checking.accuracy import Kept
 from consistency.checking.rows import Reference
-from consistency.checking.verdict import Premise, Verdict, judge
+from consistency.checking.verdict import Premise, RunVerdict, judge
 from replicas.reference import reference_rows, some_of
 from spe.plan.plan import Plan, Policy
 from spe.query.declaration import OperatorSpec
@@ -98,7 +98,7 @@ def history(plan: Plan, tentative: Rows, *, more: str = "") -> History:
     return History(sorted(events, key=lambda e: e.at_us))
 
 
-def judged(plan: Plan, tentative: Rows, *, more: str = "") -> Verdict:
+def judged(plan: Plan, tentative: Rows, *, more: str = "") -> RunVerdict:
     return judge(
         history(plan, tentative, more=more),
         plan,
@@ -108,7 +108,7 @@ def judged(plan: Plan, tentative: Rows, *, more: str = "") -> Verdict:
     )
 
 
-def rules(verdict: Verdict) -> list[str]:
+def rules(verdict: RunVerdict) -> list[str]:
     return [f.rule for f in verdict.findings if f.property == "accuracy"]
 
 

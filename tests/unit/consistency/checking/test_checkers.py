@@ -10,7 +10,7 @@ import pytest
 
 from consistency.checking.bounds import Bounds, delay_us
 from consistency.checking.rows import Reference
-from consistency.checking.verdict import Premise, Verdict, judge
+from consistency.checking.verdict import Premise, RunVerdict, judge
 from spe.plan.plan import Checkpoints, CoordinatorSettings, Plan, Policy, Standbys
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.topk import TopKSpec
@@ -50,7 +50,7 @@ def stable(first: int, last: int) -> str:
     return " ".join(f"S{i}/{10 * i}x" for i in range(first, last + 1))
 
 
-def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> Verdict:
+def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> RunVerdict:
     """Without what accuracy says: tentative tuples are made up here.  test_accuracy.py is about that."""
     judged = judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
     judged.findings = [f for f in judged.findings if f.property != "accuracy"]
@@ -681,7 +681,7 @@ def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for(
 # --- masked ---
 
 
-def masked(plan: Plan, lasted: float, *, tentative: bool) -> Verdict:
+def masked(plan: Plan, lasted: float, *, tentative: bool) -> RunVerdict:
     lines = [*running(40).splitlines(), f"20.2 {CUT_B}", f"{20.2 + lasted} end 1"]
     if tentative:
         lines.append("20.9 give client:c: T/21y U(0)")

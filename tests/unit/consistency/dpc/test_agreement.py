@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consistency.dpc.agreement import Agreement, Difference, suspects
+from consistency.dpc.agreement import Agreement, Divergence, suspects
 from spe.plan.plan import InputStream, Unit
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
@@ -28,7 +28,7 @@ def test_one_that_is_ahead_is_compared_when_we_have_come_there() -> None:
         agreement.heard(0, "n2", id, digest)
     assert agreement.compare(0, 900, dict) == []
     assert agreement.compare(0, 2100, lambda: OURS) == []
-    assert agreement.compare(0, 3000, lambda: OURS) == [Difference(0, "n2", 3000)]
+    assert agreement.compare(0, 3000, lambda: OURS) == [Divergence(0, "n2", 3000)]
     assert agreement.compared == 3
 
 
@@ -37,10 +37,10 @@ def test_a_difference_is_said_once_per_output_and_partner() -> None:
     for output, partner in [(0, "n2"), (1, "n2"), (0, "n3")]:
         for id in (1000, 2000):
             agreement.heard(output, partner, id, 0)
-    assert agreement.compare(0, 3000, lambda: OURS) == [Difference(0, "n2", 1000), Difference(0, "n3", 1000)]
+    assert agreement.compare(0, 3000, lambda: OURS) == [Divergence(0, "n2", 1000), Divergence(0, "n3", 1000)]
     agreement.heard(0, "n2", 3000, 0)
     assert agreement.compare(0, 3000, lambda: OURS) == []
-    assert agreement.compare(1, 3000, lambda: OURS) == [Difference(1, "n2", 1000)]
+    assert agreement.compare(1, 3000, lambda: OURS) == [Divergence(1, "n2", 1000)]
 
 
 def test_what_a_partner_tells_is_bounded_and_nobody_is_asked_in_vain() -> None:

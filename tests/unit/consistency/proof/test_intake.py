@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from consistency.proof.intake import input_rows, unaccounted
-from consistency.proof.reading import Source
+from consistency.proof.reading import SourceEntry
 from consistency.proof.run import Run
 from replicas.source.proxy import SourceProxy
-from spe.cli.history import History
+from spe.cli.history import EventList
 from spe.cli.summary import figures
 from spe.config import load_plan_data
 from spe.log.source_log import SourceState
@@ -27,8 +27,8 @@ A = StreamId("a")
 NOW_US = 2**60
 
 
-def source(kind: str, **reader: Any) -> Source:
-    return Source(None, "ts", 0, kind, reader, {})
+def source(kind: str, **reader: Any) -> SourceEntry:
+    return SourceEntry(None, "ts", 0, kind, reader, {})
 
 
 def run_of(path: Path, *starts: dict[str, int]) -> Run:
@@ -37,7 +37,7 @@ def run_of(path: Path, *starts: dict[str, int]) -> Run:
         "sources": {name: {"from": {"generator": "orders"}} for name in ("a", "other")},
         "query": {"f": {"filter": {"from": "a", "where": "true"}}, "g": {"filter": {"from": "other", "where": "true"}}},
     }
-    plan, history = load_plan_data(config), History()
+    plan, history = load_plan_data(config), EventList()
     history.heard("source:other", {"incarnation": 0, "malformed": 99, "refused_ahead": 99})
     for incarnation, counters in enumerate(starts):
         history.heard("source:a", {"incarnation": incarnation, **counters})
@@ -100,7 +100,7 @@ ENDED = SourceState(last_id=95, bound_us=END_OF_TIME)
 HUNDRED = source("generator", count="100")
 
 
-def found(run: Run, of: Source = HUNDRED) -> list[str]:
+def found(run: Run, of: SourceEntry = HUNDRED) -> list[str]:
     return unaccounted(run, A, of, ENDED, NOW_US)
 
 
@@ -133,7 +133,7 @@ async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -
     await proxy.run()
     told, last_id = proxy.counters(), proxy.last_id
     proxy.close()
-    history = History()
+    history = EventList()
     history.heard("source:a", {"incarnation": 1, "last_id": last_id, "ended": True, **told})
     run = Run(tmp_path, plan, {"data": str(tmp_path)}, (), figures(plan, history, (), 0, NOW_US))
     state = SourceState(last_id=last_id, bound_us=END_OF_TIME)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from consistency.proof.losses import losses
-from consistency.proof.report.model import Accuracy, Span, Track, Window
+from consistency.proof.report.model import Accuracy, Span, Track, WindowAccuracy
 from consistency.proof.report.page import page
 from consistency.proof.report.summary import text
 from replicas.planning.configured import fidelity_of
@@ -61,10 +61,10 @@ def test_what_an_active_replica_covers_is_not_lost() -> None:
 
 def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
     windows = [
-        Window(time="a", at_us=39 * SECOND, tentative=9, truth=9, measures={"recall": 1.0}),
-        Window(time="b", at_us=45 * SECOND, tentative=3, truth=6, measures={"recall": 0.5}),
-        Window(time="c", at_us=55 * SECOND, tentative=1, truth=2, measures={"recall": 0.1}),
-        Window(time="d", at_us=None, tentative=0, truth=5, measures={"recall": 0.0}),
+        WindowAccuracy(time="a", at_us=39 * SECOND, tentative=9, truth=9, measures={"recall": 1.0}),
+        WindowAccuracy(time="b", at_us=45 * SECOND, tentative=3, truth=6, measures={"recall": 0.5}),
+        WindowAccuracy(time="c", at_us=55 * SECOND, tentative=1, truth=2, measures={"recall": 0.1}),
+        WindowAccuracy(time="d", at_us=None, tentative=0, truth=5, measures={"recall": 0.0}),
     ]
     accuracy = Accuracy(key=["segment"], measures=["recall"], overall={"recall": 0.4}, worst=[], windows=windows)
     one = output([]).model_copy(update={"accuracy": accuracy})

@@ -14,7 +14,7 @@ import yaml
 
 from consistency.proof import reading, rewriting
 from consistency.proof.agreement import disagreements
-from consistency.proof.reading import Reading, Window, duration_us, read
+from consistency.proof.reading import Reading, WindowEntry, duration_us, read
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_plan, load_plan_text
 from spe.plan.plan import Plan
@@ -81,7 +81,7 @@ clients: {all: , one: {reads: best}, some: {reads: [long, short]}}
 """
 
 
-def window(one: Window | None, other: EngineWindow | None) -> bool:
+def window(one: WindowEntry | None, other: EngineWindow | None) -> bool:
     if one is None or other is None:
         return one is other
     names = ("size_us", "slide_us", "offset_us", "on", "count")

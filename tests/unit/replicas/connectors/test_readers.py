@@ -19,7 +19,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.connectors import KINDS, Chunk, Live, Malformed, Replay, open_reader
+from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS, generator_schema
@@ -55,7 +55,7 @@ def replay(reader: Mapping[str, Any], schema: Schema = TRADES, time: str | None 
     return made
 
 
-def tuples(chunks: list[Chunk]) -> list[tuple[Any, ...]]:
+def tuples(chunks: list[RowChunk]) -> list[tuple[Any, ...]]:
     out: list[tuple[Any, ...]] = []
     for chunk in chunks:
         time = np.zeros(len(chunk), np.int64)
@@ -63,7 +63,7 @@ def tuples(chunks: list[Chunk]) -> list[tuple[Any, ...]]:
     return out
 
 
-def malformed(chunks: list[Chunk]) -> list[tuple[int, str]]:
+def malformed(chunks: list[RowChunk]) -> list[tuple[int, str]]:
     return [(row.line, row.reason) for chunk in chunks for row in chunk.malformed]
 
 
@@ -524,10 +524,10 @@ async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() 
     env = source_env()
     listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0", "timestamps": "us"}, NUMBERS))
     assert isinstance(listener, TcpListener)
-    got: list[Chunk] = []
+    got: list[RowChunk] = []
     enough = trio.Event()
 
-    async def accept(chunk: Chunk) -> None:
+    async def accept(chunk: RowChunk) -> None:
         await trio.lowlevel.checkpoint()
         got.append(chunk)
         if sum(c.taken for c in got) == 3:
@@ -554,7 +554,7 @@ async def test_open_lines_of_many_producers_are_bounded(monkeypatch: pytest.Monk
     listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0"}, NUMBERS))
     assert isinstance(listener, TcpListener)
 
-    async def accept(_chunk: Chunk) -> None:
+    async def accept(_chunk: RowChunk) -> None:
         await trio.lowlevel.checkpoint()
 
     with trio.fail_after(10):
@@ -582,9 +582,9 @@ async def test_standard_input_ends_with_the_stream() -> None:
     reader = StandardInput(NUMBERS, "ts", {"format": "csv", "timestamps": "us"}, read_end)
     os.write(write_end, b'1,10\n2,"open\n3,30')
     os.close(write_end)
-    got: list[Chunk] = []
+    got: list[RowChunk] = []
 
-    async def accept(chunk: Chunk) -> None:
+    async def accept(chunk: RowChunk) -> None:
         await trio.lowlevel.checkpoint()
         got.append(chunk)
 

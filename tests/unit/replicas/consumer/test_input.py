@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operators.sunion.sunion import SUnion
-from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Open, SetMode
+from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Open, SwitchMode
 from replicas.consumer.input import Input
 from spe.errors import RemoteProtocolError
 from spe.stream.batch import Batch, Boundary, RecDone, Rows, Undo
@@ -268,7 +268,7 @@ class TestNewestState:
         case.in_band(corrections.generation, STABILIZING, sequence=5)
         assert case.choose() == []
         actions = case.input.element(corrections.generation, RecDone(STABLE), 0)
-        assert [type(a) for a in actions] == [Close, SetMode]
+        assert [type(a) for a in actions] == [Close, SwitchMode]
 
     def test_an_older_incarnation_changes_nothing(self) -> None:
         case = Case()
@@ -455,7 +455,7 @@ class TestCorrections:
         case, main, corr = self.two_feeds()
         case.in_band(corr, STABLE)
         actions = case.input.element(corr, RecDone(STABLE), 0)
-        assert [type(a) for a in actions] == [Close, SetMode]
+        assert [type(a) for a in actions] == [Close, SwitchMode]
         assert (actions[0].generation, actions[1].generation) == (main, corr)
         assert case.input.main is not None
         assert case.input.main.producer == "r1"
@@ -501,7 +501,7 @@ class TestCorrections:
         assert isinstance(corrections, Open)
         case.hear("r1", STABLE)
         case.input.opened(corrections.generation, 0)
-        assert [type(a) for a in case.choose()] == [Close, SetMode]
+        assert [type(a) for a in case.choose()] == [Close, SwitchMode]
         assert case.input.feed(main) is None
 
     def test_a_replica_that_failed_again_before_it_was_asked_gives_way_to_one_that_corrects(self) -> None:
@@ -526,7 +526,7 @@ class TestCorrections:
     def test_when_main_dies_the_correcting_feed_takes_over(self) -> None:
         case, _, corr = self.two_feeds()
         case.input.lost("r2")
-        assert SetMode(corr, MAIN) in case.choose()
+        assert SwitchMode(corr, MAIN) in case.choose()
 
     @pytest.mark.parametrize("fill", [0.0, 1.0], ids=["room", "full of what it has read"])
     def test_a_client_takes_main_only(self, fill: float) -> None:

@@ -10,8 +10,8 @@ import pytest
 from replicas.planning.configured import costs_of, fidelity_of, layout_of, standby_places, topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.generator import Shape, random_topology
-from replicas.planning.layout import Layout, Place
-from replicas.planning.search import NOWHERE, Problem
+from replicas.planning.layout import Place, Placement
+from replicas.planning.search import NOWHERE, PlanningProblem
 from spe.cli.app import execute
 from spe.config import load_plan, load_plan_data
 from spe.errors import ConfigError
@@ -162,21 +162,21 @@ def racks(*capacities: float | None) -> dict[str, Place]:
 
 
 def test_a_replica_is_placed_in_another_rack_while_there_is_room() -> None:
-    layout = Layout(racks(2, 2, 1, 1), ["n0", "n0"], {"node": 1.0})
+    layout = Placement(racks(2, 2, 1, 1), ["n0", "n0"], {"node": 1.0})
     assert layout.place([0, 1], [1, 1]) == {0: "n2", 1: "n3"}
-    crowded = Layout(racks(2, 2, 1), ["n0", "n0"], {"node": 1.0})
+    crowded = Placement(racks(2, 2, 1), ["n0", "n0"], {"node": 1.0})
     assert crowded.place([0, 1], [1, 1]) == {0: "n2", 1: "n1"}
 
 
 def test_a_replica_makes_room_for_one_that_has_no_other_place() -> None:
     """The replica of 0 would take the place on n1, but that of 1, which runs on n2, can go nowhere else."""
-    layout = Layout({"n0": Place(2), "n1": Place(1), "n2": Place(2)}, ["n0", "n2", "n0"], {"node": 1.0})
+    layout = Placement({"n0": Place(2), "n1": Place(1), "n2": Place(2)}, ["n0", "n2", "n0"], {"node": 1.0})
     placed = layout.place([0, 1], [1, 1, 1])
     assert placed == {0: "n2", 1: "n1"}
 
 
 def test_no_room_and_too_much_on_a_node_are_said() -> None:
-    layout = Layout(racks(2, 1), ["n0", "n0"], {"node": 1.0})
+    layout = Placement(racks(2, 1), ["n0", "n0"], {"node": 1.0})
     with pytest.raises(ConfigError, match=r"no room for the replicas of 1 tasks \(cost 1\)"):
         layout.place([0, 1], [1, 1])
     with pytest.raises(ConfigError, match="node n0 offers 2, but the tasks on it cost 3"):
@@ -185,8 +185,8 @@ def test_no_room_and_too_much_on_a_node_are_said() -> None:
 
 def test_a_domain_takes_the_replicas_in_it_along() -> None:
     read = read_topology(SMALL, "t.yaml")
-    layout = Layout(racks(None, None, None), ["n0", "n0", "n2"], {"rack": 1.0})
-    problem = Problem(read.topology, 1, failures=layout.failures())
+    layout = Placement(racks(None, None, None), ["n0", "n0", "n2"], {"rack": 1.0})
+    problem = PlanningProblem(read.topology, 1, failures=layout.failures())
     assert layout.value(problem, {0: "n2"}) == pytest.approx((0.75 + 0) / 2)
     assert layout.value(problem, {0: "n1"}) == 0
     assert layout.value(problem, {0: "n2", 2: "n0"}) == pytest.approx((0.75 + 1) / 2)

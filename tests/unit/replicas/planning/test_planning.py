@@ -14,8 +14,8 @@ from replicas.planning.dynamic import dynamic
 from replicas.planning.exact import exact
 from replicas.planning.fidelity import Running, as_masks, completeness, fidelity, losses
 from replicas.planning.greedy import greedy
-from replicas.planning.program import Program
-from replicas.planning.search import Failure, Problem
+from replicas.planning.program import LinearProgram
+from replicas.planning.search import Failure, PlanningProblem
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import OperatorSpec, Topology
 from replicas.planning.trees import count_trees, trees
@@ -110,20 +110,22 @@ def test_a_sink_counts_by_its_weight() -> None:
     alive[0, 2] = alive[1, 3] = False
     assert fidelity(topology, alive) == pytest.approx([0.75, 0.25])
     for plan in (dynamic, greedy, structure_aware, partial(exact, now=time.monotonic)):
-        found = plan(Problem(topology, 1))
+        found = plan(PlanningProblem(topology, 1))
         assert (set(found.tasks), found.value) == ({3}, pytest.approx(0.75))
 
 
 def test_the_optimum_by_budget() -> None:
-    assert [dynamic(Problem(MERGING, b)).value for b in range(8)] == pytest.approx([0, 0, 0, 0.4, 0.7, 0.7, 0.9, 1])
+    assert [dynamic(PlanningProblem(MERGING, b)).value for b in range(8)] == pytest.approx(
+        [0, 0, 0, 0.4, 0.7, 0.7, 0.9, 1]
+    )
     expected = [0, 0, 0, 0, 0.1875, 0.375, 0.75, 1]
-    assert [dynamic(Problem(JOINING, b)).value for b in range(8)] == pytest.approx(expected)
-    assert [dynamic(Problem(UNIFORM, b)).value * 8 for b in (4, 5, 7, 8)] == pytest.approx([1, 2, 3, 4])
+    assert [dynamic(PlanningProblem(JOINING, b)).value for b in range(8)] == pytest.approx(expected)
+    assert [dynamic(PlanningProblem(UNIFORM, b)).value * 8 for b in (4, 5, 7, 8)] == pytest.approx([1, 2, 3, 4])
 
 
 def test_greedy_spends_without_completing_a_tree() -> None:
-    assert greedy(Problem(JOINING, 4)).value == 0
-    assert [greedy(Problem(UNIFORM, b)).value * 8 for b in range(9)] == pytest.approx([0] * 8 + [1])
+    assert greedy(PlanningProblem(JOINING, 4)).value == 0
+    assert [greedy(PlanningProblem(UNIFORM, b)).value * 8 for b in range(9)] == pytest.approx([0] * 8 + [1])
 
 
 def test_completeness_misleads_where_inputs_are_joined() -> None:
@@ -137,7 +139,7 @@ def test_completeness_misleads_where_inputs_are_joined() -> None:
 def test_planners_against_all_plans(seed: int) -> None:
     topology = random_topology(Random(seed))
     for budget in range(topology.tasks + 1):
-        problem = Problem(topology, budget)
+        problem = PlanningProblem(topology, budget)
         optimum = best(topology, budget)
         assert dynamic(problem).value == pytest.approx(optimum)
         for planner in (greedy, structure_aware):
@@ -150,7 +152,7 @@ def test_planners_against_all_plans(seed: int) -> None:
         assert proved.gap is not None
         assert proved.gap < 1e-5
         assert structure_aware(problem).value >= optimum * 0.5
-    assert structure_aware(Problem(topology, topology.tasks)).value == pytest.approx(1)
+    assert structure_aware(PlanningProblem(topology, topology.tasks)).value == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -164,7 +166,7 @@ def test_the_exact_plan_where_tasks_cost_and_failures_differ(seed: int) -> None:
     plans = np.array(list(product([False, True], repeat=topology.tasks)))
     for budget in (0.3 * sum(costs), 0.6 * sum(costs)):
         for failures in ((), (*racks, Failure(frozenset(tasks), 0.2))):
-            problem = Problem(topology, budget, costs=costs, failures=failures)
+            problem = PlanningProblem(topology, budget, costs=costs, failures=failures)
             optimum = problem.values(plans[plans @ costs <= budget + 1e-9]).max()
             proved = exact(problem, now=time.monotonic)
             assert proved.value == pytest.approx(optimum, abs=1e-6)
@@ -181,7 +183,7 @@ def test_the_exact_planner_says_how_much_better_a_plan_could_be_when_time_is_up(
         specs.append(
             OperatorSpec(f"o{at}", int(tasks), {specs[-1].name: kind}, shares=[1 + t % 3 for t in range(int(tasks))])
         )
-    problem = Problem(Topology(specs), 40)
+    problem = PlanningProblem(Topology(specs), 40)
     hurried = exact(problem, now=time.monotonic, seconds=0.0)
     assert hurried.value >= structure_aware(problem).value
     assert hurried.bound is not None
@@ -197,8 +199,8 @@ def test_a_product_of_many_outputs_is_bounded_where_there_are_too_many() -> None
         ]
     )
     whole = {"given": (), "failed": np.ones((1, 12), np.bool_), "weights": np.ones(1), "cost": np.ones(12)}
-    full = Program(topology, {3: 1.0}, **whole).solve(5, 10)
-    bounded = Program(topology, {3: 1.0}, **whole, most=4).solve(5, 10)
+    full = LinearProgram(topology, {3: 1.0}, **whole).solve(5, 10)
+    bounded = LinearProgram(topology, {3: 1.0}, **whole, most=4).solve(5, 10)
     assert full.bound == pytest.approx(0.5)
     assert bounded.bound >= full.bound - 1e-9
 
@@ -235,12 +237,12 @@ def test_structure_aware_keeps_to_its_budget_where_single_additions_change_littl
         specs.append(OperatorSpec(f"o{at}", 20, {f"o{at - 1}": kind}))
     topology = Topology(specs)
     for budget in range(5, 100, 9):
-        assert structure_aware(Problem(topology, budget)).cost <= budget
+        assert structure_aware(PlanningProblem(topology, budget)).cost <= budget
 
 
 def test_failures_that_are_likely_weigh_more() -> None:
     failures = [Failure(frozenset({0}), 9.0), Failure(frozenset({1}), 1.0)]
-    problem = Problem(MERGING, 1, failures=failures)
+    problem = PlanningProblem(MERGING, 1, failures=failures)
     assert greedy(problem).tasks == (0,)
     assert problem.values(as_masks([[0], [1]], 7)) == pytest.approx([0.97, 0.64])
 
@@ -262,7 +264,7 @@ def test_a_join_with_nothing_on_one_side_gives_nothing() -> None:
 )
 def test_problems_that_cannot_be(budget: float, costs: list[float] | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Problem(MERGING, budget, costs=costs)
+        PlanningProblem(MERGING, budget, costs=costs)
 
 
 @pytest.mark.parametrize(

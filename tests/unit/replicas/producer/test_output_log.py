@@ -12,7 +12,7 @@ import pytest
 import replicas.producer.entry
 from replicas.producer.element_log import COALESCE_ROWS
 from replicas.producer.entry import Entry
-from replicas.producer.output_log import NotReady, OutputLog, Truncated
+from replicas.producer.output_log import LogNotReady, LogTruncated, OutputLog
 from replicas.producer.subscription import OutputSubscription, Overtaken
 from spe.errors import LocalProtocolError
 from spe.plan.plan import Limits
@@ -126,13 +126,13 @@ def test_a_correcting_subscription_never_gets_anything_tentative(
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_consumer_whose_next_id_is_gone_is_told_what_is_left(state: NodeState, fresh: bool) -> None:
     log = producer_in(state, fresh=fresh).log
-    assert log.subscribe(MAIN, 2, 10, False, 9) == Truncated(4)
+    assert log.subscribe(MAIN, 2, 10, False, 9) == LogTruncated(4)
     assert isinstance(log.subscribe(MAIN, 3, 10, False, 9), OutputSubscription)
 
 
 @pytest.mark.parametrize("position", [2, 6, 9])
 def test_a_recovering_producer_serves_nobody(position: int) -> None:
-    assert producer_in(RECOVERING).log.subscribe(MAIN, position, 20, True, 49) == NotReady()
+    assert producer_in(RECOVERING).log.subscribe(MAIN, position, 20, True, 49) == LogNotReady()
 
 
 def test_a_boundary_beyond_the_consumers_counts_like_a_tuple() -> None:
@@ -279,7 +279,7 @@ def test_trace_16_a_restarted_replica_serves_what_the_failed_one_held() -> None:
     r2.fails("T/51 b60")
     r1 = TextProducer()
     r1.log.set_state(RECOVERING)
-    assert r1.log.subscribe(MAIN, 4, 10, False, 9) == NotReady()
+    assert r1.log.subscribe(MAIN, 4, 10, False, 9) == LogNotReady()
     r1.log.install(decode_state(encode_state(r2.log.export())))
     assert (r1.log.first, r1.log.last_id, r1.log.frontiers()) == (5, 10, (50, -(2**62)))
     r1.fails("T/52 b60")
@@ -600,7 +600,7 @@ def test_an_evicted_consumer_must_install_before_it_counts_again() -> None:
     log = truncating(2, 9, 8, 8)
     log.evict("v/0@a")
     assert log.first == 9
-    assert log.subscribe(MAIN, 2, 3, False, 2) == Truncated(9)
+    assert log.subscribe(MAIN, 2, 3, False, 2) == LogTruncated(9)
     log.acknowledge("v/0@a", 6, 2)
     assert (log.truncation_line, log.statistics()["evicted"]) == (8, 1)
     log.acknowledge("v/0@a", 6, 8)
@@ -669,7 +669,7 @@ def test_a_subscription_ends_when_what_it_needs_is_gone() -> None:
     one.log.acknowledge("v/0@a", 1, 1)
     with pytest.raises(Overtaken, match="1 comes next"):
         p.pull(PLENTY)
-    assert one.log.subscribe(MAIN, 0, 0, False, -1) == Truncated(2)
+    assert one.log.subscribe(MAIN, 0, 0, False, -1) == LogTruncated(2)
 
 
 def test_fresh_results_go_on_while_what_is_held_back_is_acknowledged_over_the_correcting_feed() -> None:
@@ -838,7 +838,7 @@ class TestSpilled:
         assert spilling.folder.damaged == 1
         first = log.first
         assert 1 < first < 60
-        assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == Truncated(first)
+        assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == LogTruncated(first)
         assert self.read(log, first - 1) == list(range(first - 1, 300))
 
     def test_a_snapshot_begins_behind_a_damaged_piece(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.connectors import Chunk, Live
+from replicas.connectors import Live, RowChunk
 from replicas.simulation.disk import SimDisk
 from replicas.source.proxy import SourceProxy
 from spe.log.source_log import read_source_log
@@ -37,14 +37,14 @@ class Producer(Live):
         self._ends = ends
         self._sent = 0
 
-    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         while self._rows:
             at, events = self._rows[0]
             await trio.sleep_until(max(at, trio.current_time()))
             ts = Column.from_list([NOW_US + round(e * SECOND) for e in events], EVENTS["ts"].type)
             names = Column.from_list([f"r{self._sent + i}" for i in range(len(events))], EVENTS["name"].type)
             del self._rows[0]
-            await accept(Chunk(self._sent, len(events), ts.values, (ts, names), []))
+            await accept(RowChunk(self._sent, len(events), ts.values, (ts, names), []))
             self._sent += len(events)
         if not self._ends:
             await trio.sleep_forever()

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.connectors import Chunk, Live
+from replicas.connectors import Live, RowChunk
 from replicas.simulation.disk import SimDisk
 from replicas.source.history import SourceHistory
 from replicas.source.proxy import REFERENCE_START_US, SourceProxy, reference_elements
@@ -113,13 +113,13 @@ class Scripted(Live):
     def __init__(self, steps: list[tuple[float, list[int] | None, int]]) -> None:
         self._steps = steps
 
-    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         first = 0
         for wait, events, n in self._steps:
             await trio.sleep(wait)
             names = Column.from_list([f"r{first + i}" for i in range(n)], EVENTS["name"].type)
             ts = Column.from_list(events or [0] * n, EVENTS["ts"].type)
-            await accept(Chunk(first, n, None if events is None else ts.values, (ts, names), []))
+            await accept(RowChunk(first, n, None if events is None else ts.values, (ts, names), []))
             first += n
 
 
@@ -135,16 +135,16 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Source]:
 class OneChunk(Live):
     """Hands over all rows at once."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: RowChunk) -> None:
         self._chunk = chunk
 
-    async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         await accept(self._chunk)
 
 
-def chunk_of_names(names: list[str]) -> Chunk:
+def chunk_of_names(names: list[str]) -> RowChunk:
     ts = Column.from_list(list(range(len(names))), EVENTS["ts"].type)
-    return Chunk(0, len(names), ts.values, (ts, Column.from_list(names, EVENTS["name"].type)), [])
+    return RowChunk(0, len(names), ts.values, (ts, Column.from_list(names, EVENTS["name"].type)), [])
 
 
 # -- what is published ------------------------------------------------------------------------------------------
@@ -730,7 +730,7 @@ async def test_what_a_live_readers_tasks_raise_is_the_fault_and_what_is_logged_i
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     class Breaks(Scripted):
-        async def read(self, env: Env, accept: Callable[[Chunk], Awaitable[None]]) -> None:
+        async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
             await super().read(env, accept)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hang_up)

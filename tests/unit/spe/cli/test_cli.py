@@ -22,7 +22,7 @@ from replicas.local.ports import PORTS
 from replicas.local.process import Phase
 from spe.cli.app import execute
 from spe.cli.control import fault_data
-from spe.cli.history import History
+from spe.cli.history import EventList
 from spe.cli.job import common_origins, local_addresses
 from spe.cli.polling import Seen
 from spe.cli.progress import ProgressWatch
@@ -671,7 +671,7 @@ def replica_status(state: str = "STABLE", **changes: Any) -> dict[str, Any]:
 
 
 def test_history_tells_the_changes_of_state() -> None:
-    history = History()
+    history = EventList()
     first = {"incarnation": 1, "replicas": [replica_status("RECOVERING")]}
     assert history.heard("n1", first) == [("main/0@n1", "", "RECOVERING")]
     assert history.heard("n1", first) == []
@@ -680,9 +680,9 @@ def test_history_tells_the_changes_of_state() -> None:
     ]
 
 
-def a_history() -> History:
+def a_history() -> EventList:
     """n1 was started twice, n2 once; the client was undone seven tuples."""
-    history = History()
+    history = EventList()
     for incarnation, tentative, corrections, dropped in ((1, 5, 1, 4), (2, 2, 1, 6)):
         one = replica_status(tentative=tentative, reconciliations=corrections, counters={"late": dropped, "none": 0})
         history.heard("n1", {"incarnation": incarnation, "replicas": [one]})
@@ -872,7 +872,7 @@ def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
 
 
 def test_a_restarted_replica_recovers_even_where_nobody_looked_in_between() -> None:
-    history = History()
+    history = EventList()
     history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]})
     assert history.heard("n1", {"incarnation": 2, "replicas": [replica_status()]}) == [
         ("main/0@n1", "RECOVERING", "STABLE")
