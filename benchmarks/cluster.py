@@ -26,7 +26,7 @@ from replicas.link.connection import Connection, Identity
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
 from replicas.node.process import run_node
-from replicas.producer.server import Bystander, Opened, Server
+from replicas.producer.server import Accepted, Bystander, Server
 from replicas.source.process import SourceProcess
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -247,7 +247,7 @@ class Feeder(Bystander, Server):
         self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
 
-    async def _feed(self, connection: Connection, opened: Opened) -> None:
+    async def _feed(self, connection: Connection, opened: Accepted) -> None:
         feed, at = self.feed, 0
         while True:
             token = feed.signal.token()
@@ -261,9 +261,9 @@ class Feeder(Bystander, Server):
         self.feed.segments.append(segment)
         self.feed.signal.wake()
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | NotReady:
+    def subscribe(self, peer: str, message: Subscribe) -> Accepted | NotReady:
         greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0, "")
-        return Opened(greeting, self.feed, self.schema, Signal())
+        return Accepted(greeting, self.feed, self.schema, Signal())
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         # Between two segments we are silent for longer than a source ever is.  Announcing more than has arrived would

@@ -15,7 +15,7 @@ from replicas.planning.fidelity import fidelity
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
-from replicas.planning.topology import OperatorSpec, Topology
+from replicas.planning.topology import OperatorDescription, Topology
 from spe.plan.plan import Partitioning
 
 #: Five operators in a chain, by what is between them.
@@ -40,9 +40,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def chain(tasks: int, kinds: list[Partitioning]) -> Topology:
     each = tasks // (len(kinds) + 1)
     rates = np.random.default_rng(1).permutation(np.arange(1, each + 1) ** -0.8)
-    specs = [OperatorSpec("o0", each, {}, rates=[float(r) for r in rates])]
+    specs = [OperatorDescription("o0", each, {}, rates=[float(r) for r in rates])]
     for at, kind in enumerate(kinds, 1):
-        specs.append(OperatorSpec(f"o{at}", each, {f"o{at - 1}": kind}))
+        specs.append(OperatorDescription(f"o{at}", each, {f"o{at - 1}": kind}))
     return Topology(specs)
 
 

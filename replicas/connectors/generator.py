@@ -51,7 +51,7 @@ class Draw:
         return (self.bits(lane, index) % np.uint64(n)).astype(np.int64)
 
 
-class Keys:
+class SkewedKeys:
     """Numbers 0 … count − 1, number r in proportion to (r + 1) ** −skew."""
 
     def __init__(self, count: int, skew: float) -> None:
@@ -139,7 +139,7 @@ def _sequence(draw: Draw, _keys: int, _skew: float, _rate: float) -> Callable[[I
 
 
 def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = Keys(keys, skew)
+    picker = SkewedKeys(keys, skew)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
         cents = 100 + draw.below(2, index, 19_900)
@@ -153,7 +153,7 @@ def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64
 
 
 def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = Keys(keys, skew)
+    picker = SkewedKeys(keys, skew)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
         sensor = picker.pick(draw.uniform(1, index))
@@ -167,7 +167,7 @@ def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int
 
 
 def _pages(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = Keys(keys, skew)
+    picker = SkewedKeys(keys, skew)
     urls = StringDictionary(f"/page/{i}" for i in range(keys))
     clients = StringDictionary(f"10.0.0.{i}" for i in range(_CLIENTS))
 
@@ -211,7 +211,7 @@ def _stretch(index: Int64Array, rate: float) -> Int64Array:
 
 
 def _locations(draw: Draw, keys: int, skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker, incidents = Keys(keys, skew), _Incidents(keys)
+    picker, incidents = SkewedKeys(keys, skew), _Incidents(keys)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
         segment = picker.pick(draw.uniform(1, index))
@@ -251,7 +251,7 @@ def _rows(
     draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute], extremes: float
 ) -> Callable[[Int64Array], tuple[Column, ...]]:
     """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
-    picker = Keys(keys, skew)
+    picker = SkewedKeys(keys, skew)
     texts = StringDictionary([*(f"value {i}" for i in range(keys)), *EXTREMES[AttributeType.STRING]])
 
     def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:

@@ -32,7 +32,7 @@ class LinkMode(enum.StrEnum):
     NAMESPACES = "namespaces"
 
 
-class LinkFaults(Protocol):
+class LinkFaultMaker(Protocol):
     """Makes what a FaultState says about links true.
 
     Attributes:
@@ -71,7 +71,7 @@ class LinkFaults(Protocol):
 
 
 @contextlib.contextmanager
-def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> Iterator[LinkFaults]:
+def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> Iterator[LinkFaultMaker]:
     """The links of a cluster whose processes listen at ``addresses``; what they need of the system goes with the block.
 
     Raises:

@@ -21,7 +21,7 @@ from replicas.node.replica import Replica
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
-from replicas.producer.server import Injector, Opened, Server
+from replicas.producer.server import Accepted, Injector, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -197,7 +197,7 @@ class NodeProcess:
 
     # --- serving ---
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
+    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         channel = Channel(StreamId(message.stream), message.partition)
         host = self.hosting.serving(channel)
         return NotReady(f"{self._node} does not serve {channel}") if host is None else host.subscribe(message)

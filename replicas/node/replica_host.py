@@ -11,7 +11,7 @@ from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
 from replicas.node.replica import Replica
 from replicas.producer.output_log import LogNotReady, LogTruncated
-from replicas.producer.server import Opened
+from replicas.producer.server import Accepted
 from replicas.producer.substream import substream
 from spe.plan.plan import Plan
 from spe.runtime.spill import Handle, Shelf, Spill, SpillFolder, SpillNotLoaded
@@ -139,7 +139,7 @@ class ReplicaHost:
 
     # --- its outputs ---
 
-    def subscribe(self, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
+    def subscribe(self, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         """A subscription to one of the outputs, if it can be had."""
         if self.error is not None:
             return NotReady(self.error)
@@ -159,7 +159,7 @@ class ReplicaHost:
         greeting = Subscribed(
             log.state, log.fresh, log.last_id, *log.frontiers(), log.first, log.sequence, replica.serving.origin
         )
-        return Opened(greeting, opened, log.schema, self._signals[replica.logs.index(log)])
+        return Accepted(greeting, opened, log.schema, self._signals[replica.logs.index(log)])
 
     def close(self) -> None:
         """It is put away: whoever reads it is cut off, and its worker turns to the one that follows."""

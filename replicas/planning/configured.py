@@ -10,7 +10,7 @@ import numpy as np
 from replicas.planning.fidelity import fidelity
 from replicas.planning.layout import ALL, Place, Placement
 from replicas.planning.search import NOWHERE
-from replicas.planning.topology import OperatorSpec, Topology
+from replicas.planning.topology import OperatorDescription, Topology
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
@@ -42,7 +42,7 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
     if problems:
         raise ConfigError(problems)
     specs = [
-        OperatorSpec(str(name), 1, {}, rates=rates.get(str(name), [_rate(source.reader)]), fails=False)
+        OperatorDescription(str(name), 1, {}, rates=rates.get(str(name), [_rate(source.reader)]), fails=False)
         for name, source in plan.sources.items()
     ]
     read_by_clients = {s for client in plan.clients.values() for s in client.reads}
@@ -53,7 +53,7 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
             kind = i.partitioning(unit.partitions)
             makers[maker] = kind if makers.get(maker, kind) is kind else Partitioning.FULL
         specs.append(
-            OperatorSpec(
+            OperatorDescription(
                 str(unit.id),
                 unit.partitions,
                 makers,

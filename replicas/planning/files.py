@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from replicas.planning.layout import ALL, LEVELS, Place, Placement
-from replicas.planning.topology import OperatorSpec, Topology, TopologyError
+from replicas.planning.topology import OperatorDescription, Topology, TopologyError
 from spe.config.document import Document, parse
 from spe.config.validate import validated
 from spe.errors import ConfigError
@@ -22,7 +22,7 @@ _SECTIONS: Final = ("operators", "nodes", "placement", "failures")
 
 
 class OperatorModel(Model):
-    """An operator; see ``OperatorSpec``.  ``rates`` and ``cost``: one number for each task, or one for all."""
+    """An operator; see ``OperatorDescription``.  ``rates`` and ``cost``: one number for each task, or one for all."""
 
     tasks: Count = 1
     reads: dict[str, Literal["one-to-one", "split", "merge", "full"]] = Field(default_factory=dict)
@@ -35,10 +35,10 @@ class OperatorModel(Model):
     output: bool = False
     cost: Positive | list[Positive] = 1.0
 
-    def spec(self, name: str) -> OperatorSpec:
+    def spec(self, name: str) -> OperatorDescription:
         inputs = {other: Partitioning(kind) for other, kind in self.reads.items()}
         rates = [self.rates] * self.tasks if isinstance(self.rates, float | int) else self.rates
-        return OperatorSpec(
+        return OperatorDescription(
             name,
             self.tasks,
             inputs,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replicas.planning.topology import OperatorSpec, Topology
+from replicas.planning.topology import OperatorDescription, Topology
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning
 
@@ -67,7 +67,7 @@ def random_topology(shape: Shape, random: np.random.Generator) -> Topology:
             specs.append(_source(f"source{at}", senders, shape, random))
             inputs[specs[-1].name] = turned
             correlated = bool(random.random() < shape.joins)
-        before = OperatorSpec(f"operator{at}", tasks, inputs, correlated, shares=_skewed(tasks, shape, random))
+        before = OperatorDescription(f"operator{at}", tasks, inputs, correlated, shares=_skewed(tasks, shape, random))
         specs.append(before)
     return Topology(specs)
 
@@ -87,8 +87,8 @@ def _neighbour(tasks: int, shape: Shape, random: np.random.Generator) -> tuple[P
     return kind, int(random.choice(fitting[kind]))
 
 
-def _source(name: str, tasks: int, shape: Shape, random: np.random.Generator) -> OperatorSpec:
-    return OperatorSpec(name, tasks, {}, rates=_skewed(tasks, shape, random))
+def _source(name: str, tasks: int, shape: Shape, random: np.random.Generator) -> OperatorDescription:
+    return OperatorDescription(name, tasks, {}, rates=_skewed(tasks, shape, random))
 
 
 def _skewed(tasks: int, shape: Shape, random: np.random.Generator) -> list[float]:

@@ -34,7 +34,7 @@ class TopologyError(ConfigError):
 
 
 @dataclass(frozen=True)
-class OperatorSpec:
+class OperatorDescription:
     """An operator, as it is described.
 
     Attributes:
@@ -171,7 +171,7 @@ class Topology:
         the parallelism, rates that are missing or nowhere above zero.
     """
 
-    def __init__(self, specs: Sequence[OperatorSpec]) -> None:
+    def __init__(self, specs: Sequence[OperatorDescription]) -> None:
         ordered = _in_order(specs)
         index = {spec.name: at for at, spec in enumerate(ordered)}
         self.operators: list[PlannedOperator] = []
@@ -240,7 +240,7 @@ class Topology:
         return f"{operator.name}/{task - operator.first}"
 
 
-def _in_order(specs: Sequence[OperatorSpec]) -> list[OperatorSpec]:
+def _in_order(specs: Sequence[OperatorDescription]) -> list[OperatorDescription]:
     by_name = {spec.name: spec for spec in specs}
     if len(by_name) < len(specs):
         names = [s.name for s in specs]
@@ -250,7 +250,7 @@ def _in_order(specs: Sequence[OperatorSpec]) -> list[OperatorSpec]:
     unknown = [(s.name, f"reads {i!r}, which is no operator") for s in specs for i in s.inputs if i not in by_name]
     if unknown or not specs:
         raise TopologyError(unknown or [("", "a topology has at least one operator")])
-    ordered: list[OperatorSpec] = []
+    ordered: list[OperatorDescription] = []
     done: set[str] = set()
     while len(ordered) < len(specs):
         ready = [s for s in specs if s.name not in done and done >= s.inputs.keys()]
@@ -262,7 +262,9 @@ def _in_order(specs: Sequence[OperatorSpec]) -> list[OperatorSpec]:
     return ordered
 
 
-def _misfits(spec: OperatorSpec, ordered: Sequence[OperatorSpec], index: Mapping[str, int]) -> list[tuple[str, str]]:
+def _misfits(
+    spec: OperatorDescription, ordered: Sequence[OperatorDescription], index: Mapping[str, int]
+) -> list[tuple[str, str]]:
     found = []
     if spec.tasks < 1:
         found.append(f"at least one task is needed, got {spec.tasks}")
@@ -292,7 +294,7 @@ def _parts(of: Floats) -> Floats:
     return np.asarray(of / whole if whole > 0 else np.zeros_like(of))
 
 
-def _output(spec: OperatorSpec, streams: Sequence[StreamEdge]) -> Floats:
+def _output(spec: OperatorDescription, streams: Sequence[StreamEdge]) -> Floats:
     """A join with nothing on one side gives nothing (its effective input is a product)."""
     if spec.rates is not None:
         return np.asarray(spec.rates, np.float64)

@@ -71,7 +71,7 @@ _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECON
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Accepted:
     """A subscription that was accepted."""
 
     greeting: Subscribed
@@ -90,7 +90,7 @@ class _Told(NamedTuple):
 class Service(Protocol):
     """What a process does for those who connect."""
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog: ...
+    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog: ...
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
 
@@ -122,7 +122,7 @@ class Bystander:
     who = "this process"
     incarnation = 0
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
+    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         return NotReady(f"{self.who} serves no streams")
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
@@ -285,7 +285,7 @@ class Server:
         opened = self._service.subscribe(peer, message)
         if isinstance(opened, OtherLog):
             self._note_other_log(message.consumer, opened.reason)
-        if not isinstance(opened, Opened):
+        if not isinstance(opened, Accepted):
             await _answer(connection, opened)
             return
         await connection.send(opened.greeting)
@@ -311,7 +311,7 @@ class Server:
             del self._other_logs[next(iter(self._other_logs))]
         self._complaints.event("reader_of_other_log", reader=reader, why=why)
 
-    async def _listen(self, connection: Connection, opened: Opened, scope: trio.CancelScope) -> None:
+    async def _listen(self, connection: Connection, opened: Accepted, scope: trio.CancelScope) -> None:
         """The consumer only ever says that this feed is its MAIN now; closing is the unsubscribe (F1)."""
         try:
             while True:
@@ -323,7 +323,7 @@ class Server:
         except (LinkBroken, LinkClosed, RemoteProtocolError):
             scope.cancel()
 
-    async def _feed(self, connection: Connection, opened: Opened) -> None:
+    async def _feed(self, connection: Connection, opened: Accepted) -> None:
         encoder = ElementEncoder(opened.schema, self._plan.limits.frame_bytes)
         subscription, signal = opened.subscription, opened.signal
         loaded: list[SpillNotLoaded] = []

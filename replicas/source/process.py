@@ -16,7 +16,7 @@ from replicas.connectors import Live
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
 from replicas.producer.entry import Substream
-from replicas.producer.server import Bystander, Injector, Opened, Server
+from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.substream import substream
 from replicas.source.proxy import SourceProxy
 from spe.plan.plan import Plan
@@ -162,7 +162,7 @@ class SourceProcess(Bystander):
         """Why taking in has stopped; our name stands before it anyhow."""
         return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
 
-    def subscribe(self, peer: str, message: Subscribe) -> Opened | Truncated | NotReady | OtherLog:
+    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         proxy = self._proxy
         if proxy is None or message.stream != self._source.stream or message.partition:
             return NotReady(f"{self._me.name} serves {self._source.stream}/0")
@@ -174,7 +174,7 @@ class SourceProcess(Bystander):
             return OtherLog(why)
         greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0, proxy.identity)
         cursor = SourceSubscription(proxy, self._division, message.position, message.frontier, share)
-        return Opened(greeting, cursor, self._source.schema, self._signal)
+        return Accepted(greeting, cursor, self._source.schema, self._signal)
 
     def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str:
         """Why our log is not the one that a consumer has read; "" where it is.

@@ -22,7 +22,7 @@ MakeScenario = Callable[[int], Scenario]
 
 
 @dataclass(frozen=True)
-class Result:
+class SeedResult:
     """What one run came to.
 
     Attributes:
@@ -46,12 +46,12 @@ class Sums:
     """Of any number of runs."""
 
     seeds: list[int] = field(default_factory=list)
-    failed: list[Result] = field(default_factory=list)
+    failed: list[SeedResult] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     counters: Counters = field(default_factory=Counters)
     cpu_s: float = 0.0
 
-    def add(self, result: Result) -> None:
+    def add(self, result: SeedResult) -> None:
         self.seeds.append(result.seed)
         self.faults.update(result.faults)
         self.counters.merge(result.counters)
@@ -73,11 +73,11 @@ def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
     return tuple(outcome.findings), outcome
 
 
-def play(make: MakeScenario, seed: int) -> Result:
+def play(make: MakeScenario, seed: int) -> SeedResult:
     """One run of many."""
     scenario, begun = make(seed), time.process_time()
     findings, outcome = run(scenario)
-    return Result(
+    return SeedResult(
         seed,
         findings,
         Counter(str(f.kind) for f in scenario.faults),
@@ -86,7 +86,7 @@ def play(make: MakeScenario, seed: int) -> Result:
     )
 
 
-def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None = None) -> Iterator[Result]:
+def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None = None) -> Iterator[SeedResult]:
     """All of them, as they come to their end; ``seeds`` may be endless, and are drawn as they are needed."""
     processes = processes or os.cpu_count() or 1
     if processes == 1:
@@ -95,7 +95,7 @@ def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None 
     context = multiprocessing.get_context("spawn")
     source = iter(seeds)
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        running: set[Future[Result]] = set()
+        running: set[Future[SeedResult]] = set()
         while True:
             while len(running) < processes + 1 and (seed := next(source, None)) is not None:
                 running.add(pool.submit(play, make, seed))

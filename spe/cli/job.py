@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from replicas.connectors import Replay, open_reader
-from replicas.faults.links import LinkFaults
+from replicas.faults.links import LinkFaultMaker
 from replicas.faults.model import Fault, processes_of
 from replicas.local.ports import check_free, free_addresses
 from replicas.local.process import ProcessSpec
@@ -36,7 +36,7 @@ class Job:
     seed: int
     duration_us: int | None
     live_view: bool
-    links: LinkFaults
+    links: LinkFaultMaker
     specs: list[ProcessSpec] = field(default_factory=list)
 
 

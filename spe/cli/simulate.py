@@ -15,7 +15,7 @@ from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, load_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
-from spe.cli.campaign import MakeScenario, Result, Sums, play_all, run, shrink_failure
+from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run, shrink_failure
 from spe.cli.cases import read_case, write_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulated import configuration_to_simulate, grace_us
@@ -125,7 +125,7 @@ def read_seeds(text: str) -> range:
     return found
 
 
-def failure_text(result: Result) -> str:
+def failure_text(result: SeedResult) -> str:
     """What failed in a run, a few lines."""
     return "\n  ".join([f"seed {result.seed}: FAILED", *map(str, result.findings[:3])])
 

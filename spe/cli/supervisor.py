@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from replicas.faults.links import LinkFaults
+from replicas.faults.links import LinkFaultMaker
 from replicas.faults.model import Fault, FaultKind, one_fault, refuse_unreal
 from replicas.faults.runner import FaultRunner
 from replicas.faults.state import Action, Conditions, Do, FaultState
@@ -34,7 +34,7 @@ class Hands:
     """
 
     def __init__(
-        self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState, links: LinkFaults
+        self, cluster: Cluster, poller: Poller, run: RunDirectory, state: FaultState, links: LinkFaultMaker
     ) -> None:
         self._cluster = cluster
         self._poller = poller

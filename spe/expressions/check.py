@@ -14,7 +14,7 @@ from spe.expressions.functions import FUNCTIONS, INSTEAD, INT_TO_FLOAT, OPERATOR
 from spe.expressions.generate import generate
 from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import Like
-from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Node, Special, constant, null
+from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Special, TypedExpression, constant, null
 from spe.problems import did_you_mean
 from spe.stream.batch import Column
 from spe.stream.schema import AttributeType, Schema
@@ -27,7 +27,7 @@ _INT32: Final = (-(2**31), 2**31 - 1)
 _FEW: Final = 4
 
 
-def check(syntax: Syntax, text: str, schema: Schema) -> Node:
+def check(syntax: Syntax, text: str, schema: Schema) -> TypedExpression:
     """The typed tree of an expression over tuples of ``schema``.
 
     Raises:
@@ -46,7 +46,7 @@ class _Checker:
         self._text = text
         self._schema = schema
 
-    def node(self, syntax: Syntax) -> Node:
+    def node(self, syntax: Syntax) -> TypedExpression:
         if isinstance(syntax, Name):
             return self._name(syntax)
         if isinstance(syntax, Value):
@@ -58,7 +58,7 @@ class _Checker:
         form = getattr(self, "_form_" + _FORMS[syntax.name], None) if syntax.name in _FORMS else None
         if form is None:
             return self._function(syntax)
-        result: Node = form(syntax)
+        result: TypedExpression = form(syntax)
         return result
 
     def _fail(self, position: int, message: str, hint: str = "") -> NoReturn:
@@ -66,7 +66,7 @@ class _Checker:
 
     # Names, literals, casts.
 
-    def _name(self, syntax: Name) -> Node:
+    def _name(self, syntax: Name) -> TypedExpression:
         if syntax.name not in self._schema:
             close = [n for n in self._schema.names if n.lower() == syntax.name.lower()]
             known = ", ".join(self._schema.names) or "(none)"
@@ -79,7 +79,7 @@ class _Checker:
         attribute = self._schema.attributes[index]
         return Attr(attribute.type, attribute.nullable, syntax.position, None, index, syntax.name)
 
-    def _value(self, syntax: Value) -> Node:
+    def _value(self, syntax: Value) -> TypedExpression:
         if syntax.type is None:
             return null(syntax.position)
         narrow = syntax.type is INT and not syntax.wide
@@ -87,7 +87,7 @@ class _Checker:
         bounds = (int(syntax.value), int(syntax.value)) if narrow and syntax.value is not None else None
         return constant(syntax.value, syntax.type, syntax.position, bounds)
 
-    def _cast(self, syntax: Cast) -> Node:
+    def _cast(self, syntax: Cast) -> TypedExpression:
         argument, target = self.node(syntax.argument), syntax.target
         if isinstance(argument, Const) and argument.value is None:
             return constant(None, target, syntax.position)
@@ -101,8 +101,13 @@ class _Checker:
     # Building nodes.
 
     def _apply(
-        self, function: Function, type_: AttributeType, arguments: Sequence[Node], position: int, bounds: Bounds = None
-    ) -> Node:
+        self,
+        function: Function,
+        type_: AttributeType,
+        arguments: Sequence[TypedExpression],
+        position: int,
+        bounds: Bounds = None,
+    ) -> TypedExpression:
         if any(isinstance(a, Const) and a.value is None for a in arguments):
             return constant(None, type_, position)
         nullable = function.partial or any(a.nullable for a in arguments)
@@ -112,15 +117,15 @@ class _Checker:
         self,
         form: Form,
         type_: AttributeType,
-        arguments: Sequence[Node],
+        arguments: Sequence[TypedExpression],
         position: int,
         *,
         nullable: bool,
         bounds: Bounds = None,
-    ) -> Node:
+    ) -> TypedExpression:
         return self._folded(Special(type_, nullable, position, bounds, form, tuple(arguments)), arguments)
 
-    def _folded(self, node: Node, arguments: Sequence[Node]) -> Node:
+    def _folded(self, node: TypedExpression, arguments: Sequence[TypedExpression]) -> TypedExpression:
         """What has literals only is computed now, by the very operations that would compute it on a column."""
         if not all(isinstance(a, Const) for a in arguments):
             return node
@@ -129,7 +134,7 @@ class _Checker:
         value = Column(np.asarray(values, node.type.dtype), valid, dictionary).to_list()[0]
         return constant(value, node.type, node.position, node.bounds)
 
-    def _unified(self, nodes: Sequence[Node], position: int, what: str) -> list[Node]:
+    def _unified(self, nodes: Sequence[TypedExpression], position: int, what: str) -> list[TypedExpression]:
         """All of one type: NULL takes the others', integers become floats beside floats."""
         types = {n.type for n in nodes if not (isinstance(n, Const) and n.untyped)}
         if types == {INT, FLOAT}:
@@ -140,14 +145,14 @@ class _Checker:
             self._fail(position, f"{what} of {names}", hint)
         return [self._as(n, t) for t in types for n in nodes] or list(nodes)
 
-    def _as(self, node: Node, type_: AttributeType) -> Node:
+    def _as(self, node: TypedExpression, type_: AttributeType) -> TypedExpression:
         if isinstance(node, Const) and node.untyped:
             return constant(None, type_, node.position)
         if node.type is INT and type_ is FLOAT:
             return self._apply(INT_TO_FLOAT, FLOAT, [node], node.position)
         return node
 
-    def _bool(self, syntax: Syntax, what: str) -> Node:
+    def _bool(self, syntax: Syntax, what: str) -> TypedExpression:
         node = self._as(self.node(syntax), BOOL)
         if node.type is not BOOL:
             self._fail(node.position, f"{what} needs a bool, got {node.type}", "compare it with something")
@@ -155,7 +160,7 @@ class _Checker:
 
     # Functions of the table.
 
-    def _function(self, syntax: Call) -> Node:
+    def _function(self, syntax: Call) -> TypedExpression:
         if any(isinstance(a, Interval) for a in syntax.arguments) and syntax.name in ("+", "-"):
             return self._moved(syntax)
         rows = FUNCTIONS.get(syntax.name)
@@ -199,13 +204,13 @@ class _Checker:
             hint = "make strings of the others with CAST(… AS STRING)"
         self._fail(syntax.position, f"{syntax.name} does not take {got}", hint)
 
-    def _check_literals(self, row: Row, arguments: Sequence[Node]) -> None:
+    def _check_literals(self, row: Row, arguments: Sequence[TypedExpression]) -> None:
         for index, (fits, expected) in (row.literal or {}).items():
             argument = arguments[index]
             if not isinstance(argument, Const) or argument.value is None or not fits(argument.value):
                 self._fail(argument.position, f"argument {index + 1} of {row.name} has to be {expected}")
 
-    def _moved(self, syntax: Call) -> Node:
+    def _moved(self, syntax: Call) -> TypedExpression:
         """timestamp ± interval, interval + timestamp."""
         left, right = syntax.arguments
         if isinstance(left, Interval):
@@ -222,12 +227,12 @@ class _Checker:
 
     # Booleans.
 
-    def _form_logic(self, syntax: Call) -> Node:
+    def _form_logic(self, syntax: Call) -> TypedExpression:
         name = syntax.name.upper()
         left, right = (self._bool(a, name) for a in syntax.arguments)
         return self._logic(Form.AND if syntax.name == "and" else Form.OR, left, right, syntax.position)
 
-    def _logic(self, form: Form, left: Node, right: Node, position: int) -> Node:
+    def _logic(self, form: Form, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
         """AND or OR; a literal that is not NULL decides alone, or adds nothing."""
         deciding = form is Form.OR
         for one, other in ((left, right), (right, left)):
@@ -235,26 +240,26 @@ class _Checker:
                 return one if one.value is deciding else other
         return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
 
-    def _not(self, node: Node, position: int) -> Node:
+    def _not(self, node: TypedExpression, position: int) -> TypedExpression:
         return self._apply(functions.NOT, BOOL, [node], position)
 
-    def _form_not(self, syntax: Call) -> Node:
+    def _form_not(self, syntax: Call) -> TypedExpression:
         return self._not(self._bool(syntax.arguments[0], "NOT"), syntax.position)
 
-    def _form_is_null(self, syntax: Call) -> Node:
+    def _form_is_null(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 1, 1)
         node = self.node(syntax.arguments[0])
         if not node.nullable:
-            result: Node = constant(False, BOOL, syntax.position)
+            result: TypedExpression = constant(False, BOOL, syntax.position)
         else:
             result = self._special(Form.IS_NULL, BOOL, [node], syntax.position, nullable=False)
         return self._not(result, syntax.position) if syntax.name == "isnotnull" else result
 
-    def _form_compare(self, syntax: Call) -> Node:
+    def _form_compare(self, syntax: Call) -> TypedExpression:
         left, right = (self.node(a) for a in syntax.arguments)
         return self._compared(syntax.name, left, right, syntax.position)
 
-    def _compared(self, operator: str, left: Node, right: Node, position: int) -> Node:
+    def _compared(self, operator: str, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
         left, right = self._unified([left, right], position, "a comparison")
         if operator == "<>":
             return self._not(self._compared("=", left, right, position), position)
@@ -271,24 +276,24 @@ class _Checker:
         text = left.type is STRING
         return self._apply((_TEXT_FUNCTIONS if text else _PLAIN_FUNCTIONS)[operator], BOOL, [left, right], position)
 
-    def _comparison(self, form: Form, left: Node, right: Node, position: int) -> Node:
+    def _comparison(self, form: Form, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
         if any(isinstance(a, Const) and a.value is None for a in (left, right)):
             return constant(None, BOOL, position)
         return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
 
-    def _same(self, left: Node, right: Node, position: int) -> Node:
+    def _same(self, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Const) and one.value is None:
                 return self._special(Form.IS_NULL, BOOL, [other], position, nullable=False)
         equal = self._compared("=", left, right, position)
         return self._special(Form.SAME, BOOL, [left, right, equal], position, nullable=False)
 
-    def _form_between(self, syntax: Call) -> Node:
+    def _form_between(self, syntax: Call) -> TypedExpression:
         value, low, high = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "BETWEEN")
         above = self._compared("<=", low, value, syntax.position)
         return self._logic(Form.AND, above, self._compared("<=", value, high, syntax.position), syntax.position)
 
-    def _form_in(self, syntax: Call) -> Node:
+    def _form_in(self, syntax: Call) -> TypedExpression:
         if len(syntax.arguments) < 2:
             self._fail(syntax.position, "IN needs at least one value")
         nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "IN")
@@ -302,7 +307,7 @@ class _Checker:
         unknown = constant(None, BOOL, syntax.position)
         return self._logic(Form.OR, result, unknown, syntax.position)
 
-    def _among(self, value: Node, listed: Sequence[Const], position: int) -> Node:
+    def _among(self, value: TypedExpression, listed: Sequence[Const], position: int) -> TypedExpression:
         """Is it one of these?"""
         values = [c.value for c in listed]
         if value.type is STRING and len(values) != 1:
@@ -310,13 +315,13 @@ class _Checker:
         if value.type is not STRING and len(values) > _FEW and all(v == v for v in values):
             wanted = np.array(values, value.type.dtype)
             return self._apply(Function("in", columns=lambda v: np.isin(v, wanted)), BOOL, [value], position)
-        result: Node = constant(False, BOOL, position)
+        result: TypedExpression = constant(False, BOOL, position)
         for i, one in enumerate(listed):
             equal = self._compared("=", value, one, position)
             result = equal if i == 0 else self._logic(Form.OR, result, equal, position)
         return result
 
-    def _form_like(self, syntax: Call) -> Node:
+    def _form_like(self, syntax: Call) -> TypedExpression:
         value, pattern, escape = (self.node(a) for a in syntax.arguments)
         value = self._as(value, STRING)
         if value.type is not STRING:
@@ -334,21 +339,23 @@ class _Checker:
 
     # Choices.
 
-    def _form_case(self, syntax: Call) -> Node:
+    def _form_case(self, syntax: Call) -> TypedExpression:
         conditions = [self._bool(a, "WHEN") for a in syntax.arguments[:-1:2]]
         return self._case(syntax, conditions, [*syntax.arguments[1::2], syntax.arguments[-1]])
 
-    def _form_if(self, syntax: Call) -> Node:
+    def _form_if(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 3, 3)
         return self._case(syntax, [self._bool(syntax.arguments[0], "IF")], syntax.arguments[1:])
 
-    def _case(self, syntax: Call, conditions: Sequence[Node], branches: Sequence[Syntax]) -> Node:
+    def _case(self, syntax: Call, conditions: Sequence[TypedExpression], branches: Sequence[Syntax]) -> TypedExpression:
         values = self._unified([self.node(b) for b in branches], syntax.position, f"{syntax.name.upper()} gives values")
         return self._chosen(conditions, values, syntax.position)
 
-    def _chosen(self, conditions: Sequence[Node], values: Sequence[Node], position: int) -> Node:
+    def _chosen(
+        self, conditions: Sequence[TypedExpression], values: Sequence[TypedExpression], position: int
+    ) -> TypedExpression:
         """CASE without the branches that literals decide."""
-        parts: list[Node] = []
+        parts: list[TypedExpression] = []
         otherwise = values[-1]
         for condition, value in zip(conditions, values):
             if not isinstance(condition, Const):
@@ -364,11 +371,11 @@ class _Checker:
         type_ = otherwise.type
         return self._special(Form.CASE, type_, [*parts, otherwise], position, nullable=nullable, bounds=_hull(values))
 
-    def _form_coalesce(self, syntax: Call) -> Node:
+    def _form_coalesce(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 1, 2 if syntax.name in ("nvl", "ifnull") else None)
         nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "COALESCE")
         bounds = _hull(nodes)
-        parts: list[Node] = []
+        parts: list[TypedExpression] = []
         for node in nodes:
             if not (isinstance(node, Const) and node.value is None):
                 parts.append(node)
@@ -379,7 +386,7 @@ class _Checker:
         nullable = parts[-1].nullable
         return self._special(Form.COALESCE, parts[0].type, parts, syntax.position, nullable=nullable, bounds=bounds)
 
-    def _form_isnan(self, syntax: Call) -> Node:
+    def _form_isnan(self, syntax: Call) -> TypedExpression:
         """As in Spark, null is not NaN: never null."""
         node = self._function(syntax)
         if not node.nullable:
@@ -387,7 +394,7 @@ class _Checker:
         parts = [node, constant(False, BOOL, syntax.position)]
         return self._special(Form.COALESCE, BOOL, parts, syntax.position, nullable=False)
 
-    def _form_nullif(self, syntax: Call) -> Node:
+    def _form_nullif(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 2, 2)
         left, right = (self.node(a) for a in syntax.arguments)
         equal = self._compared("=", left, right, syntax.position)
@@ -395,7 +402,7 @@ class _Checker:
             return left
         return self._chosen([equal], [constant(None, left.type, syntax.position), left], syntax.position)
 
-    def _form_extreme(self, syntax: Call) -> Node:
+    def _form_extreme(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 2, None)
         name = syntax.name.upper()
         nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, name)
@@ -409,7 +416,7 @@ class _Checker:
             result = self._special(form, node.type, [result, node], syntax.position, nullable=nullable)
         return dataclasses.replace(result, bounds=_hull(nodes))
 
-    def _extreme(self, left: Node, right: Node, largest: bool, position: int) -> Node:
+    def _extreme(self, left: TypedExpression, right: TypedExpression, largest: bool, position: int) -> TypedExpression:
         """CASE WHEN left IS NULL OR left < right THEN right ELSE left END; with > for the smaller."""
         beaten = self._compared("<" if largest else ">", left, right, position)
         if left.nullable:
@@ -425,7 +432,7 @@ class _Checker:
             self._fail(syntax.position, f"{syntax.name} takes {expected} arguments, got {count}")
 
 
-def _hull(nodes: Sequence[Node]) -> Bounds:
+def _hull(nodes: Sequence[TypedExpression]) -> Bounds:
     """Bounds of a value that is one of several: 32 bits only if all are."""
     known: list[Any] = [n.bounds for n in nodes if not (isinstance(n, Const) and n.value is None)]
     if not known or any(b is None for b in known):

@@ -11,7 +11,7 @@ from spe.errors import ExpressionError
 from spe.expressions.check import check
 from spe.expressions.generate import generate
 from spe.expressions.parse import parse
-from spe.expressions.tree import Apply, Attr, Const, Node, Special
+from spe.expressions.tree import Apply, Attr, Const, Special, TypedExpression
 from spe.stream.batch import AnyArray, BoolArray, Column, Rows, canonical
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
@@ -32,7 +32,7 @@ class Expression:
 
     __slots__ = ("_canonical", "_masked", "_nullable", "_plain", "_whole", "nullable", "references", "text", "type")
 
-    def __init__(self, text: str, node: Node) -> None:
+    def __init__(self, text: str, node: TypedExpression) -> None:
         self.text = text
         self.type = node.type
         self.nullable = node.nullable
@@ -99,7 +99,7 @@ def compile_predicate(text: str, schema: Schema) -> Expression:
     return Expression(text, node)
 
 
-def _attributes(node: Node) -> list[Attr]:
+def _attributes(node: TypedExpression) -> list[Attr]:
     if isinstance(node, Attr):
         return [node]
     if isinstance(node, Const):

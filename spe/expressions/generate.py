@@ -15,7 +15,7 @@ import numpy as np
 
 from spe.expressions import numbers
 from spe.expressions.entries import PerEntry, PerRow, TextEqual, recoded
-from spe.expressions.tree import Apply, Attr, Const, Form, Function, Node, Special
+from spe.expressions.tree import Apply, Attr, Const, Form, Function, Special, TypedExpression
 from spe.stream.batch import Column
 from spe.stream.schema import AttributeType
 from spe.stream.strings import StringDictionary, StringPool
@@ -47,7 +47,7 @@ class Program:
     source: str
 
 
-def generate(node: Node, *, nulls: bool, columnar: bool = False) -> Program:
+def generate(node: TypedExpression, *, nulls: bool, columnar: bool = False) -> Program:
     """The function that computes ``node``.
 
     Args:
@@ -63,12 +63,12 @@ class _Generator:
         self._nulls = nulls
         self._columnar = columnar
         self._lines: list[str] = []
-        self._known: dict[Node, _Var] = {}
+        self._known: dict[TypedExpression, _Var] = {}
         self._count = 0
         self._warns = False
         self._names: dict[str, Any] = {"np": np, "recoded": recoded}
 
-    def program(self, node: Node) -> Program:
+    def program(self, node: TypedExpression) -> Program:
         result = self._emit(node)
         if isinstance(node, Const) and node.value is not None and not self._columnar:
             result = self._spread(node)
@@ -102,13 +102,13 @@ class _Generator:
 
     # Nodes.
 
-    def _emit(self, node: Node) -> _Var:
+    def _emit(self, node: TypedExpression) -> _Var:
         known = self._known.get(node)
         if known is None:
             known = self._known[node] = self._emit_new(node)
         return known
 
-    def _emit_new(self, node: Node) -> _Var:
+    def _emit_new(self, node: TypedExpression) -> _Var:
         if isinstance(node, Attr):
             return self._attr(node)
         if isinstance(node, Const):
@@ -144,7 +144,7 @@ class _Generator:
 
     # Functions.
 
-    def _argument(self, function: Function, index: int, node: Node) -> _Var:
+    def _argument(self, function: Function, index: int, node: TypedExpression) -> _Var:
         if index in function.literals and isinstance(node, Const):
             return _Var(self._constant(node.value))
         return self._emit(node)
@@ -238,7 +238,7 @@ class _Generator:
             return _Var(value)
         return _Var(value, self._let(f"{a.valid} | {b.valid}", "m"))
 
-    def _text_equal(self, a: Node, b: Node) -> _Var:
+    def _text_equal(self, a: TypedExpression, b: TypedExpression) -> _Var:
         first = self._emit(a)
         if isinstance(b, Const) and b.value is not None and not self._columnar:
             found = f"{first.dictionary}.find({self._constant(b.value)})"
@@ -248,7 +248,7 @@ class _Generator:
         value = self._let(f"{equal}({first.value}, {first.dictionary}, {second.value}, {second.dictionary})")
         return _Var(value, self._both(first.valid, second.valid))
 
-    def _float_comparison(self, form: Form, a: Node, b: Node) -> _Var:
+    def _float_comparison(self, form: Form, a: TypedExpression, b: TypedExpression) -> _Var:
         first, second = self._emit(a), self._emit(b)
         x, y = first.value, second.value
         valid = self._both(first.valid, second.valid)
@@ -281,7 +281,7 @@ class _Generator:
         return self._picked(value, valid, dictionary)
 
     def _coalesce(self, node: Special) -> _Var:
-        parts: list[Node] = []
+        parts: list[TypedExpression] = []
         for argument in node.arguments:
             parts.append(argument)
             if self._emit(argument).valid is None:
@@ -296,7 +296,9 @@ class _Generator:
             valid = valid and self._let(f"{mask} | {valid}", "m")
         return self._picked(value, valid, dictionary)
 
-    def _in_one_dictionary(self, type_: AttributeType, parts: Sequence[Node]) -> tuple[list[str], str | None]:
+    def _in_one_dictionary(
+        self, type_: AttributeType, parts: Sequence[TypedExpression]
+    ) -> tuple[list[str], str | None]:
         """Values of the parts; strings as codes of the dictionary that is named second."""
         if type_ is not AttributeType.STRING:
             return [self._emit(p).value for p in parts], None
@@ -316,7 +318,7 @@ class _Generator:
         return _Var(value, valid, dictionary)
 
 
-def _is_number(node: Node) -> bool:
+def _is_number(node: TypedExpression) -> bool:
     """A literal, and not NaN."""
     return isinstance(node, Const) and node.value is not None and node.value == node.value
 

@@ -59,7 +59,7 @@ class Form(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TypedExpression:
     """A part of an expression.
 
     Attributes:
@@ -75,7 +75,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Attr(Node):
+class Attr(TypedExpression):
     """An attribute: column ``index`` of the rows."""
 
     index: int
@@ -83,7 +83,7 @@ class Attr(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Const(Node):
+class Const(TypedExpression):
     """A literal, or a part of literals only; None is null.  ``repr`` tells 0.0 from −0.0, and NaN equals itself.
 
     ``untyped`` is NULL itself, which takes the type that its place asks for.
@@ -95,19 +95,19 @@ class Const(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(Node):
+class Apply(TypedExpression):
     """A function of its arguments."""
 
     function: Function
-    arguments: tuple[Node, ...]
+    arguments: tuple[TypedExpression, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Special(Node):
+class Special(TypedExpression):
     """A special form of its arguments."""
 
     form: Form
-    arguments: tuple[Node, ...]
+    arguments: tuple[TypedExpression, ...]
 
 
 def constant(value: Any, type_: AttributeType, position: int = 0, bounds: Bounds = None) -> Const:

@@ -7,7 +7,7 @@ from typing import Final
 
 from spe.plan.describe import describe_pace, describe_reader, show_duration
 from spe.plan.plan import InputStream, Node, Partitioning, Plan, Unit
-from spe.plan.review import Finding, review
+from spe.plan.review import PlanFinding, review
 from spe.problems import show_path
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
@@ -174,11 +174,11 @@ def _clients(plan: Plan) -> list[str]:
     return table(rows) or ["  none: nothing holds the output buffers"]
 
 
-def _findings(findings: Sequence[Finding]) -> list[str]:
+def _findings(findings: Sequence[PlanFinding]) -> list[str]:
     if not findings:
         return [NO_WARNINGS]
     return [f"{len(findings)} WARNING{'S' if len(findings) > 1 else ''}", *(_finding(f) for f in findings)]
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: PlanFinding) -> str:
     return f"  {finding.severity}: {show_path(finding.path)}: {finding.message}"

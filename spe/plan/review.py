@@ -33,7 +33,7 @@ class Severity(enum.StrEnum):
     WARNING = "warning"
 
 
-class Finding(NamedTuple):
+class PlanFinding(NamedTuple):
     """Something to know about a plan, and the place in the configuration that it is about."""
 
     severity: Severity
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     message: str
 
 
-def review(plan: Plan) -> list[Finding]:
+def review(plan: Plan) -> list[PlanFinding]:
     """All findings, errors first, in the order of the plan."""
     rooms = (_waiting, _silence, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
     found = [finding for room in rooms for finding in room(plan)]
@@ -139,7 +139,7 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
         )
 
 
-def _waiting(plan: Plan) -> Iterator[Finding]:
+def _waiting(plan: Plan) -> Iterator[PlanFinding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
     alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
     for unit in plan.units:
@@ -155,17 +155,17 @@ def _waiting(plan: Plan) -> Iterator[Finding]:
         others = len({unit for _, unit, _ in found}) - 1
         more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
         path: Path = ("nodes", str(found[0][2]), "x")
-        yield Finding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
+        yield PlanFinding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
 
 
-def _silence(plan: Plan) -> Iterator[Finding]:
+def _silence(plan: Plan) -> Iterator[PlanFinding]:
     """A live source that is silent holds up the bucket of its last row, and what others have (rule S7)."""
     for stream, source in plan.sources.items():
         if not source.live or source.watermark is not Watermark.DATA:
             continue
         path: Path = ("sources", str(stream), "idle")
         if source.idle_us is None:
-            yield Finding(
+            yield PlanFinding(
                 Severity.WARNING,
                 path,
                 "is never: whenever no row comes for αX, results are tentative until one does; expected a duration "
@@ -174,7 +174,7 @@ def _silence(plan: Plan) -> Iterator[Finding]:
         elif found := _tightest(plan, source):
             room_us, needed_us, alpha_x_us, unit = found
             expected = f"at most {_show_down(room_us)}, or " if room_us > 0 else ""
-            yield Finding(
+            yield PlanFinding(
                 Severity.WARNING,
                 path,
                 f"{show_duration(source.idle_us)} is long for unit {unit!r}, whose αX is {_show(alpha_x_us)}: whenever "
@@ -204,7 +204,7 @@ def _tightest(plan: Plan, source: Source) -> tuple[int, int, int, UnitId] | None
     return min(found, default=None)
 
 
-def _doors(plan: Plan) -> Iterator[Finding]:
+def _doors(plan: Plan) -> Iterator[PlanFinding]:
     """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
     if plan.security.certificates is not None or plan.security.insecure:
         return
@@ -216,20 +216,20 @@ def _doors(plan: Plan) -> Iterator[Finding]:
     for path, address in places:
         if is_open(address):
             text = f"{address} can be reached from other machines, and there is no TLS; expected {expected}"
-            yield Finding(Severity.WARNING, path, text)
+            yield PlanFinding(Severity.WARNING, path, text)
             break  # once is enough
     for source in plan.sources.values():
         address = str(source.reader.get("address", ""))
         if address and is_open(address):
             text = f"whoever reaches {address} can write rows, without a token or TLS; expected {expected}"
-            yield Finding(Severity.WARNING, ("sources", str(source.stream), "from", "tcp"), text)
+            yield PlanFinding(Severity.WARNING, ("sources", str(source.stream), "from", "tcp"), text)
 
 
-def _disorder(plan: Plan) -> Iterator[Finding]:
+def _disorder(plan: Plan) -> Iterator[PlanFinding]:
     """Files are seldom sorted by event time (rule S1)."""
     for stream, source in plan.sources.items():
         if "path" in source.reader and not source.disorder_given:
-            yield Finding(
+            yield PlanFinding(
                 Severity.WARNING,
                 ("sources", str(stream), "disorder"),
                 "is not given: rows out of order of time count at a later time, and windows may leave them out; "
@@ -237,14 +237,14 @@ def _disorder(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _pace(plan: Plan) -> Iterator[Finding]:
+def _pace(plan: Plan) -> Iterator[PlanFinding]:
     """Sources of one unit whose tuple times drift apart keep it tentative (rule S5)."""
     for unit in plan.units:
         sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
         speeds = {speed_of(plan.sources[s]) for s in sources}
         if len(sources) > 1 and (len(speeds) > 1 or None in speeds):
             shown = ", ".join(f"{s} {describe_pace(plan.sources[s])}" for s in sources)
-            yield Finding(
+            yield PlanFinding(
                 Severity.WARNING,
                 ("sources", str(sources[-1]), "replay"),
                 f"unit {unit.id!r} reads sources whose tuple times drift apart ({shown}): once they are more than αX "
@@ -252,7 +252,7 @@ def _pace(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _order(plan: Plan) -> Iterator[Finding]:
+def _order(plan: Plan) -> Iterator[PlanFinding]:
     """Results that depend on ties in time between upstream partitions (rule U11)."""
     for unit in plan.units:
         partitions = range(unit.partitions)
@@ -263,7 +263,7 @@ def _order(plan: Plan) -> Iterator[Finding]:
             many |= {operator.name} if many & set(operator.spec.inputs) else set()
             sensitive = operator.spec.tied(_window_group(plan, operator.spec.inputs[0]))
             if sensitive and many & set(operator.spec.inputs):
-                yield Finding(
+                yield PlanFinding(
                     Severity.WARNING,
                     ("query", str(operator.name)),
                     f"{sensitive} over more than one upstream partition: ties in time are settled by partition "
@@ -281,7 +281,7 @@ def _window_group(plan: Plan, stream: StreamId) -> frozenset[str] | None:
     return None if key is None else frozenset(key) - {WINDOW_START, WINDOW_END}
 
 
-def _keys(plan: Plan) -> Iterator[Finding]:
+def _keys(plan: Plan) -> Iterator[PlanFinding]:
     """A grouping that is not by the partition key gives a partial result per partition."""
     for unit in plan.units:
         if unit.partitions == 1:
@@ -290,7 +290,7 @@ def _keys(plan: Plan) -> Iterator[Finding]:
         for operator in unit.operators:
             missing = operator.spec.divided([names[s] for s in operator.spec.inputs])
             if missing and not _goes_on_in_a_tree(operator, plan):
-                yield Finding(
+                yield PlanFinding(
                     Severity.WARNING,
                     ("query", str(operator.name)),
                     f"{missing}, but fragment {unit.fragment!r} is divided by another key: each partition computes a "
@@ -305,32 +305,32 @@ def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
     return all(operator.spec.completed_by(o.spec) for o in plan.query.operators if operator.name in o.spec.inputs)
 
 
-def _replicas(plan: Plan) -> Iterator[Finding]:
+def _replicas(plan: Plan) -> Iterator[PlanFinding]:
     single: dict[str, list[str]] = {}
     for partition in plan.placement:
         if len(plan.hosts(partition)) < 2:
             single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
     for fragment, partitions in single.items():
-        yield Finding(
+        yield PlanFinding(
             Severity.WARNING,
             ("fragments", fragment, "replicas"),
             f"{', '.join(partitions)} has fewer than 2 replicas: while its node is down, results are tentative",
         )
 
 
-def _unused(plan: Plan) -> Iterator[Finding]:
+def _unused(plan: Plan) -> Iterator[PlanFinding]:
     read = {i.stream for u in plan.units for i in u.inputs}
     for stream in plan.sources:
         if stream not in read:
-            yield Finding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
+            yield PlanFinding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
     hosts = {n for id in plan.placement for n in plan.hosts(id)}
     for node in plan.nodes:
         if node not in hosts:
-            yield Finding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
+            yield PlanFinding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
     wanted = {s for c in plan.clients.values() for s in c.reads}
     for stream in plan.query.outputs:
         if stream not in wanted and plan.clients:
-            yield Finding(Severity.WARNING, ("outputs",), f"{stream!r} is read by no configured client")
+            yield PlanFinding(Severity.WARNING, ("outputs",), f"{stream!r} is read by no configured client")
 
 
 def _show(us: int) -> str:

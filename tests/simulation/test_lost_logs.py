@@ -14,7 +14,7 @@ from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
 from replicas.comparison import compare
 from replicas.consumer.selection import Choosing
-from replicas.producer.server import Opened
+from replicas.producer.server import Accepted
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.disk import SimDisk
@@ -191,7 +191,7 @@ async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpC
         refused = process.subscribe("n1a", asked)
         assert isinstance(refused, OtherLog)
         assert "is an older copy" in refused.reason
-        assert isinstance(process.subscribe("n1a", replace(asked, position=0)), Opened)
+        assert isinstance(process.subscribe("n1a", replace(asked, position=0)), Accepted)
         nursery.cancel_scope.cancel()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import Result, Sums, play_all, run
+from spe.cli.campaign import SeedResult, Sums, play_all, run
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
@@ -86,7 +86,7 @@ def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bo
     return sums
 
 
-def report(folder: Path, sums: Sums, wrong: list[str], broken: list[Result]) -> None:
+def report(folder: Path, sums: Sums, wrong: list[str], broken: list[SeedResult]) -> None:
     """Markdown for people, JSON for machines."""
     failures = [failure_text(r) for r in [*sums.failed, *broken]]
     lines = ["# Soak in virtual time", "", "```", sums_text(sums), "", empty_text(sums), "```"]

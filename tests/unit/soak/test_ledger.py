@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 from consistency.checking.finding import Finding
-from spe.cli.campaign import Result, Sums
+from spe.cli.campaign import SeedResult, Sums
 from tests.soak.ledger import PAGE, append, campaign_of, page, read_ledger
 
 
 def sums_of_two() -> Sums:
     sums = Sums()
-    sums.add(Result(7, faults=Counter(cut=3), cpu_s=1.0))
-    sums.add(Result(8, (Finding("P1", "results come within kX", 5, "client:c", "…"),), Counter(kill=2), cpu_s=1.0))
+    sums.add(SeedResult(7, faults=Counter(cut=3), cpu_s=1.0))
+    sums.add(SeedResult(8, (Finding("P1", "results come within kX", 5, "client:c", "…"),), Counter(kill=2), cpu_s=1.0))
     return sums
 
 

@@ -17,7 +17,7 @@ from replicas.planning.greedy import greedy
 from replicas.planning.program import LinearProgram
 from replicas.planning.search import Failure, PlanningProblem
 from replicas.planning.structure import structure_aware
-from replicas.planning.topology import OperatorSpec, Topology
+from replicas.planning.topology import OperatorDescription, Topology
 from replicas.planning.trees import count_trees, trees
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning
@@ -26,25 +26,25 @@ ONE, SPLIT, MERGE, FULL = Partitioning.ONE_TO_ONE, Partitioning.SPLIT, Partition
 
 MERGING = Topology(
     [
-        OperatorSpec("s", 4, {}, rates=[4, 3, 2, 1]),
-        OperatorSpec("a", 2, {"s": MERGE}),
-        OperatorSpec("z", 1, {"a": MERGE}),
+        OperatorDescription("s", 4, {}, rates=[4, 3, 2, 1]),
+        OperatorDescription("a", 2, {"s": MERGE}),
+        OperatorDescription("z", 1, {"a": MERGE}),
     ]
 )
 JOINING = Topology(
     [
-        OperatorSpec("l", 2, {}, rates=[3, 1]),
-        OperatorSpec("r", 2, {}, rates=[2, 2]),
-        OperatorSpec("j", 2, {"l": FULL, "r": FULL}, correlated=True),
-        OperatorSpec("z", 1, {"j": MERGE}),
+        OperatorDescription("l", 2, {}, rates=[3, 1]),
+        OperatorDescription("r", 2, {}, rates=[2, 2]),
+        OperatorDescription("j", 2, {"l": FULL, "r": FULL}, correlated=True),
+        OperatorDescription("z", 1, {"j": MERGE}),
     ]
 )
 UNIFORM = Topology(
     [
-        OperatorSpec("s", 8, {}, rates=[1] * 8),
-        OperatorSpec("a", 4, {"s": MERGE}),
-        OperatorSpec("b", 2, {"a": MERGE}),
-        OperatorSpec("z", 1, {"b": MERGE}),
+        OperatorDescription("s", 8, {}, rates=[1] * 8),
+        OperatorDescription("a", 4, {"s": MERGE}),
+        OperatorDescription("b", 2, {"a": MERGE}),
+        OperatorDescription("z", 1, {"b": MERGE}),
     ]
 )
 
@@ -52,7 +52,7 @@ UNIFORM = Topology(
 def random_topology(random: Random) -> Topology:
     """At most a dozen tasks, every partitioning, joins, skew."""
     specs = [
-        OperatorSpec(name, n := random.choice([1, 2, 3]), {}, rates=[random.choice([1, 2, 5]) for _ in range(n)])
+        OperatorDescription(name, n := random.choice([1, 2, 3]), {}, rates=[random.choice([1, 2, 5]) for _ in range(n)])
         for name in "ab"[: random.choice([1, 2])]
     ]
     for at in range(random.choice([1, 2])):
@@ -68,7 +68,7 @@ def random_topology(random: Random) -> Topology:
             inputs[name] = random.choice(fits)
         correlated = len(inputs) > 1 and random.random() < 0.5
         shares = [random.choice([1.0, 3.0]) for _ in range(tasks)]
-        specs.append(OperatorSpec(f"o{at}", tasks, inputs, correlated=correlated, shares=shares))
+        specs.append(OperatorDescription(f"o{at}", tasks, inputs, correlated=correlated, shares=shares))
     return Topology(specs)
 
 
@@ -80,8 +80,8 @@ def best(topology: Topology, budget: int) -> float:
 def test_the_losses_of_a_join_and_of_a_union() -> None:
     """A loses a quarter, b the half, at equal rates."""
     for correlated, lost in ((True, 0.625), (False, 0.375)):
-        sources = [OperatorSpec("a", 4, {}, rates=[1] * 4), OperatorSpec("b", 4, {}, rates=[1] * 4)]
-        topology = Topology([*sources, OperatorSpec("z", 1, {"a": MERGE, "b": MERGE}, correlated=correlated)])
+        sources = [OperatorDescription("a", 4, {}, rates=[1] * 4), OperatorDescription("b", 4, {}, rates=[1] * 4)]
+        topology = Topology([*sources, OperatorDescription("z", 1, {"a": MERGE, "b": MERGE}, correlated=correlated)])
         alive = np.ones((1, 9), np.bool_)
         alive[0, [0, 4, 5]] = False
         assert losses(topology, alive)[0, 8] == pytest.approx(lost)
@@ -100,10 +100,10 @@ def test_fidelity_with_one_task_failed(topology: Topology, alone: list[float]) -
 
 def test_a_sink_counts_by_its_weight() -> None:
     """Two sinks of equal rates, one three times as important: every planner keeps that one."""
-    sources = [OperatorSpec(name, 1, {}, rates=[10], fails=False) for name in "ab"]
+    sources = [OperatorDescription(name, 1, {}, rates=[10], fails=False) for name in "ab"]
     sinks = [
-        OperatorSpec("light", 1, {"a": ONE}, weight=1.0),
-        OperatorSpec("heavy", 1, {"b": ONE}, weight=3.0),
+        OperatorDescription("light", 1, {"a": ONE}, weight=1.0),
+        OperatorDescription("heavy", 1, {"b": ONE}, weight=3.0),
     ]
     topology = Topology([*sources, *sinks])
     alive = np.ones((2, 4), np.bool_)
@@ -176,12 +176,14 @@ def test_the_exact_plan_where_tasks_cost_and_failures_differ(seed: int) -> None:
 
 def test_the_exact_planner_says_how_much_better_a_plan_could_be_when_time_is_up() -> None:
     """A ladder of splits and merges that takes minutes."""
-    specs = [OperatorSpec("s", 12, {}, rates=[1 + t % 5 for t in range(12)])]
+    specs = [OperatorDescription("s", 12, {}, rates=[1 + t % 5 for t in range(12)])]
     for at in range(6):
         kind = FULL if at % 3 == 2 else SPLIT if at % 3 == 0 else MERGE
         tasks = {SPLIT: 2, MERGE: 0.5, FULL: 1}[kind] * specs[-1].tasks
         specs.append(
-            OperatorSpec(f"o{at}", int(tasks), {specs[-1].name: kind}, shares=[1 + t % 3 for t in range(int(tasks))])
+            OperatorDescription(
+                f"o{at}", int(tasks), {specs[-1].name: kind}, shares=[1 + t % 3 for t in range(int(tasks))]
+            )
         )
     problem = PlanningProblem(Topology(specs), 40)
     hurried = exact(problem, now=time.monotonic, seconds=0.0)
@@ -194,8 +196,8 @@ def test_the_exact_planner_says_how_much_better_a_plan_could_be_when_time_is_up(
 def test_a_product_of_many_outputs_is_bounded_where_there_are_too_many() -> None:
     topology = Topology(
         [
-            *(OperatorSpec(name, 3, {}, rates=[1, 2, 3]) for name in "abc"),
-            OperatorSpec("j", 3, dict.fromkeys("abc", ONE), correlated=True),
+            *(OperatorDescription(name, 3, {}, rates=[1, 2, 3]) for name in "abc"),
+            OperatorDescription("j", 3, dict.fromkeys("abc", ONE), correlated=True),
         ]
     )
     whole = {"given": (), "failed": np.ones((1, 12), np.bool_), "weights": np.ones(1), "cost": np.ones(12)}
@@ -232,9 +234,9 @@ def test_what_grows_is_what_is_computed_anew(seed: int) -> None:
 def test_structure_aware_keeps_to_its_budget_where_single_additions_change_little() -> None:
     """Many kinds of extensions, and growth so slow that their best are seldom compared anew."""
     rates = [1 / (t + 1) for t in range(20)]
-    specs = [OperatorSpec("o0", 20, {}, rates=rates)]
+    specs = [OperatorDescription("o0", 20, {}, rates=rates)]
     for at, kind in enumerate([ONE, FULL, ONE, FULL], 1):
-        specs.append(OperatorSpec(f"o{at}", 20, {f"o{at - 1}": kind}))
+        specs.append(OperatorDescription(f"o{at}", 20, {f"o{at - 1}": kind}))
     topology = Topology(specs)
     for budget in range(5, 100, 9):
         assert structure_aware(PlanningProblem(topology, budget)).cost <= budget
@@ -248,9 +250,9 @@ def test_failures_that_are_likely_weigh_more() -> None:
 
 
 def test_a_join_with_nothing_on_one_side_gives_nothing() -> None:
-    sources = [OperatorSpec("a", 1, {}, rates=[1]), OperatorSpec("b", 1, {}, rates=[0])]
+    sources = [OperatorDescription("a", 1, {}, rates=[1]), OperatorDescription("b", 1, {}, rates=[0])]
     with pytest.raises(ConfigError, match="no sink has any output"):
-        Topology([*sources, OperatorSpec("z", 1, {"a": FULL, "b": FULL}, correlated=True)])
+        Topology([*sources, OperatorDescription("z", 1, {"a": FULL, "b": FULL}, correlated=True)])
 
 
 @pytest.mark.parametrize(
@@ -270,16 +272,16 @@ def test_problems_that_cannot_be(budget: float, costs: list[float] | None, said:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ([OperatorSpec("a", 1, {"b": FULL}), OperatorSpec("b", 1, {"a": FULL})], "a cycle among a, b"),
+        ([OperatorDescription("a", 1, {"b": FULL}), OperatorDescription("b", 1, {"a": FULL})], "a cycle among a, b"),
         (
-            [OperatorSpec("a", 3, {}, rates=[1] * 3), OperatorSpec("z", 2, {"a": MERGE})],
+            [OperatorDescription("a", 3, {}, rates=[1] * 3), OperatorDescription("z", 2, {"a": MERGE})],
             "z: merge does not fit 3 tasks of a and 2 here",
         ),
-        ([OperatorSpec("a", 1, {}, rates=[0])], "no sink has any output"),
-        ([OperatorSpec("a", 1, {})], "a: reads nothing, so the rates of its tasks must be given"),
-        ([OperatorSpec("a", 1, {"x": FULL})], "reads 'x', which is no operator"),
+        ([OperatorDescription("a", 1, {}, rates=[0])], "no sink has any output"),
+        ([OperatorDescription("a", 1, {})], "a: reads nothing, so the rates of its tasks must be given"),
+        ([OperatorDescription("a", 1, {"x": FULL})], "reads 'x', which is no operator"),
     ],
 )
-def test_topologies_that_cannot_be(specs: list[OperatorSpec], said: str) -> None:
+def test_topologies_that_cannot_be(specs: list[OperatorDescription], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Topology(specs)

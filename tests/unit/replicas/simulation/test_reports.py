@@ -12,7 +12,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.measures import Cost
 from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import Result, Sums
+from spe.cli.campaign import SeedResult, Sums
 from spe.cli.cases import read_case, write_case
 from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulate import read_seeds
@@ -25,7 +25,7 @@ from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
 
 
-def result(seed: int, *, failed: bool = False) -> Result:
+def result(seed: int, *, failed: bool = False) -> SeedResult:
     counters = Counters()
     counters.add("virtual time_us", 1800 * SECOND)
     counters.add("p1 stable_us", 7 * SECOND)
@@ -33,7 +33,7 @@ def result(seed: int, *, failed: bool = False) -> Result:
     counters.events["STABLE", "dies"] += 1
     counters.faults["kill", "STABLE"] += 1
     found = (Finding("P3", "complete", 5 * SECOND, "client:c", "lacks a tuple"),) if failed else ()
-    return Result(seed, found, Counter(kill=2), counters, 1.0)
+    return SeedResult(seed, found, Counter(kill=2), counters, 1.0)
 
 
 def test_sums_tell_seeds_hours_faults_checked_seconds_and_coverage() -> None:
