@@ -9,13 +9,6 @@ import numpy as np
 from consistency.checking.schedule import Paths
 from spe.plan.plan import Plan
 from spe.plan.review import origins
-from spe.query.operators.aggregate import AggregateSpec
-from spe.query.operators.filter import FilterSpec
-from spe.query.operators.join import JoinSpec
-from spe.query.operators.map import MapSpec
-from spe.query.operators.topk import TopKSpec
-from spe.query.operators.union import UnionSpec
-from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Int64Array
 from spe.stream.history import History, Sent
 from spe.stream.ids import Channel, PartitionId
@@ -134,24 +127,8 @@ def reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
     spec = made_by.get(stream)
     if spec is None:
         return 0
-    own: int | None = None
-    match spec:
-        case FilterSpec() | MapSpec() | UnionSpec():
-            own = 0
-        case AggregateSpec(window=window):
-            own = _size_us(window)
-        case TopKSpec(window=window):
-            own = 0 if window is None else _size_us(window)
-        case JoinSpec(left_time=None, right_time=None):
-            if spec.window is not None:
-                own = _size_us(spec.window)
-            else:
-                own = max(abs(spec.lower_us or 0), abs(spec.upper_us or 0))
+    own = spec.reach_us
     before = [reaches_back_us(plan, s) for s in spec.inputs]
     if own is None or any(us is None for us in before):
         return None
     return own + max(us for us in before if us is not None)
-
-
-def _size_us(window: Window) -> int | None:
-    return None if window.kind is WindowKind.COUNT or window.on is not None else window.size_us

@@ -8,12 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spe.plan.plan import Plan
-from spe.query.operators.aggregate import AggregateSpec
-from spe.query.operators.filter import FilterSpec
-from spe.query.operators.join import JoinKind, JoinSpec
-from spe.query.operators.map import MapSpec
-from spe.query.operators.union import UnionSpec
-from spe.query.windows import WindowKind
 from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
 from spe.stream.hashing import hash_column
 from spe.stream.ids import Channel
@@ -54,10 +48,7 @@ def only_adds(plan: Plan, stream: StreamId) -> bool:
     spec = made_by.get(stream)
     if spec is None:
         return True  # a source
-    adds = isinstance(spec, FilterSpec | MapSpec | UnionSpec) or (
-        isinstance(spec, JoinSpec) and spec.kind is JoinKind.INNER
-    )
-    return adds and all(only_adds(plan, s) for s in spec.inputs)
+    return spec.only_adds and all(only_adds(plan, s) for s in spec.inputs)
 
 
 def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:
@@ -66,10 +57,6 @@ def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:
     Two results of one group and window are two versions of one answer, whatever their values.
     """
     for operator in plan.query.operators:
-        spec = operator.spec
-        if operator.name == channel.stream and isinstance(spec, AggregateSpec):
-            if spec.window.kind is WindowKind.COUNT:
-                return None  # many windows of a group may close at one time
-            names = [*spec.group_by, "window_start", "window_end"]
-            return tuple(operator.schema.index(n) for n in names)
+        if operator.name == channel.stream and (key := operator.spec.result_key) is not None:
+            return tuple(operator.schema.index(n) for n in key)
     return None

@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 from operators.digest import MARKS_KEPT
 from spe.plan.plan import Unit
-from spe.query.declaration import OperatorSpec
-from spe.query.operators.aggregate import AggregateSpec
-from spe.query.operators.custom import CustomSpec
 from spe.query.query import streams_before
 from spe.stream.names import StreamId
 
@@ -73,13 +70,7 @@ class Agreement:
 def suspects(unit: Unit, output: StreamId) -> str:
     """Whose results may depend on more than the input: those before an output that are the user's own code, if any."""
     before = streams_before(unit.operators, output)
-    own = [repr(str(o.name)) for o in unit.operators if o.name in before and _is_own(o.spec)]
+    own = [repr(str(o.name)) for o in unit.operators if o.name in before and o.spec.own_code]
     if not own:
         return f"operator {output!r}, or one before it, is not deterministic"
     return f"operator {' and '.join(own)} is code of your own and must be deterministic"
-
-
-def _is_own(spec: OperatorSpec) -> bool:
-    if isinstance(spec, AggregateSpec):
-        return any(":" in call.function for call in spec.aggregates.values())
-    return isinstance(spec, CustomSpec)

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spe.plan.plan import Plan
 from spe.query.declaration import OperatorSpec
-from spe.query.operators.aggregate import AggregateSpec
-from spe.query.operators.filter import FilterSpec
-from spe.query.operators.join import JoinSpec
-from spe.query.operators.map import MapSpec
-from spe.query.operators.topk import TopKSpec
-from spe.query.operators.union import UnionSpec
-from spe.query.windows import WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType
-
-_WINDOW = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
@@ -44,9 +34,8 @@ class Measured:
 
 def operator_of(plan: Plan, output: StreamId) -> str:
     """Kind of the operator that makes a stream, in the words of the configuration; ``source`` for a source's."""
-    spec = _specs(plan).get(output)
-    kinds = {FilterSpec: "filter", MapSpec: "map", UnionSpec: "union", AggregateSpec: "aggregate", JoinSpec: "join"}
-    return "source" if spec is None else {**kinds, TopKSpec: "topk"}.get(type(spec), "custom")
+    spec = _spec(plan, output)
+    return "source" if spec is None else spec.KEYWORD
 
 
 def measured(plan: Plan, output: StreamId) -> Measured:
@@ -64,36 +53,13 @@ def measured(plan: Plan, output: StreamId) -> Measured:
 
 
 def _default(plan: Plan, output: StreamId) -> Measured:
-    spec = _specs(plan).get(output)
+    spec = _spec(plan, output)
     schema = plan.query.schema_of(output)
-    key = _key(_specs(plan), output, spec)
-    known = tuple(name for name in schema.names if name in key)
-    if isinstance(spec, TopKSpec):
-        return Measured(known, ("topk", "exact"), _numeric(plan, output, known), 0)
-    if isinstance(spec, AggregateSpec) and spec.window.kind is not WindowKind.COUNT:
-        return Measured(known, ("overlap", "exact"), _numeric(plan, output, known), 0)
-    return Measured(schema.names, ("precision", "recall"), (), 0 if _windowed(plan, output) else plan.bucket_us)
-
-
-def _key(specs: Mapping[StreamId, OperatorSpec], stream: StreamId, spec: OperatorSpec | None) -> frozenset[str]:
-    """Attributes that tell results of one time apart; a ranking is told apart by what is ranked, not by its rank."""
-    if isinstance(spec, AggregateSpec):
-        return frozenset((*spec.group_by, *_WINDOW))
-    if isinstance(spec, TopKSpec):
-        inner = _key(specs, spec.input, specs.get(spec.input))
-        return inner | frozenset((*spec.partition_by, *_WINDOW))
-    if isinstance(spec, FilterSpec):
-        return _key(specs, spec.input, specs.get(spec.input))
-    return frozenset()
-
-
-def _windowed(plan: Plan, output: StreamId) -> bool:
-    """Do all results of a window carry one time?"""
-    specs = _specs(plan)
-    spec = specs.get(output)
-    while isinstance(spec, FilterSpec | MapSpec):
-        spec = specs.get(spec.input)
-    return isinstance(spec, AggregateSpec | TopKSpec)
+    traits = plan.query.traits_of(output)
+    if spec is not None and (shares := spec.shares) is not None:
+        known = tuple(name for name in schema.names if name in traits.key)
+        return Measured(known, shares, _numeric(plan, output, known), 0)
+    return Measured(schema.names, ("precision", "recall"), (), 0 if traits.in_step else plan.bucket_us)
 
 
 def _numeric(plan: Plan, output: StreamId, key: tuple[str, ...]) -> tuple[str, ...]:
@@ -101,5 +67,5 @@ def _numeric(plan: Plan, output: StreamId, key: tuple[str, ...]) -> tuple[str, .
     return tuple(a.name for a in plan.query.schema_of(output) if a.type in wanted and a.name not in key)[:4]
 
 
-def _specs(plan: Plan) -> dict[StreamId, OperatorSpec]:
-    return {one.name: one.spec for one in plan.query.operators}
+def _spec(plan: Plan, stream: StreamId) -> OperatorSpec | None:
+    return next((one.spec for one in plan.query.operators if one.name == stream), None)

@@ -38,8 +38,6 @@ from consistency.proof.settling import settled
 from spe.log.announced import RecordedAnnouncement
 from spe.plan.delays import delay_bound_us, epochs, longest_path
 from spe.plan.plan import Plan
-from spe.query.operators.aggregate import AggregateSpec
-from spe.query.operators.topk import TopKSpec
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
@@ -401,15 +399,6 @@ def _healing(scene: Scene, sums: Sequence[Row]) -> Healing:
 
 def _bin_us(plan: Plan, output: StreamId, duration_us: int, speed: float | None) -> int:
     """Not more than some bins, and none shorter than the time between two results of a window."""
-    cadence = _cadence_us(plan, output) / (speed or 1.0) * 0.999
+    cadence = plan.query.traits_of(output).cadence_us / (speed or 1.0) * 0.999
     wanted = max(duration_us / _BINS, cadence)
     return next((n for n in _NICE_US if n >= wanted), round(wanted))
-
-
-def _cadence_us(plan: Plan, output: StreamId) -> int:
-    specs = {o.name: o.spec for o in plan.query.operators}
-    spec = specs.get(output)
-    while isinstance(spec, TopKSpec) and spec.window is None:
-        spec = specs.get(spec.input)
-    window = spec.window if isinstance(spec, AggregateSpec | TopKSpec) else None
-    return window.slide_us if window is not None else 0

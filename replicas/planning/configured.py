@@ -14,7 +14,6 @@ from replicas.planning.topology import OperatorDescription, Topology
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
-from spe.query.operators.join import JoinSpec
 from spe.stream.ids import PartitionId
 
 #: Tuples per second of a source of which nobody has said anything else.
@@ -57,7 +56,7 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
                 str(unit.id),
                 unit.partitions,
                 makers,
-                correlated=len(makers) > 1 and any(isinstance(o.spec, JoinSpec) for o in unit.operators),
+                correlated=len(makers) > 1 and any(o.spec.CORRELATES for o in unit.operators),
                 rates=rates.get(str(unit.id)),
                 fails=_alone(plan, unit) if plan.standbys else True,
                 output=any(s in read_by_clients for s in unit.outputs),

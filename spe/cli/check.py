@@ -12,7 +12,6 @@ from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
 from spe.plan.describe import show_duration
 from spe.plan.draw import NO_WARNINGS, check_text
 from spe.plan.plan import Plan
-from spe.query.operators.custom import CustomSpec
 from spe.wire.state import encode_state
 
 
@@ -44,7 +43,8 @@ def unfit_operators(plan: Plan) -> list[str]:
     """
     found = []
     for operator in plan.query.operators:
-        if not isinstance(operator.spec, CustomSpec):
+        own = operator.spec.own_class
+        if own is None:
             continue
         where = f"query.{operator.name}.custom"
         try:
@@ -60,13 +60,13 @@ def unfit_operators(plan: Plan) -> list[str]:
             asked = "counters"
             made.counters()
         except Exception as error:  # a user's code
-            found.append(f"{where}.class: {asked} of {operator.spec.path}: {type(error).__name__}: {error}")
+            found.append(f"{where}.class: {asked} of {own}: {type(error).__name__}: {error}")
             continue
         try:
             encode_state(state)
         except LocalProtocolError as error:
             found.append(
-                f"{where}.class: snapshot of {operator.spec.path}: {error}; expected dict, list, tuple, int, float, "
+                f"{where}.class: snapshot of {own}: {error}; expected dict, list, tuple, int, float, "
                 "str, bool, None, bytes, NumPy arrays, Column or Rows"
             )
     return found

@@ -45,12 +45,26 @@ class Keys(Model):
         """What they say."""
 
 
-class Result(NamedTuple):
-    """A row of the table of guarantees in docs/operators.md: which result, its time, the order of those of one time."""
+class Guarantee(NamedTuple):
+    """A row of the table in docs/operators.md: which result, its time, the order of results of equal time."""
 
     what: str
     time: str
     order: str
+
+
+class Traits(NamedTuple):
+    """What is known of the tuples of a stream.
+
+    Attributes:
+      key: attributes that tell those of one time apart.
+      in_step: all results of a window have one time.
+      cadence_us: tuple time between two results of a group; 0: any.
+    """
+
+    key: frozenset[str] = frozenset()
+    in_step: bool = False
+    cadence_us: int = 0
 
 
 class OperatorSpec(ABC):
@@ -61,7 +75,7 @@ class OperatorSpec(ABC):
     #: The word for it in the configuration.
     KEYWORD: ClassVar[str]
     KEYS: ClassVar[type[Keys]]
-    RESULTS: ClassVar[tuple[Result, ...]]
+    GUARANTEES: ClassVar[tuple[Guarantee, ...]]
     #: The key that is meant where the configuration gives a value in place of a mapping.
     SHORTHAND: ClassVar[str | None] = None
     #: Fields that hold expressions with names or places, by the key that they are written under: a mistake in one entry
@@ -135,9 +149,14 @@ class OperatorSpec(ABC):
     # --- what is known of its results ---
 
     @property
+    def own_class(self) -> str | None:
+        """Import path of the user's class that it is, as ``module:Class``; None: it is none."""
+        return None
+
+    @property
     def own_code(self) -> bool:
         """Does it run code of the user's?"""
-        return False
+        return self.own_class is not None
 
     @property
     def only_adds(self) -> bool:
@@ -159,17 +178,9 @@ class OperatorSpec(ABC):
         """What a report measures of tentative results by default, per window; None: of streams of tuples."""
         return None
 
-    def identity(self, inner: frozenset[str]) -> frozenset[str]:
-        """Attributes that tell results of one time apart, by those that do so in its first input."""
-        return frozenset()
-
-    def in_step(self, inner: bool) -> bool:
-        """Do all results of a window have one time, by whether those of its first input do?"""
-        return False
-
-    def cadence_us(self, inner: int) -> int:
-        """Tuple time between two results of a group, by that of its first input; 0: any."""
-        return 0
+    def traits(self, inner: Traits) -> Traits:
+        """What is known of its results, by what is known of its first input."""
+        return Traits()
 
 
 class OneInput(OperatorSpec):

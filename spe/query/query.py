@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spe.query.declaration import OperatorSpec
+from spe.query.declaration import OperatorSpec, Traits
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -61,3 +61,8 @@ class Query:
             if operator.name == stream:
                 return operator.schema
         raise KeyError(stream)
+
+    def traits_of(self, stream: StreamId) -> Traits:
+        """What is known of a stream's tuples."""
+        spec = next((o.spec for o in self.operators if o.name == stream), None)
+        return Traits() if spec is None else spec.traits(self.traits_of(spec.inputs[0]))

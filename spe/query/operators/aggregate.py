@@ -14,12 +14,13 @@ from spe.problems import did_you_mean
 from spe.query.declaration import (
     Expression,
     From,
+    Guarantee,
     KeyNames,
     Keys,
     OneInput,
     OnError,
     OnErrorKey,
-    Result,
+    Traits,
     check_concrete,
     computed,
     expression_of,
@@ -160,9 +161,9 @@ class AggregateSpec(OneInput):
 
     KEYWORD = "aggregate"
     KEYS = AggregateKeys
-    RESULTS = (
-        Result("time window", "window end − 1 µs", "first arrival of the group in the window"),
-        Result("count window", "the closing tuple's", "the closing tuples'"),
+    GUARANTEES = (
+        Guarantee("time window", "window end − 1 µs", "first arrival of the group in the window"),
+        Guarantee("count window", "the closing tuple's", "the closing tuples'"),
     )
     ENTRIES: ClassVar = {"aggregates": "compute", "group_by": "group_by"}
 
@@ -221,11 +222,5 @@ class AggregateSpec(OneInput):
     def shares(self) -> tuple[str, ...] | None:
         return None if self._counts else ("overlap", "exact")
 
-    def identity(self, inner: frozenset[str]) -> frozenset[str]:
-        return frozenset((*self.group_by, WINDOW_START, WINDOW_END))
-
-    def in_step(self, inner: bool) -> bool:
-        return True
-
-    def cadence_us(self, inner: int) -> int:
-        return self.window.slide_us
+    def traits(self, inner: Traits) -> Traits:
+        return Traits(frozenset((*self.group_by, WINDOW_START, WINDOW_END)), True, self.window.slide_us)

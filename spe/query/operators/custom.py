@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from spe.errors import ExpressionError, QueryError
-from spe.query.declaration import Keys, OnError, OnErrorKey, OperatorSpec, Result, check_concrete, load_class
+from spe.query.declaration import Guarantee, Keys, OnError, OnErrorKey, OperatorSpec, check_concrete, load_class
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.values import Names
@@ -37,7 +37,7 @@ class CustomSpec(OperatorSpec):
 
     KEYWORD = "custom"
     KEYS = CustomKeys
-    RESULTS = (Result("", "its own, within the slice", "its own"),)
+    GUARANTEES = (Guarantee("", "its own, within the slice", "its own"),)
     WRITTEN: ClassVar = {**OperatorSpec.WRITTEN, "path": "class"}
 
     inputs: tuple[StreamId, ...]
@@ -68,5 +68,5 @@ class CustomSpec(OperatorSpec):
         return f"{self.path}({arguments}) of {', '.join(self.inputs)}"
 
     @property
-    def own_code(self) -> bool:
-        return True
+    def own_class(self) -> str:
+        return self.path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from spe.expressions import compile_predicate
-from spe.query.declaration import Expression, From, KeyNames, Keys, OneInput, Result
+from spe.query.declaration import Expression, From, Guarantee, KeyNames, Keys, OneInput, Traits
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -29,7 +29,7 @@ class FilterSpec(OneInput):
 
     KEYWORD = "filter"
     KEYS = FilterKeys
-    RESULTS = (Result("", "the tuple's", "the tuples'"),)
+    GUARANTEES = (Guarantee("", "the tuple's", "the tuples'"),)
     SELECTS = True
 
     input: StreamId
@@ -53,8 +53,5 @@ class FilterSpec(OneInput):
     def reach_us(self) -> int:
         return 0
 
-    def identity(self, inner: frozenset[str]) -> frozenset[str]:
-        return inner
-
-    def in_step(self, inner: bool) -> bool:
-        return inner
+    def traits(self, inner: Traits) -> Traits:
+        return inner._replace(cadence_us=0)

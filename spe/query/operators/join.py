@@ -14,12 +14,12 @@ from spe.expressions import compile_predicate
 from spe.problems import Path
 from spe.query.declaration import (
     Expression,
+    Guarantee,
     KeyNames,
     Keys,
     OnError,
     OnErrorKey,
     OperatorSpec,
-    Result,
     attribute_of,
     check_timestamp,
     unique,
@@ -129,11 +129,11 @@ class JoinSpec(OperatorSpec):
 
     KEYWORD = "join"
     KEYS = JoinKeys
-    RESULTS = (
-        Result(
+    GUARANTEES = (
+        Guarantee(
             "pair", "the later tuple's", "later tuple, earlier tuple, window; the left input goes first at equal times"
         ),
-        Result(
+        Guarantee(
             "outer row without partner",
             "the last time at which it could have found one",
             "after the pairs, in order of arrival",

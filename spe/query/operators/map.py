@@ -12,12 +12,13 @@ from spe.errors import QueryError
 from spe.query.declaration import (
     Expression,
     From,
+    Guarantee,
     KeyNames,
     Keys,
     OneInput,
     OnError,
     OnErrorKey,
-    Result,
+    Traits,
     computed,
     named,
     renamed,
@@ -46,7 +47,7 @@ class MapSpec(OneInput):
 
     KEYWORD = "map"
     KEYS = MapKeys
-    RESULTS = (Result("", "the tuple's", "the tuples'"),)
+    GUARANTEES = (Guarantee("", "the tuple's", "the tuples'"),)
     ENTRIES: ClassVar = {"columns": "compute"}
 
     input: StreamId
@@ -76,5 +77,5 @@ class MapSpec(OneInput):
     def reach_us(self) -> int:
         return 0
 
-    def in_step(self, inner: bool) -> bool:
-        return inner
+    def traits(self, inner: Traits) -> Traits:
+        return Traits(in_step=inner.in_step)

@@ -13,11 +13,12 @@ from spe.errors import QueryError
 from spe.expressions import compile_expression
 from spe.query.declaration import (
     From,
+    Guarantee,
     KeyNames,
     Keys,
     OneInput,
     OperatorSpec,
-    Result,
+    Traits,
     attribute_of,
     expression_of,
     unique,
@@ -85,9 +86,9 @@ class TopKSpec(OneInput):
 
     KEYWORD = "topk"
     KEYS = TopKKeys
-    RESULTS = (
-        Result("window", "window end − 1 µs", "groups by the first of their released tuples, then rank"),
-        Result("instant", "the tuples'", "the same"),
+    GUARANTEES = (
+        Guarantee("window", "window end − 1 µs", "groups by the first of their released tuples, then rank"),
+        Guarantee("instant", "the tuples'", "the same"),
     )
     ENTRIES: ClassVar = {"order_by": "order_by"}
     SELECTS = True
@@ -163,12 +164,6 @@ class TopKSpec(OneInput):
     def shares(self) -> tuple[str, ...]:
         return ("topk", "exact")
 
-    def identity(self, inner: frozenset[str]) -> frozenset[str]:
-        """What is ranked, not its rank."""
-        return inner | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))
-
-    def in_step(self, inner: bool) -> bool:
-        return True
-
-    def cadence_us(self, inner: int) -> int:
-        return inner if self.window is None else self.window.slide_us
+    def traits(self, inner: Traits) -> Traits:
+        key = inner.key | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))  # what is ranked, not its rank
+        return Traits(key, True, inner.cadence_us if self.window is None else self.window.slide_us)

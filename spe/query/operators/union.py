@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from spe.errors import QueryError
-from spe.query.declaration import KeyNames, Keys, OperatorSpec, Result
+from spe.query.declaration import Guarantee, KeyNames, Keys, OperatorSpec
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, Schema
 from spe.values import Names
@@ -31,7 +31,7 @@ class UnionSpec(OperatorSpec):
 
     KEYWORD = "union"
     KEYS = UnionKeys
-    RESULTS = (Result("", "the tuple's", "input, then the tuples'"),)
+    GUARANTEES = (Guarantee("", "the tuple's", "input, then the tuples'"),)
     SHORTHAND = "from"
 
     inputs: tuple[StreamId, ...]
