@@ -32,7 +32,7 @@ from spe.stream.names import StreamId
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(DOCS.rglob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/rules.md")] + sorted(DOCS.rglob("*.md"))
 #: Made from other sources, so their length is no matter of style.
 GENERATED = {DOCS / "internals" / "campaigns.md"}
 

@@ -1081,14 +1081,6 @@ def test_documented_configuration_is_read_as_it_stands() -> None:
     assert not problems
 
 
-def test_documented_python_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = code_in_docs("python")
-    names: dict[str, Any] = {}
-    exec(program, names)
-
-    assert load_plan_text(capsys.readouterr().out) == names["plan"]
-
-
 # -- anything at all
 
 JUNK = st.one_of(
