@@ -4,10 +4,15 @@
     orders = env.source("orders", generator("orders", rate=500), disorder="200ms")
     large = orders.filter("price * qty >= 100", name="large")
     totals = large.key_by("key").window(tumbling("1s")).aggregate("totals", n="count(*)", revenue="sum(price * qty)")
-    plan = env.outputs(totals).plan()
+    env.outputs(totals)
+
+    if __name__ == "__main__":
+        env.run()
 
 The builder makes plain data of the YAML's layout and nothing else, so both mean the same by construction: one
-reader, one set of messages, one plan with one fingerprint.  ``env.to_yaml()`` is the file.
+reader, one set of messages, one plan with one fingerprint.  ``env.to_yaml()`` is the file; ``spe check`` and every
+other command that reads a configuration take the script itself.  A mistake is a ConfigError that names the line of
+the call.
 """
 
 from __future__ import annotations
@@ -15,12 +20,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
-import yaml
-
-from spe.config.load import load_plan_data
+from spe.config.document import Document, LineMark
+from spe.config.load import load_document
+from spe.config.script import caller, is_reading, make_importable, mistake, note, reading
+from spe.errors import ConfigError, RunFailed
 from spe.plan.plan import Plan
+from spe.problems import Path as Place
+from spe.problems import show_path
+from spe.stream.times import parse_duration
 
 Options = dict[str, Any]
 #: SQL, or a literal.
@@ -117,6 +127,9 @@ class Environment:
         self._fragments: Options = {}
         self._nodes: Options = {}
         self._clients: Options = {}
+        #: Where each part was written, for messages.
+        self._marks: dict[Place, LineMark] = {(): caller(__file__)}
+        note(self)
 
     def source(
         self,
@@ -147,31 +160,41 @@ class Environment:
             watermark=watermark,
             idle=idle if idle is None or isinstance(idle, str) else dict(idle),
         )
-        self._sources[self._new(name)] = {**options, "from": dict(reader)}
+        self._sources[self._new("sources", name)] = {**options, "from": dict(reader)}
         return Stream(self, name)
 
     def operator(self, name: str | None, kind: str, body: Any) -> Stream:
         """Any operator, as the configuration writes it; unnamed ones are numbered by kind."""
         if name is None:
             name = f"{kind}_{1 + sum(kind in entry for entry in self._query.values())}"
-        self._query[self._new(name)] = {kind: body}
+        self._query[self._new("query", name)] = {kind: body}
         return Stream(self, name)
 
     def on_error(self, name: str, what: str) -> None:
         """Sets ``on_error`` of an operator that has been given as a mapping."""
-        body = next(iter(self._query.get(name, {}).values()), None)
+        kind, body = next(iter(self._query.get(name, {}).items()), ("", None))
         if not isinstance(body, dict):
-            raise ValueError(f"{name!r} has no on_error: no row makes it fail")
+            raise _mistake(("query", name), f"{name!r} has no on_error: no row makes it fail")
         body["on_error"] = what
+        self._written("query", name, kind, "on_error")
 
-    def _new(self, name: str) -> str:
-        if name in self._query or name in self._sources:
-            raise ValueError(f"there is a stream {name!r} already; expected another name")
+    def _new(self, section: str, name: str) -> str:
+        for before in (("sources", name), ("query", name)):
+            if (mark := self._marks.get(before)) is not None:
+                line = f"{mark.file}:{mark.line}"
+                raise _mistake((section, name), f"there is a stream {name!r} already ({line}); expected another name")
+        self._written(section, name)
         return name
+
+    def _written(self, *place: str | int) -> None:
+        """The call that is under way writes this part of the configuration."""
+        self._marks[place] = caller(__file__)
 
     def outputs(self, *streams: Stream | str) -> Environment:
         """The streams that clients read; without any, those that no operator reads."""
-        self._outputs += _names(streams)
+        for name in _names(streams):
+            self._written("outputs", len(self._outputs))
+            self._outputs.append(name)
         return self
 
     def fragment(
@@ -192,6 +215,7 @@ class Environment:
             **_given(key=_plain(key), partitions=partitions),
             **placed,
         }
+        self._written("fragments", name)
         return self
 
     def node(
@@ -214,6 +238,7 @@ class Environment:
             reconcile=reconcile,
             checkpoint=_plain(checkpoint),
         )
+        self._written("nodes", name)
         return self
 
     def client(
@@ -226,6 +251,7 @@ class Environment:
         self._clients[name] = _given(
             reads=None if reads is None else _names(reads), sinks=[dict(s) for s in sinks] or None
         )
+        self._written("clients", name)
         return self
 
     def data(self) -> Options:
@@ -240,16 +266,88 @@ class Environment:
         }
         return {**_plain(self._head), **{k: v for k, v in sections.items() if v}}
 
-    def to_yaml(self) -> str:
-        return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
+    def document(self) -> Document:
+        """The configuration with the line of each call; its home is the folder of the script."""
+        script = Path(self._marks[()].file)
+        home = script.parent if script.is_file() else Path()
+        return Document(str(script), self.data(), marks=dict(self._marks), home=home)
 
-    def plan(self, data: str | os.PathLike[str] = ".") -> Plan:
-        """The plan.  Raises ConfigError with every mistake, by path.
+    def to_yaml(self) -> str:
+        """The configuration as a file."""
+        return self.document().to_yaml()
+
+    def plan(self, data: str | os.PathLike[str] | None = None) -> Plan:
+        """The plan.  Raises ConfigError with every mistake, as ``file:line: path: what is wrong``.
 
         Args:
-          data: folder that relative paths of data files start from.
+          data: folder that relative paths of data files start from; None: the folder of the script.
         """
-        return load_plan_data(self.data(), self._head["cluster"], data)
+        return load_document(self.document(), data)
+
+    def run(
+        self,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        faults: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
+        duration: str | None = None,
+        view: bool = True,
+        links: Literal["inside", "proxy"] = "inside",
+        report: bool = False,
+        budget: int | None = None,
+    ) -> Path:
+        """Runs the cluster as real processes on this machine until all sources have ended, as ``spe run`` does.
+
+        The options are those of ``spe run``.  Belongs under ``if __name__ == "__main__":``, for whoever else reads
+        the script, such as ``spe check``, executes it.
+
+        Returns:
+          The directory of the run.
+
+        Raises:
+          ConfigError: the configuration has mistakes, or the script is only being read.
+          RunFailed: what the clients hold is incomplete, or does not equal the reference run.
+          SpeError: the run could not begin.
+          KeyboardInterrupt, SystemExit: it was ended by Ctrl-C, or by another signal.
+        """
+        if is_reading():
+            what = 'env.run() while the script is read; expected it under `if __name__ == "__main__":`'
+            raise mistake(caller(__file__), what)
+        try:
+            duration_us = None if duration is None else parse_duration(duration)
+        except ValueError as error:
+            raise mistake(caller(__file__), f"duration: {error}") from None
+        # The command line stands above everything, and is imported only by whoever acts as it.
+        from spe.cli.run import INTERRUPTED, TERMINATED, run_document
+
+        document = self.document()
+        make_importable(document.home)
+        with reading():
+            folder, status = run_document(
+                document,
+                data=None if data is None else Path(data),
+                run_dir=None if run_dir is None else Path(run_dir),
+                faults=None if faults is None else Path(faults),
+                seed=seed,
+                duration_us=duration_us,
+                view=view,
+                links=links,
+                report=report,
+                budget=budget,
+            )
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if status == TERMINATED:
+            raise SystemExit(status)
+        if status:
+            raise RunFailed(f"the run was not as expected, see {folder / 'summary.json'}")
+        return folder
+
+
+def _mistake(place: Place, message: str) -> ConfigError:
+    """Of the call that is under way."""
+    return mistake(caller(__file__), f"{show_path(place)}: {message}")
 
 
 def _plain(value: Any) -> Any:
@@ -271,20 +369,16 @@ class Stream:
     def filter(self, where: str, *, name: str | None = None) -> Stream:
         """The tuples for which ``where`` is true."""
         if callable(where):
-            raise TypeError(
-                'filter takes an expression, such as "price > 100", got a function; '
-                "what SQL cannot say is an operator of one's own: process()"
-            )
+            what = 'filter takes an expression, such as "price > 100", got a function'
+            raise _mistake(("query", name or "filter"), f"{what}; {_OWN}")
         return self.environment.operator(name, "filter", {"from": self.name, "where": where})
 
     def map(self, compute: Mapping[str, Expression], *, keep: bool = False, name: str | None = None) -> Stream:
         """New attributes from expressions; ``keep`` puts the present ones before them."""
         if not isinstance(compute, Mapping):
             got = "a function" if callable(compute) else repr(compute)
-            raise TypeError(
-                f'map takes expressions by attribute, such as {{"total": "price * qty"}}, got {got}; '
-                "what SQL cannot say is an operator of one's own: process()"
-            )
+            what = f'map takes expressions by attribute, such as {{"total": "price * qty"}}, got {got}'
+            raise _mistake(("query", name or "map"), f"{what}; {_OWN}")
         body = {"from": self.name, "compute": dict(compute), **_given(keep=keep or None)}
         return self.environment.operator(name, "map", body)
 
@@ -371,13 +465,14 @@ class Keyed:
 
     def aggregate(self, *_: object, **__: object) -> NoReturn:
         """Refused: over which window?"""
-        raise TypeError(_NO_WINDOW)
+        raise _mistake(("query",), _NO_WINDOW)
 
     def top_k(self, *_: object, **__: object) -> NoReturn:
         """Refused: over which window?"""
-        raise TypeError(_NO_WINDOW)
+        raise _mistake(("query",), _NO_WINDOW)
 
 
+_OWN = "what SQL cannot say is an operator of one's own: process()"
 #: A stream has no end: results per group need a window to be complete.
 _NO_WINDOW = 'a group needs a window: key_by(…).window(tumbling("1s")).aggregate(…); also sliding and count_window'
 
@@ -407,7 +502,8 @@ class Windowed:
         """The first k of each group in each window; groups are attributes here, not expressions."""
         groups = list(self.group_by)
         if any(self.group_by[g] != g for g in groups):
-            raise ValueError("a top-k ranks by attributes; compute the expression with map first")
+            what = "a top-k ranks by attributes; compute the expression with map first"
+            raise _mistake(("query", name or "topk"), what)
         return _top_k(self.stream, self.over, k, order_by, groups, with_ties, rank_as, name)
 
 

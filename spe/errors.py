@@ -25,6 +25,10 @@ class ConfigError(SpeError):
         self.problems = problems
 
 
+class RunFailed(SpeError):
+    """A run of a cluster is over, and what its clients hold is incomplete or not what it should be."""
+
+
 class ExpressionError(SpeError):
     """An SQL expression is outside the supported subset, or does not type-check.
 

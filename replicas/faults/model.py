@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from spe.config.document import parse
+from spe.config.document import Document, parse
 from spe.config.validate import validated
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
@@ -281,15 +281,14 @@ def load_faults_text(text: str, name: str, plan: Plan) -> list[Fault]:
     return faults
 
 
-def configured_faults(config: FilePath, plan: Plan) -> list[Fault]:
-    """The ``faults`` section of a configuration that :func:`spe.config.load_plan` has accepted.
+def configured_faults(document: Document, plan: Plan) -> list[Fault]:
+    """The ``faults`` section of a configuration that :func:`spe.config.load_document` has accepted.
 
     Raises:
       ConfigError: as :func:`load_faults`.
     """
     problems = Problems()
-    document = parse(config.read_text(encoding="utf-8"), str(config), problems)
-    section = document.data.get("faults") if isinstance(document.data, Mapping) else None
+    section = document.data.get("faults")
     faults = [] if section is None else read_faults(section, ("faults",), plan, problems)
     if problems:
         raise ConfigError(document.in_order(problems))

@@ -19,7 +19,7 @@ NOT_AS_EXPECTED: Final = 1
 USERS_MISTAKE: Final = 2
 INTERRUPTED: Final = 130
 
-Config = Annotated[Path, Parameter(help="The configuration, a YAML file.")]
+Config = Annotated[Path, Parameter(help="The configuration, a YAML file or a Python script.")]
 Target = Annotated[Path, Parameter(help="The configuration, or the directory of a run.")]
 RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
@@ -122,22 +122,22 @@ def run(
     ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
-    from replicas.faults.links import LinkMode
-    from spe.cli.run import run
+    from spe.cli.run import run_document
+    from spe.config import read_document
 
     length = None if duration is None else _duration("--duration", duration)
-    return run(
-        config,
+    return run_document(
+        read_document(config),
         data=data,
         run_dir=run_dir,
         faults=faults,
         seed=seed,
         duration_us=length,
         view=view,
-        links=LinkMode(links),
+        links=links,
         report=report,
         budget=budget,
-    )
+    )[1]
 
 
 @app.command(sort_key=3)
@@ -365,7 +365,10 @@ def execute(arguments: Sequence[str]) -> int:
     if getattr(command, "__module__", "") != __name__:  # --help and --version do their own printing
         command(*bound.args, **bound.kwargs)
         return DONE
-    return run_command(lambda: command(*bound.args, **bound.kwargs))
+    from spe.config.script import reading
+
+    with reading():  # a user's module that a process imports does not run a cluster
+        return run_command(lambda: command(*bound.args, **bound.kwargs))
 
 
 def _mistakes(error: BaseException) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from operators.build import build_operator
 from replicas.connectors import Replay, open_reader
 from replicas.faults.model import configured_faults
-from spe.config import load_plan, missing_files
+from spe.config import load_document, missing_files, read_document
 from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
 from spe.plan.describe import show_duration
 from spe.plan.draw import NO_WARNINGS, check_text
@@ -16,8 +16,9 @@ from spe.wire.state import encode_state
 
 
 def check(config: Path, data: Path | None) -> int:
-    plan = load_plan(config, data)
-    faults = configured_faults(config, plan)
+    document = read_document(config)
+    plan = load_document(document, data)
+    faults = configured_faults(document, plan)
     if wrong := unfit_operators(plan):
         raise ConfigError([f"{config}: {text}" for text in wrong])
     missing, unfit = missing_files(plan), unfit_files(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from spe.cli.report import parse_conf
 from spe.cli.run_dir import CONFIG, RunDirectory, pick
-from spe.config import load_plan, missing_files
+from spe.config import load_document, missing_files, read_document
+from spe.config.document import Document
 from spe.errors import ConfigError, SpeError
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
@@ -24,7 +24,8 @@ def ingest(
     master: str | None, conf: Sequence[str],
 ) -> int:  # fmt: skip
     """Writes the logs; returns 1 where rows had to be left out."""
-    plan = load_plan(config, data)
+    document = read_document(config)
+    plan = load_document(document, data)
     for name in names:
         pick("source", name, plan.sources)
     wanted = [StreamId(n) for n in names] or list(plan.sources)
@@ -41,7 +42,7 @@ def ingest(
 
         spark = session("spe ingest", master=master, conf=settings)
         try:
-            _prepare(config, data, plan, out)
+            _prepare(document, data, plan, out)
             lost = [_one(spark, plan, name, out, made, rows, seed) for name in wanted]
         finally:
             spark.stop()
@@ -67,10 +68,10 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
     return 0
 
 
-def _prepare(config: Path, data: Path | None, plan: Plan, out: Path) -> None:
+def _prepare(document: Document, data: Path | None, plan: Plan, out: Path) -> None:
     """Makes the directory readable as that of a run, so that ``spe reference`` and the proof know what is in it."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / CONFIG).exists():
-        shutil.copyfile(config, out / CONFIG)
-        folder = (data if data is not None else config.parent).absolute()
+        (out / CONFIG).write_text(document.to_yaml(), encoding="utf-8")
+        folder = (data if data is not None else document.home).absolute()
         RunDirectory(out).write_cluster(plan, data=str(folder), addresses={}, origins={}, token="")

@@ -21,11 +21,12 @@ class Job:
     """What is to be run.
 
     Attributes:
+      config: the name of the configuration, as it was given.
       addresses: of everybody, clients and supervisor included.
       origins: event time at which each replayed source begins, where the configuration does not say.
     """
 
-    config: Path
+    config: str
     data: Path
     plan: Plan
     run: RunDirectory

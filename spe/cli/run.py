@@ -32,7 +32,8 @@ from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
-from spe.config import load_plan, missing_files
+from spe.config import load_document, missing_files
+from spe.config.document import Document
 from spe.errors import ConfigError
 from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
 from spe.plan.plan import Plan
@@ -58,8 +59,8 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
 
-def run(
-    config: Path,
+def run_document(
+    document: Document,
     *,
     data: Path | None,
     run_dir: Path | None,
@@ -67,28 +68,32 @@ def run(
     seed: int | None,
     duration_us: int | None,
     view: bool,
-    links: LinkMode = LinkMode.INSIDE,
+    links: str = LinkMode.INSIDE,
     report: bool = False,
     budget: int | None = None,
-) -> int:
-    """Returns 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees."""
-    plan = with_default_client(load_plan(config, data))
+) -> tuple[Path, int]:
+    """The directory of the run, and its exit status.
+
+    That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
+    """
+    plan = with_default_client(load_document(document, data))
     if budget is not None:
         plan = with_budget(plan, budget)
-    schedule = configured_faults(config, plan) + (load_faults(faults, plan) if faults is not None else [])
-    refuse_unreal(schedule, links)
+    schedule = configured_faults(document, plan) + (load_faults(faults, plan) if faults is not None else [])
+    mode = LinkMode(links)
+    refuse_unreal(schedule, mode)
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     origins = common_origins(plan)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
     found = local_addresses(plan)
-    with open_links(links, plan, found, Random(seed)) as ways:
+    with open_links(mode, plan, found, Random(seed)) as ways:
         addresses = ways.listen(found)
-        directory = RunDirectory.create(run_dir, config)
+        directory = RunDirectory.create(run_dir, document)
         job = Job(
-            config=config,
-            data=(data if data is not None else config.parent).absolute(),
+            config=document.name,
+            data=(data if data is not None else document.home).absolute(),
             plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
             run=directory,
             faults=sorted(schedule, key=lambda f: f.at_us),
@@ -114,7 +119,7 @@ def run(
             **({} if budget is None else {"budget": budget}),
         )
         with reporter(directory.path) as proof:
-            return trio.run(Supervisor(job, proof if report else None).main)
+            return directory.path, trio.run(Supervisor(job, proof if report else None).main)
 
 
 def certificates(plan: Plan) -> dict[str, str]:
@@ -152,7 +157,7 @@ class Supervisor:
         job = self._job
         self._env = env = secured(production_env(job.run.path, job.seed, job.run.events), job.plan, SUPERVISOR)
         self._poller = Poller(env, job.plan, job.addresses, job.token, heard=self._heard)
-        env.trace.event("run", config=str(job.config), plan=job.plan.fingerprint, seed=job.seed)
+        env.trace.event("run", config=job.config, plan=job.plan.fingerprint, seed=job.seed)
         status = INTERRUPTED
         with self._everything:
             async with trio.open_nursery() as nursery:

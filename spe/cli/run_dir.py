@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any, Final
 from replicas.faults.state import Conditions
 from spe import __version__
 from spe.config import load_plan
+from spe.config.document import Document
 from spe.errors import ConfigError, SpeError
 from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
 from spe.plan.plan import Plan
@@ -107,7 +107,7 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path | None, config: Path) -> RunDirectory:
+    def create(cls, path: Path | None, config: Document) -> RunDirectory:
         """A new one; ``runs/NAME-TIME`` where none is given.
 
         Raises:
@@ -115,7 +115,7 @@ class RunDirectory:
         """
         given = path is not None
         if path is None:
-            stem = Path("runs") / f"{config.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+            stem = Path("runs") / f"{Path(config.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
             path, number = stem, 1
             while path.exists():
                 number += 1
@@ -124,7 +124,7 @@ class RunDirectory:
             raise SpeError(f"{path} is there already and not empty; a run needs a directory of its own")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(config, path / CONFIG)
+            (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         except OSError as error:
             raise SpeError(f"{path} cannot be made: {error}") from error
         return cls(path)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicas.simulation.swarm import GRACE_US
-from spe.config import load_plan
-from spe.config.document import parse
+from spe.config import load_document, read_document
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan, Source
 from spe.plan.review import speed_of
-from spe.problems import Problems
 from spe.stream.times import SECOND
 
 #: Rows that a source without data gets, per second of wall time.
@@ -31,9 +29,9 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
     Raises:
       ConfigError: as :func:`spe.config.load_plan`.
     """
-    plan = load_plan(config, data)
-    written = parse(config.read_text(encoding="utf-8"), str(config), Problems()).data
-    changed: dict[str, Any] = {k: v for k, v in deepcopy(written).items() if k != "faults"}
+    document = read_document(config)
+    plan = load_document(document, data)
+    changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
     said = []
     for name, source in plan.sources.items():
         entry = changed["sources"][str(name)]

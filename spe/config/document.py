@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -22,16 +23,18 @@ VALUES_MAX: Final = 100_000
 _CONSTANTS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-class YamlMark(NamedTuple):
+class LineMark(NamedTuple):
     """Where a value stands.  Lines and columns count from 1.
 
     Attributes:
       text_column: column of the first character of a text that stands on one line as it is; 0 otherwise.
+      file: where that line is; "" for the document itself.
     """
 
     line: int
     column: int
     text_column: int = 0
+    file: str = ""
 
 
 @dataclass
@@ -40,16 +43,24 @@ class Document:
 
     Attributes:
       name: file name, for messages.
-      lines: the text, for excerpts; empty for a configuration made in Python.
+      text: the YAML; "" for a configuration made in Python.
       marks: path -> place of the value (of the key, for mappings and lists: that is where one looks first).
+      home: folder that its relative paths start from.
+      problems: what is wrong with its syntax.
     """
 
     name: str
     data: Any
-    lines: list[str] = field(default_factory=list)
-    marks: dict[Path, YamlMark] = field(default_factory=dict)
+    text: str = ""
+    marks: dict[Path, LineMark] = field(default_factory=dict)
+    home: FilePath = FilePath()
+    problems: Problems = field(default_factory=Problems)
 
-    def mark(self, path: Path) -> YamlMark | None:
+    def to_yaml(self) -> str:
+        """The configuration as a file."""
+        return self.text or yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True)
+
+    def mark(self, path: Path) -> LineMark | None:
         """The place of the longest known beginning of ``path``."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.marks:
@@ -63,21 +74,21 @@ class Document:
         if mark is None:
             pointer = f"\n    {problem.text}\n    {' ' * problem.offset}^" if problem.text else ""
             return f"{self.name}: {where}: {problem.message}{pointer}"
-        place = f"{self.name}:{mark.line}"
+        place = f"{mark.file or self.name}:{mark.line}"
         if not problem.text:
             return f"{place}: {where}: {problem.message}"
         line, column = self._locate(mark, problem)
         if line == 0:
             return f"{place}: {where}: {problem.message}\n    {problem.text}\n    {' ' * problem.offset}^"
-        excerpt = self.lines[line - 1]
+        excerpt = self.text.splitlines()[line - 1]
         indent = len(excerpt) - len(excerpt.lstrip())
         caret = f"\n    {excerpt.strip()}\n    {' ' * (column - 1 - indent)}^"
         return f"{self.name}:{line}:{column}: {where}: {problem.message}{caret}"
 
-    def _locate(self, mark: YamlMark, problem: Problem) -> tuple[int, int]:
+    def _locate(self, mark: LineMark, problem: Problem) -> tuple[int, int]:
         """Line and column of a place in an expression; (0, 0) where the text is folded or escaped in the file."""
         if mark.text_column:
-            start = self.lines[mark.line - 1].find(problem.text, mark.text_column - 1)
+            start = self.text.splitlines()[mark.line - 1].find(problem.text, mark.text_column - 1)
             if start >= 0:
                 return mark.line, start + problem.offset + 1
         return 0, 0
@@ -94,19 +105,19 @@ class Document:
 
 def parse(text: str, name: str, problems: Problems) -> Document:
     """Reads YAML; what is wrong with its syntax goes to ``problems`` (``data`` is then None)."""
-    document = Document(name, None, text.splitlines())
-    document.marks[()] = YamlMark(1, 1)
+    document = Document(name, None, text)
+    document.marks[()] = LineMark(1, 1)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark is not None:
-            document.marks[()] = YamlMark(mark.line + 1, mark.column + 1)
+            document.marks[()] = LineMark(mark.line + 1, mark.column + 1)
         context = f" ({error.context})" if error.context else ""
         problems.add((), f"not YAML: {error.problem}{context}")
         return document
     except yaml.reader.ReaderError as error:
-        document.marks[()] = YamlMark(text.count("\n", 0, error.position) + 1, 1)
+        document.marks[()] = LineMark(text.count("\n", 0, error.position) + 1, 1)
         problems.add((), f"not YAML: {error.reason} ({error.character!r})")
         return document
     except RecursionError:
@@ -133,11 +144,11 @@ class _Builder:
         self._open: list[Node] = []
         self._count = 0
 
-    def build(self, node: Node, path: Path, at: YamlMark | None = None) -> Any:
+    def build(self, node: Node, path: Path, at: LineMark | None = None) -> Any:
         self._count += 1
         if self._count > VALUES_MAX:
             raise _TooManyValues
-        mark = at or YamlMark(node.start_mark.line + 1, node.start_mark.column + 1)
+        mark = at or LineMark(node.start_mark.line + 1, node.start_mark.column + 1)
         if isinstance(node, ScalarNode):
             self._document.marks[path] = self._scalar_mark(node)
             return node.value if node.style else _plain(node.value)
@@ -187,15 +198,15 @@ class _Builder:
             else:
                 self._problems.add(path, "<< takes a mapping or a list of mappings")
 
-    def _scalar_mark(self, node: ScalarNode) -> YamlMark:
+    def _scalar_mark(self, node: ScalarNode) -> LineMark:
         start, end = node.start_mark, node.end_mark
         quote = 1 if node.style in ("'", '"') else 0
         whole = end.column - start.column - 2 * quote == len(node.value) and start.line == end.line
-        return YamlMark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
+        return LineMark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
 
 
-def _mark_of(node: Node) -> YamlMark:
-    return YamlMark(node.start_mark.line + 1, node.start_mark.column + 1)
+def _mark_of(node: Node) -> LineMark:
+    return LineMark(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _is_merge(node: Node) -> bool:

@@ -19,6 +19,7 @@ from spe.config.deployment import (
 )
 from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
+from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.errors import ConfigError
@@ -59,18 +60,41 @@ def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None 
     """The plan of a configuration file.
 
     Args:
-      path: a YAML file.
+      path: a YAML file, or a Python script that makes an :class:`spe.api.Environment`.
       data: folder that relative paths of data files start from; None: the folder of the configuration.
 
     Raises:
       ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
+    """
+    return load_document(read_document(path), data)
+
+
+def read_document(path: str | os.PathLike[str]) -> Document:
+    """A configuration file as plain data, without a look at what it means.
+
+    Raises:
+      ConfigError: it cannot be read, or is neither YAML nor a script that makes an environment.
     """
     file = FilePath(path)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{file}: cannot be read: {error}"]) from error
-    return load_plan_text(text, str(path), data if data is not None else file.parent, file.parent)
+    return read_script(file) if file.suffix == ".py" else _parsed(text, str(path), file.parent)
+
+
+def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Plan:
+    """As :func:`load_plan`, for what :func:`read_document` has read."""
+    folder = document.home if data is None else FilePath(data)
+    problems = Problems(list(document.problems.found))
+    plan = _plan(document.data, folder, document.home, problems)
+    if plan is not None and not problems:
+        for finding in review(plan):
+            if finding.severity is Severity.ERROR:
+                problems.add(_where_written(finding.path, document.data), finding.message)
+    if plan is None or problems:
+        raise ConfigError(document.in_order(problems))
+    return plan
 
 
 def load_plan_text(
@@ -80,27 +104,21 @@ def load_plan_text(
     home: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """As :func:`load_plan`, for a text; ``name`` stands in messages for the file, ``home`` is its folder."""
-    problems = Problems()
-    document = parse(text, name, problems)
-    if problems and document.data is None:
-        raise ConfigError(document.in_order(problems))
-    return _plan_or_raise(document, FilePath(data or "."), FilePath(home or data or "."), problems)
+    return load_document(_parsed(text, name, FilePath(home or data or ".")), data or ".")
 
 
 def load_plan_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Plan:
     """As :func:`load_plan`, for plain data of the same layout."""
-    return _plan_or_raise(Document(name, data), FilePath(folder), FilePath(folder), Problems())
+    return load_document(Document(name, data, home=FilePath(folder)))
 
 
-def _plan_or_raise(document: Document, folder: FilePath, home: FilePath, problems: Problems) -> Plan:
-    plan = _plan(document.data, folder, home, problems)
-    if plan is not None and not problems:
-        for finding in review(plan):
-            if finding.severity is Severity.ERROR:
-                problems.add(_where_written(finding.path, document.data), finding.message)
-    if plan is None or problems:
+def _parsed(text: str, name: str, home: FilePath) -> Document:
+    problems = Problems()
+    document = parse(text, name, problems)
+    document.home, document.problems = home, problems
+    if problems and document.data is None:
         raise ConfigError(document.in_order(problems))
-    return plan
+    return document
 
 
 def _where_written(path: Path, data: Any) -> Path:
@@ -245,4 +263,4 @@ def missing_files(plan: Plan) -> list[str]:
     ]
 
 
-__all__ = ["load_plan", "load_plan_data", "load_plan_text", "missing_files"]
+__all__ = ["load_document", "load_plan", "load_plan_data", "load_plan_text", "missing_files", "read_document"]

@@ -32,6 +32,16 @@ def test_imports_go_downwards(path: Path) -> None:
     assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)} from a higher floor"
 
 
+def test_the_command_line_is_imported_by_env_run_alone() -> None:
+    """And only when it is called: the command line stands above everything."""
+    cli, api = ROOT / "spe" / "cli", ROOT / "spe" / "api.py"
+    users = {p for p in FILES if not p.is_relative_to(cli) and "spe.cli" in p.read_text()}
+    at_import = {getattr(node, "module", None) or "" for node in ast.parse(api.read_text()).body}
+
+    assert users == {api}
+    assert not any(name.startswith("spe.cli") for name in at_import)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
     """pyspark, pyarrow, pandas and the proof may only be imported inside a function; the proof itself may."""

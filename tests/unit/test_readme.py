@@ -23,7 +23,8 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.source.proxy import reference_elements
 from spe.cli.app import app
-from spe.config import load_plan_text
+from spe.config import load_plan, load_plan_text
+from spe.errors import ConfigError
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import processes, with_addresses
 from spe.plan.plan import Plan
@@ -39,13 +40,13 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 GENERATED = {DOCS / "internals" / "campaigns.md"}
 
 FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks")
-#: Paths of modules, whole and from any folder on.  The last one is the reader's own.
+#: Paths of modules, whole and from any folder on.  The last ones are the reader's own.
 MODULES = {
     "/".join(file.relative_to(ROOT).parts[start:])
     for folder in FOLDERS
     for file in (ROOT / folder).rglob("*.py")
     for start in range(len(file.relative_to(ROOT).parts))
-} | {"shop_operators.py"}
+} | {"shop_operators.py", "shop.py"}
 
 LINES_OF_README = 200
 WORDS = 49_000
@@ -133,8 +134,17 @@ def test_the_python_builder_makes_the_plan_of_the_file() -> None:
     names: dict[str, Any] = {}
     exec(compile(BUILDER, "python.md", "exec"), names)
 
-    assert names["plan"] == load_plan_text(SHOP)
-    assert load_plan_text(names["text"]) == names["plan"]
+    assert names["env"].plan() == load_plan_text(SHOP)
+    assert load_plan_text(names["env"].to_yaml()) == names["env"].plan()
+
+
+def test_the_mistake_that_the_tutorial_shows_is_told_so(tmp_path: Path) -> None:
+    shown = re.findall(r"`(shop\.py:\d+: [^`]*)`", text_of("docs/tutorials/python.md"))
+    (tmp_path / "shop.py").write_text(BUILDER.replace("value >=", "valu >="), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_plan(tmp_path / "shop.py")
+
+    assert [p.splitlines()[0].removeprefix(f"{tmp_path}/") for p in caught.value.problems] == shown
 
 
 def test_the_answer_is_the_three_best_of_every_window() -> None:

@@ -27,6 +27,7 @@ from replicas.simulation.clock import JumpClock, SimClock
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.host import SimCompute
 from replicas.simulation.network import HostNetwork, SimNetwork
+from spe.config import read_document
 from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
@@ -150,9 +151,9 @@ def test_a_configuration_may_carry_its_faults(tmp_path: Path) -> None:
         "cluster: x\nfaults:\n  - {at: 1s, kind: kill, target: n1a}\n  - {at: 2s, kind: kil, target: n1b}\n"
     )
     with pytest.raises(ConfigError, match=r"c\.yaml:4: faults\[1\]\.kind"):
-        configured_faults(config, PLAN)
+        configured_faults(read_document(config), PLAN)
     config.write_text("cluster: x\n")
-    assert configured_faults(config, PLAN) == []
+    assert configured_faults(read_document(config), PLAN) == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
-from spe.config import load_plan_text
+from spe.config import load_plan_text, read_document
 from spe.errors import SpeError
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.plan.deploy import with_default_client
@@ -332,7 +332,7 @@ def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
 
 def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_of()
-    directory = RunDirectory.create(config.parent / "run", config)
+    directory = RunDirectory.create(config.parent / "run", read_document(config))
     directory.write_cluster(plan, data=str(config.parent), addresses=local_addresses(plan), origins={}, token="")
     cluster = json.loads((directory.path / "cluster.json").read_text())
     directory.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
@@ -398,7 +398,7 @@ def test_faults_go_into_runs_only(config: Path, capsys: pytest.CaptureFixture[st
 
 
 def a_run(config: Path, **facts: Any) -> RunDirectory:
-    run = RunDirectory.create(config.parent / "r", config)
+    run = RunDirectory.create(config.parent / "r", read_document(config))
     plan = plan_of(config.read_text())
     addresses = {"n1": "127.0.0.1:20001", "client:client": "127.0.0.1:20002"}
     known = {"data": str(config.parent), "addresses": addresses, "origins": {"shop": 5}, "token": "secret"}

@@ -67,7 +67,7 @@ def test_sigterm_while_the_run_is_proved_ends_the_proof(
     script.write_text(script.read_text().replace("exit 7", "sleep 1000"))
     job = Mock(spec=Job)
     job.run, job.seed, job.live_view = Mock(path=tmp_path, events=NullTrace()), 0, False
-    job.plan, job.addresses, job.token, job.config = load_plan_text(CONFIG), {}, "", Path("x.yaml")
+    job.plan, job.addresses, job.token, job.config = load_plan_text(CONFIG), {}, "", "x.yaml"
     monkeypatch.setattr("spe.cli.run.summary_text", lambda summary: "over")
     monkeypatch.setattr("spe.cli.run.failures", lambda summary: [])
     with reporter(Path("runs/mine")) as one:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import re
 import textwrap
 from collections.abc import Callable
@@ -1040,18 +1041,19 @@ def test_every_operator_can_be_built_in_python() -> None:
 def test_what_the_python_builder_cannot_do_says_what_to_write_instead(
     misuse: Callable[[api.Stream], object], hint: str
 ) -> None:
-    with pytest.raises(TypeError, match=hint):
+    with pytest.raises(ConfigError, match=hint):
         misuse(api.Environment("shop").source("s", api.generator("orders")))
 
 
 def test_mistakes_of_a_python_query_are_named_by_path() -> None:
     env = api.Environment("shop")
+    line_number = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
     env.source("s", api.generator("orders")).filter("prise > 1", name="big")
 
     with pytest.raises(ConfigError) as caught:
         env.plan()
     head, line, caret = caught.value.problems[0].splitlines()
-    assert head.startswith("shop: query.big.filter.where: ")
+    assert head.startswith(f"{__file__}:{line_number}: query.big.filter.where: ")
     assert line[caret.index("^") :].startswith("prise")
 
 
@@ -1059,7 +1061,7 @@ def test_python_names_are_unique_at_once() -> None:
     env = api.Environment()
     env.source("s", api.generator("orders"))
 
-    with pytest.raises(ValueError, match="there is a stream 's' already"):
+    with pytest.raises(ConfigError, match=rf"^{re.escape(__file__)}:\d+: sources\.s: there is a stream 's' already"):
         env.source("s", api.generator("orders"))
 
 
@@ -1134,5 +1136,5 @@ def test_what_becomes_of_rows_that_fail_is_said_in_python_as_in_yaml() -> None:
     (operator,) = plan.query.operators
     assert operator.spec == MapSpec(StreamId("s"), {"key": "key"}, False, OnError.SKIP)
     assert operator.spec.describe() == "s: key; goes on without rows that fail"
-    with pytest.raises(ValueError, match="'s' has no on_error"):
+    with pytest.raises(ConfigError, match="'s' has no on_error"):
         orders.on_error("skip")

@@ -1,0 +1,114 @@
+"""A configuration that is a Python script: the environment that it makes, and the lines that its calls stand on.
+
+A script is executed, as ``import`` would; only what stands under ``if __name__ == "__main__":`` is not.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final, Protocol
+
+from spe.config.document import Document, LineMark
+from spe.errors import ConfigError
+
+#: Which of several environments is meant.
+NAME: Final = "env"
+
+
+class Described(Protocol):
+    """An environment (spe.api), as far as it is known here."""
+
+    def document(self) -> Document: ...
+
+
+#: The environments that a script has made so far; None where none is read.
+_made: ContextVar[list[Described] | None] = ContextVar("made", default=None)
+
+
+@contextmanager
+def reading() -> Iterator[list[Described]]:
+    """The environments that are made in the block.  None of them can be run in it: it reads, and does not act."""
+    made: list[Described] = []
+    token = _made.set(made)
+    try:
+        yield made
+    finally:
+        _made.reset(token)
+
+
+def is_reading() -> bool:
+    """Does somebody else than the script itself execute it?"""
+    return _made.get() is not None
+
+
+def note(environment: Described) -> None:
+    """An environment has been made."""
+    if (made := _made.get()) is not None:
+        made.append(environment)
+
+
+def read_script(path: Path) -> Document:
+    """The document of the environment that a script makes.
+
+    That is the one which the script calls ``env``; where it calls none so, the only one.
+
+    Raises:
+      ConfigError: it raises, with its line, or makes no environment, or several.
+    """
+    make_importable(path.parent)
+    with reading() as made:
+        try:
+            names = runpy.run_path(str(path), run_name="spe_script")
+        except ConfigError:
+            raise  # it names the line already
+        except (Exception, SystemExit) as error:
+            raise ConfigError([_blame(path, error)]) from error
+    meant = [one for one in made if one is names.get(NAME)] or made
+    if len(meant) != 1:
+        places = [_place(one.document().marks[()]) for one in made]
+        what = f"makes {len(made)} environments ({', '.join(places)})" if made else "makes no environment"
+        raise ConfigError([f"{path}: {what}; expected one spe.api.Environment, or one of the name `{NAME}`"])
+    return meant[0].document()
+
+
+def make_importable(folder: Path) -> None:
+    """Modules of the script's folder are found, here and in the processes that are started from here."""
+    place = str(folder.absolute())
+    if place not in sys.path:
+        sys.path.insert(0, place)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if place not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([place, *filter(None, known)])
+
+
+def caller(but: str) -> LineMark:
+    """The line that is being executed, of the innermost frame outside of the file ``but``."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename in (but, __file__) and frame.f_back is not None:
+        frame = frame.f_back
+    return LineMark(frame.f_lineno, 1, file=frame.f_code.co_filename)
+
+
+def mistake(mark: LineMark, message: str) -> ConfigError:
+    """A mistake in a call of the Python API."""
+    return ConfigError([f"{_place(mark)}: {message}"])
+
+
+def _place(mark: LineMark) -> str:
+    return f"{mark.file}:{mark.line}"
+
+
+def _blame(path: Path, error: BaseException) -> str:
+    """``FILE:LINE: what``, by the innermost line of the script itself."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: not Python: {error.msg}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    what = "ends itself while it is read" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+    return f"{path}:{lines[-1] if lines else 1}: {what}"
