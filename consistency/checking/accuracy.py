@@ -33,7 +33,7 @@ from consistency.checking.schedule import FaultInterval, Paths, World, hosts_beh
 from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.history import History
 from spe.stream.ids import Channel

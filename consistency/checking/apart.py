@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spe.plan.plan import Plan, Unit, Watermark
-from spe.plan.review import origins, speed_of
+from spe.plan.timing import origins, speed_of
 from spe.stream.batch import Int64Array
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, Sent
 from spe.stream.names import StreamId

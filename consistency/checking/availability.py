@@ -23,7 +23,7 @@ from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
 from spe.plan.plan import Plan, Policy
-from spe.plan.review import needed_wait_us
+from spe.plan.timing import needed_wait_us
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History, Received, Sent
 from spe.stream.ids import Channel

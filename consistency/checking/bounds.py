@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from consistency.checking.schedule import World
 from spe.plan.plan import Plan
-from spe.plan.review import depth, stall_us
+from spe.plan.timing import depth, stall_us
 from spe.stream.ids import Channel, PartitionId
 
 

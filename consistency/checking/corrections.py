@@ -22,7 +22,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, World
 from spe.plan.plan import Plan, Policy
-from spe.plan.review import stall_us
+from spe.plan.timing import stall_us
 from spe.stream.batch import Boundary
 from spe.stream.history import Event, History, Note, Opened, ProcessDown, Received, StateChanged
 from spe.stream.ids import Channel

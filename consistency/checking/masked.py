@@ -11,7 +11,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, World
 from spe.plan.plan import Plan
-from spe.plan.review import needed_wait_us, stall_us
+from spe.plan.timing import needed_wait_us, stall_us
 from spe.stream.batch import Batch
 from spe.stream.history import Delivered, FaultBegan, History
 from spe.stream.names import Kind

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spe.plan.plan import Plan
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History, Sent
 from spe.stream.ids import Channel

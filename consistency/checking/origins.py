@@ -8,7 +8,7 @@ import numpy as np
 
 from consistency.checking.schedule import Paths
 from spe.plan.plan import Plan
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.batch import Int64Array
 from spe.stream.history import History, Sent
 from spe.stream.ids import Channel, PartitionId

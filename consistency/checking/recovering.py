@@ -24,7 +24,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.plan import Plan
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.batch import Boundary
 from spe.stream.history import History, Opened, Received, Sent, StateChanged
 from spe.stream.ids import Channel, PartitionId

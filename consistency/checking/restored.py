@@ -9,7 +9,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, FaultInterval, World, hosts_behind
 from spe.plan.plan import COORDINATOR, Plan
-from spe.plan.review import depth
+from spe.plan.timing import depth
 from spe.stream.history import FaultBegan, History, Note
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.times import END_OF_TIME

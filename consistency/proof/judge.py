@@ -24,7 +24,7 @@ from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from consistency.proof.report.model import FaultSpan
 from spe.plan.plan import Node, Plan, Policy
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
 

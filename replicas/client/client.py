@@ -29,7 +29,7 @@ from replicas.link.signal import Signal
 from spe.errors import SpeError
 from spe.plan.plan import Client as ClientPlan
 from spe.plan.plan import Plan
-from spe.plan.review import stall_us
+from spe.plan.timing import stall_us
 from spe.runtime.env import Env
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change

@@ -10,7 +10,7 @@ from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan
-from spe.plan.review import stall_us
+from spe.plan.timing import stall_us
 from spe.stream.ids import ReplicaId
 from spe.stream.times import BEFORE_TIME
 

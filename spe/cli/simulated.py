@@ -12,7 +12,7 @@ from replicas.simulation.swarm import GRACE_US
 from spe.config import load_document, read_document
 from spe.plan.describe import show_duration
 from spe.plan.plan import Plan, Source
-from spe.plan.review import speed_of
+from spe.plan.timing import speed_of
 from spe.stream.times import SECOND
 
 #: Rows that a source without data gets, per second of wall time.

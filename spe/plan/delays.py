@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spe.plan.plan import Plan, Source, Watermark
-from spe.plan.review import origins
+from spe.plan.timing import origins
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
 

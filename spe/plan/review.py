@@ -8,24 +8,20 @@ time are divided by the replay speed of the sources first: X is wall time.
 from __future__ import annotations
 
 import enum
-import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.doors import is_open
 from spe.plan.lineage import key_names
 from spe.plan.plan import Plan, Source, Unit, Watermark
+from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us
 from spe.problems import Path
 from spe.query.query import Operator
 from spe.query.windows import WINDOW_END, WINDOW_START
-from spe.stream.ids import Channel, PartitionId
+from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
-
-#: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
-#: syncing the log, the network.
-NORMAL_DELAY_US: Final = 100_000
 
 
 class Severity(enum.StrEnum):
@@ -46,58 +42,6 @@ def review(plan: Plan) -> list[PlanFinding]:
     rooms = (_waiting, _silence, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
     found = [finding for room in rooms for finding in room(plan)]
     return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
-
-
-def speed_of(source: Source) -> float | None:
-    """Tuple time per wall time; ∞ as fast as it goes, None where it is paced by rows and nobody knows."""
-    replay = source.replay
-    if replay.get("max"):
-        return math.inf
-    if replay.get("rate") is not None:
-        return None
-    return float(replay.get("speed") or 1.0)
-
-
-def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
-    """The sources that a stream comes from, in configuration order."""
-    if stream in plan.sources:
-        return (plan.sources[stream],)
-    found = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
-    return tuple(s for s in plan.sources.values() if s.stream in found)
-
-
-def depth(plan: Plan, unit: Unit) -> int:
-    """Units on the longest way from a source, this one included."""
-    return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
-
-
-def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
-    """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
-
-    A bucket's clock starts with the first tuple in it.  It is complete when a boundary reaches its end: d of tuple
-    time later, plus what the boundary lags behind the tuples (disorder), plus what it is rounded to.
-    """
-    longest = 0.0
-    for i in unit.inputs:
-        for source in origins(plan, i.stream):
-            speed = speed_of(source)
-            if speed is not None:
-                longest = max(longest, (plan.bucket_us + source.boundary_us + source.disorder_us) / speed)
-    bare = math.ceil(longest)
-    return bare, bare + NORMAL_DELAY_US * depth(plan, unit)
-
-
-def stall_us(plan: Plan, channel: Channel) -> int:
-    """Silence after which a feed is suspect (T7): three boundary intervals of wall time, or two heartbeats."""
-    longest = 2.0 * plan.timing.heartbeat_us
-    for source in origins(plan, channel.stream):
-        speed = speed_of(source)
-        if speed is not None:
-            interval = source.boundary_us
-            if channel.stream not in plan.sources:
-                interval = max(interval, plan.bucket_us)
-            longest = max(longest, 3 * interval / speed)
-    return round(longest)
 
 
 class _Short(NamedTuple):

@@ -1,0 +1,66 @@
+"""Where streams come from, how fast their time passes, and how long a unit and a feed wait for it (T7).  Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from spe.plan.plan import Plan, Source, Unit
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+
+#: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
+#: syncing the log, the network.
+NORMAL_DELAY_US: Final = 100_000
+
+
+def speed_of(source: Source) -> float | None:
+    """Tuple time per wall time; ∞ as fast as it goes, None where it is paced by rows and nobody knows."""
+    replay = source.replay
+    if replay.get("max"):
+        return math.inf
+    if replay.get("rate") is not None:
+        return None
+    return float(replay.get("speed") or 1.0)
+
+
+def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
+    """The sources that a stream comes from, in configuration order."""
+    if stream in plan.sources:
+        return (plan.sources[stream],)
+    found = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
+    return tuple(s for s in plan.sources.values() if s.stream in found)
+
+
+def depth(plan: Plan, unit: Unit) -> int:
+    """Units on the longest way from a source, this one included."""
+    return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
+
+
+def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
+    """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
+
+    A bucket's clock starts with the first tuple in it.  It is complete when a boundary reaches its end: d of tuple
+    time later, plus what the boundary lags behind the tuples (disorder), plus what it is rounded to.
+    """
+    longest = 0.0
+    for i in unit.inputs:
+        for source in origins(plan, i.stream):
+            speed = speed_of(source)
+            if speed is not None:
+                longest = max(longest, (plan.bucket_us + source.boundary_us + source.disorder_us) / speed)
+    bare = math.ceil(longest)
+    return bare, bare + NORMAL_DELAY_US * depth(plan, unit)
+
+
+def stall_us(plan: Plan, channel: Channel) -> int:
+    """Silence after which a feed is suspect (T7): three boundary intervals of wall time, or two heartbeats."""
+    longest = 2.0 * plan.timing.heartbeat_us
+    for source in origins(plan, channel.stream):
+        speed = speed_of(source)
+        if speed is not None:
+            interval = source.boundary_us
+            if channel.stream not in plan.sources:
+                interval = max(interval, plan.bucket_us)
+            longest = max(longest, 3 * interval / speed)
+    return round(longest)
