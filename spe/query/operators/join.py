@@ -70,18 +70,24 @@ class JoinKeys(Keys):
 
     left: str = Field(description="the stream on the left; it goes first at equal times")
     right: str = Field(description="the stream on the right")
-    kind: Literal["inner", "left", "right", "full"] = Field(default="inner", description="whose tuples come alone, too")
+    kind: Literal["inner", "left", "right", "full"] = Field(
+        default="inner", description="`left`, `right` or `full`: its tuples come without a partner, too"
+    )
     on: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = Field(
         description="attributes that are equal: `id`, `[id, day]`, `{LEFT: RIGHT}`, `[[LEFT, RIGHT], day]`"
     )
-    window: WindowKey | None = None
+    window: WindowKey | None = Field(
+        default=None, description="both are in the same [window](#windows); this or `within`"
+    )
     within: Annotated[tuple[int, int], BeforeValidator(_within)] | None = Field(
-        default=None, description="right time − left time: `[from, to]`, or `5s` for `[-5s, 5s]`; this or `window`"
+        default=None, description="right time − left time: `[from, to]`, or `5s` for `[-5s, 5s]`"
     )
     left_time: str | None = Field(default=None, description="a timestamp attribute instead of tuple time")
     right_time: str | None = Field(default=None, description="the same on the right")
     where: Expression | None = Field(default=None, description="a further condition, part of the join's")
-    prefix: tuple[str, str] = Field(default=("l_", "r_"), strict=False, description="of the attributes' names")
+    prefix: tuple[str, str] = Field(
+        default=("l_", "r_"), strict=False, description="what the names of each side begin with"
+    )
     on_error: OnErrorKey = "stop"
 
     @model_validator(mode="after")

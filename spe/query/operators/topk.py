@@ -53,7 +53,9 @@ class TopKKeys(Keys):
         description="expressions, each with `desc` or not"
     )
     partition_by: Names = Field(default=(), description="attributes: a ranking for each combination of them")
-    window: WindowKey | None = None
+    window: WindowKey | None = Field(
+        default=None, description="a [window](#windows); without it tuples of equal time are ranked"
+    )
     with_ties: bool = Field(default=False, description="all that rank ≤ k; without it ties are settled by arrival")
     rank_as: str | None = Field(default=None, description="name of an added attribute: the rank, from 1")
 

@@ -1,0 +1,87 @@
+"""Declarations and the documentation: tables are up to date, and the page about a new operator has one that works."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicas.reference import reference_rows
+from replicas.source.proxy import reference_elements
+from spe.config import load_plan_text
+from spe.config.tables import TABLES, filled
+from spe.errors import ConfigError
+from spe.plan.draw import check_text
+from spe.query.operators import OPERATORS
+from spe.stream.schema import Schema
+from tests.support.operators import check_contract, make, text, tuples
+
+DOCS = Path(__file__).parents[4] / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- generated: " in page.read_text(encoding="utf-8")]
+CONFIG = """
+sources:
+  orders: {from: {generator: {name: orders, rate: 50, duration: 2s}}}
+query:
+  thinned: {sample: {from: orders, every: 10}}
+"""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_generated_tables_are_up_to_date(page: Path) -> None:
+    """``python -m spe.config.tables docs/reference/*.md`` makes them."""
+    written = page.read_text(encoding="utf-8")
+    assert filled(written) == written
+
+
+def test_every_table_is_on_a_page() -> None:
+    written = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert set(re.findall("<!-- generated: (.*?) -->", written)) == set(TABLES)
+
+
+@pytest.mark.parametrize("keyword", OPERATORS)
+def test_every_key_has_a_description(keyword: str) -> None:
+    fields = OPERATORS[keyword].KEYS.model_fields
+    assert [name for name, field in fields.items() if not field.description] == []
+    assert OPERATORS[keyword].GUARANTEES
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module on the page."""
+    page = (DOCS / "internals" / "new-operator.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "sample_operator.py").write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sample_operator", raising=False)
+    yield importlib.import_module("sample_operator")
+    del OPERATORS["sample"]
+
+
+def test_the_new_operator_of_the_page_runs(sample: Any) -> None:
+    plan = load_plan_text(CONFIG)
+    assert "one in 10 of orders" in check_text(plan)
+    orders = reference_elements(plan.sources[plan.query.operators[0].spec.inputs[0]])
+    found = reference_rows(plan, {"orders": orders})  # type: ignore[dict-item]
+    assert sum(len(rows) for _, rows in found.values()) == 10
+
+
+def test_the_new_operator_of_the_page_keeps_the_contract(sample: Any) -> None:
+    schema = Schema.of(n="int64!")
+    rows = tuples(schema, "1 1 \n 2 2 \n 2 3 \n 5 4 \n 6 5 \n 7 6")
+    spec = sample.SampleSpec("in", 2)
+    out = check_contract(lambda: make(spec, schema), [schema], [rows], [(2, False), (4, True), (6, False)])
+    assert text(out) == "2 2\n5 4\n7 6"
+
+
+def test_mistakes_in_the_new_operator_of_the_page_are_shown_where_they_are(sample: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_plan_text(CONFIG.replace("every: 10", "every: 0, evrey: 3"), "shop.yaml")
+    assert str(error.value).splitlines() == [
+        "shop.yaml:5: query.thinned.sample.every: expected a number of at least 1, got 0",
+        "shop.yaml:5: query.thinned.sample.evrey: unknown key (did you mean 'every'?); expected one of: from, every",
+    ]
