@@ -1,21 +1,34 @@
-"""Where tuples come from.  ``open_reader`` makes the reader that a source's configuration names.
+"""Where tuples come from.  ``open_reader`` makes the reader that a source's configuration names: a line for each.
 
-Kinds: ``generator``, ``csv``, ``jsonl``, ``parquet`` (replayed: they can be read again from any row), ``tcp``,
-``stdin`` (live: they happen once).
+What each is, and whether it can be read again from any row, its declaration in ``spe.connectors`` says.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from replicas.connectors.csv import CsvReplay
+from replicas.connectors.generator import GeneratorReplay
+from replicas.connectors.jsonl import JsonReplay
+from replicas.connectors.parquet_source import ParquetReplay
 from replicas.connectors.reader import Live, Malformed, Replay, RowChunk
+from replicas.connectors.tcp import StandardInput, TcpListener
 from spe.errors import SpeError
-from spe.plan.plan import LIVE_KINDS, Source
+from spe.plan.plan import Source
 
 __all__ = ["KINDS", "Live", "Malformed", "Replay", "RowChunk", "open_reader"]
 
-REPLAY_KINDS: Final = ("generator", "csv", "jsonl", "parquet")
-KINDS: Final = REPLAY_KINDS + LIVE_KINDS
+#: (source, event time of a generator's first row) -> its reader.
+_CONSTRUCTIONS: Final[Mapping[str, Callable[[Source, int | None], Replay | Live]]] = {
+    "generator": lambda source, start_us: GeneratorReplay(source.reader, start_us, source.schema, source.time),
+    "csv": lambda source, _: CsvReplay(source.schema, source.time, source.reader),
+    "jsonl": lambda source, _: JsonReplay(source.schema, source.time, source.reader),
+    "parquet": lambda source, _: ParquetReplay(source.schema, source.time, source.reader),
+    "tcp": lambda source, _: TcpListener(source.schema, source.time, source.reader),
+    "stdin": lambda source, _: StandardInput(source.schema, source.time, source.reader),
+}
+KINDS: Final = tuple(_CONSTRUCTIONS)
 
 
 def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
@@ -27,34 +40,10 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
     Raises:
       SpeError: the configuration does not name a reader, or lacks or misstates one of its options.
     """
-    schema, time, reader = source.schema, source.time, source.reader
-    kind = reader.get("kind")
+    kind: Any = source.reader.get("kind")
+    if kind not in _CONSTRUCTIONS:
+        raise SpeError(f"source {source.stream}: expected a reader kind of {', '.join(KINDS)}, got {kind!r}")
     try:
-        match kind:
-            case "generator":
-                from replicas.connectors.generator import GeneratorReplay
-
-                return GeneratorReplay(reader, start_us, schema, time)
-            case "csv":
-                from replicas.connectors.csv import CsvReplay
-
-                return CsvReplay(schema, time, reader)
-            case "jsonl":
-                from replicas.connectors.jsonl import JsonReplay
-
-                return JsonReplay(schema, time, reader)
-            case "parquet":
-                from replicas.connectors.parquet_source import ParquetReplay
-
-                return ParquetReplay(schema, time, reader)
-            case "tcp":
-                from replicas.connectors.tcp import TcpListener
-
-                return TcpListener(schema, time, reader)
-            case "stdin":
-                from replicas.connectors.tcp import StandardInput
-
-                return StandardInput(schema, time, reader)
+        return _CONSTRUCTIONS[kind](source, start_us)
     except KeyError as error:
         raise SpeError(f"source {source.stream}: reader {kind} needs the option {error}") from error
-    raise SpeError(f"source {source.stream}: expected a reader kind of {', '.join(KINDS)}, got {kind!r}")

@@ -1,10 +1,10 @@
-"""Which sink a client's configuration asks for."""
+"""The sink that a client's configuration asks for: a line for each kind that ``spe.connectors`` declares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from replicas.connectors.sink import MODES, RESERVED, STABLE, JsonLinesSink, Sink
 from spe.errors import ConfigError
@@ -16,7 +16,29 @@ from spe.stream.schema import Schema
 Place = Callable[[Path], tuple[Storage, PurePosixPath]]
 
 
-def open_sink(spec: Mapping[str, Any], schemas: Mapping[Channel, Schema], place: Place) -> Sink:
+Schemas = Mapping[Channel, Schema]
+
+
+def _parquet(folder: Path, schemas: Schemas, mode: str, _: Place) -> Sink:
+    from replicas.connectors.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
+
+    return ParquetSink(folder, schemas, mode)
+
+
+def _jsonl(folder: Path, schemas: Schemas, mode: str, place: Place) -> Sink:
+    return JsonLinesSink(*place(folder), schemas, mode)
+
+
+_CONSTRUCTIONS: Final[Mapping[str, Callable[[Path, Schemas, str, Place], Sink]]] = {
+    "parquet": _parquet,
+    "jsonl": _jsonl,
+}
+
+
+KINDS: Final = tuple(_CONSTRUCTIONS)
+
+
+def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
     """The sink that a client's configuration asks for; goes on behind what its files hold.
 
     Args:
@@ -33,13 +55,8 @@ def open_sink(spec: Mapping[str, Any], schemas: Mapping[Channel, Schema], place:
     for channel, schema in schemas.items():
         clash = [n for n in schema.names if n in RESERVED]
         problems += [f"stream {channel.stream!r}: attribute {n!r} has a name that sinks use themselves" for n in clash]
-    if kind not in ("parquet", "jsonl"):
-        problems.append(f"sink kind {kind!r}; expected one of: parquet, jsonl")
+    if kind not in KINDS:
+        problems.append(f"sink kind {kind!r}; expected one of: {', '.join(KINDS)}")
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    folder = Path(str(spec["path"]))
-    if kind == "jsonl":
-        return JsonLinesSink(*place(folder), schemas, mode)
-    from replicas.connectors.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
-
-    return ParquetSink(folder, schemas, mode)
+    return _CONSTRUCTIONS[kind](Path(str(spec["path"])), schemas, mode, place)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os.path import normpath
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.validate import validated
+from spe.connectors import SINKS
 from spe.plan.plan import (
     ANY_ADDRESS,
     COORDINATOR,
@@ -185,22 +186,28 @@ class FragmentModel(Model):
         )
 
 
-class SinkModel(Model):
+class SinkKeys(Model):
     """Where a client writes: stable tuples only, or all of them with their corrections."""
 
-    parquet: str | None = None
-    jsonl: str | None = None
-    mode: Literal["stable", "corrections"] = "stable"
-
     @model_validator(mode="after")
-    def _one_kind(self) -> SinkModel:
-        if (self.parquet is None) == (self.jsonl is None):
-            raise ValueError("expected parquet: PATH or jsonl: PATH")
+    def _one_kind(self) -> SinkKeys:
+        if len([k for k in SINKS if getattr(self, k) is not None]) != 1:
+            raise ValueError("expected " + " or ".join(f"{kind}: PATH" for kind in SINKS))
         return self
 
     def sink(self) -> dict[str, Any]:
-        kind = "parquet" if self.parquet is not None else "jsonl"
-        return {"kind": kind, "path": self.parquet or self.jsonl, "mode": self.mode}
+        given = self.model_dump(exclude_none=True)
+        mode = given.pop("mode")
+        ((kind, path),) = given.items()
+        return {"kind": kind, "path": path, "mode": mode}
+
+
+if TYPE_CHECKING:
+    SinkModel = SinkKeys
+else:
+    _mode = (Literal["stable", "corrections"], "stable")
+    _types = {kind: (str | None, None) for kind in SINKS}
+    SinkModel = create_model("SinkModel", __base__=SinkKeys, **_types, mode=_mode)
 
 
 class ClientModel(Model):
@@ -212,7 +219,7 @@ class ClientModel(Model):
     @model_validator(mode="after")
     def _own_files(self) -> ClientModel:
         """Clients may share a path, on machines of their own; the files of one client would be written twice."""
-        kinds = [(normpath(str(s.parquet or s.jsonl)), s.jsonl is None) for s in self.sinks]
+        kinds = [(normpath(s.sink()["path"]), s.sink()["kind"]) for s in self.sinks]
         for folder, _ in {k: None for k in kinds if kinds.count(k) > 1}:
             raise ValueError(f"two sinks of one kind write to {folder!r}; expected a folder for each")
         return self

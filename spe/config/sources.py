@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.validate import validated
-from spe.plan.generators import GENERATORS
-from spe.plan.plan import ANY_ADDRESS, LIVE_KINDS, Source, Watermark
+from spe.connectors import READERS
+from spe.connectors.declaration import OPTIONS, Reader
+from spe.plan.plan import ANY_ADDRESS, Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import MILLISECOND, SECOND
-from spe.values import Address, Count, Length, Model, Moment, Positive, PositiveDuration, address_of, duration_of
+from spe.values import Address, Length, Model, Moment, Positive, PositiveDuration, duration_of
 
 #: Silence after which time passes in a live source all the same, unless told otherwise (rule S7).
 IDLE_US: Final = 500 * MILLISECOND
@@ -23,137 +24,44 @@ IDLE_US: Final = 500 * MILLISECOND
 AHEAD_US: Final = 3_600 * SECOND
 
 
-def _generator(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _columns(value: Any) -> dict[str, str | int]:
-    if isinstance(value, dict) and all(isinstance(v, str | int) and not isinstance(v, bool) for v in value.values()):
-        return {str(k): v for k, v in value.items()}
-    raise ValueError(f"expected a mapping of attributes to columns of the file, got {value!r}")
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    items = [value] if isinstance(value, str) else value
-    if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-        return tuple(items)
-    raise ValueError(f"expected a text or a list of texts, got {value!r}")
-
-
-def _name(value: Any) -> str:
-    if isinstance(value, str) and value in GENERATORS:
-        return value
-    hint = did_you_mean(str(value), GENERATORS)
-    raise ValueError(f"no generator {value!r}{hint}; expected {one_of(list(GENERATORS))}")
-
-
-class GeneratorModel(Model):
-    """Made-up rows, the same for the same seed.  ``rate`` counts rows per second of event time."""
-
-    name: Annotated[str, BeforeValidator(_name)]
-    rate: Positive = 1000.0
-    keys: Count | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
-    skew: Annotated[float, Field(ge=0, le=10)] | None = None
-    disorder: Length = 0
-    extremes: Annotated[float, Field(ge=0, le=1)] | None = None
-    burst: PositiveDuration | None = None
-    duration: PositiveDuration | None = None
-    count: Count | None = None
-    start: Moment | None = None
-
-    @model_validator(mode="after")
-    def _one_end(self) -> GeneratorModel:
-        if self.duration is not None and self.count is not None:
-            raise ValueError("expected duration or count, not both")
-        if self.extremes is not None and self.name != "rows":
-            raise ValueError("extremes goes with rows, which fills a schema of yours")
-        return self
-
-    def reader(self) -> dict[str, Any]:
-        options = {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
-        return {"kind": "generator", "generator": self.name, **options}
-
-
-class ReaderModel(Model):
+class ReaderKeys(Model):
     """Where rows come from: one of the kinds, and the options that go with it."""
 
-    csv: str | None = None
-    jsonl: str | None = None
-    parquet: str | None = None
-    generator: Annotated[GeneratorModel, BeforeValidator(_generator)] | None = None
-    tcp: Annotated[str, BeforeValidator(address_of)] | None = None
-    stdin: Literal[True] | None = None
-    format: Literal["csv", "jsonl"] | None = None
-    columns: Annotated[dict[str, str | int], BeforeValidator(_columns)] | None = None
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    quote: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    header: bool | None = None
-    null: Annotated[tuple[str, ...], BeforeValidator(_texts)] | None = None
-    timestamps: Literal["iso", "s", "ms", "us", "ns"] | None = None
-    sort: str | None = None
-
     @model_validator(mode="after")
-    def _fits(self) -> ReaderModel:
-        kinds = [k for k in KINDS if getattr(self, k) is not None]
+    def _fits(self) -> ReaderKeys:
+        kinds = [k for k in READERS if getattr(self, k) is not None]
         if len(kinds) != 1:
             got = " and ".join(kinds) or "none"
-            raise ValueError(f"expected exactly one of {', '.join(KINDS)}, got {got}")
-        allowed = _OPTIONS[self.kind]
-        stray = [o for o in _ALL_OPTIONS if getattr(self, o) is not None and o not in allowed]
-        if stray:
-            raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(allowed)}")
-        if self.live and self.header is not None:
-            raise ValueError(
-                "header does not go with lines: their columns are in the order of the schema, or as columns says"
-            )
-        if self.live and self.format != "csv":
-            stray = [o for o in ("delimiter", "quote", "null") if getattr(self, o) is not None]
-            if stray:
-                raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
-        elif self.live or self.header is False:
-            named = [f"{a}: {c}" for a, c in (self.columns or {}).items() if isinstance(c, str)]
-            if named:
-                raise ValueError(f"columns: there is no header for {', '.join(named)}; expected a number from 0")
+            raise ValueError(f"expected exactly one of {', '.join(READERS)}, got {got}")
+        self.declared.check(self.given)
         return self
 
     @property
-    def kind(self) -> str:
-        return next(k for k in KINDS if getattr(self, k) is not None)
+    def declared(self) -> Reader:
+        return next(one for kind, one in READERS.items() if getattr(self, kind) is not None)
 
     @property
-    def live(self) -> bool:
-        return self.kind in LIVE_KINDS
+    def value(self) -> Any:
+        """What stands behind the kind."""
+        return getattr(self, self.declared.kind)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options."""
+        return {o: getattr(self, o) for o in OPTIONS if getattr(self, o) is not None}
 
     def reader(self, data: FilePath) -> dict[str, Any]:
         """The dict of ``spe.plan.plan.Source.reader``; paths absolute, relative ones below ``data``."""
-        if self.generator is not None:
-            return self.generator.reader()
-        out: dict[str, Any] = {"kind": self.kind}
-        if self.kind in ("csv", "jsonl", "parquet"):
-            out["path"] = str((data / FilePath(getattr(self, self.kind)).expanduser()).absolute())
-        if self.tcp is not None:
-            out["address"] = self.tcp
-        if self.live:
-            out["format"] = self.format or "jsonl"
-        for option in _ALL_OPTIONS:
-            value = getattr(self, option)
-            if value is not None and option != "format":
-                out[option] = list(value) if option == "null" else value
-        return out
+        options = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
+        of_the_kind = self.declared.reader(self.value, data)
+        return {"kind": self.declared.kind, **of_the_kind, **self.declared.defaults, **options}
 
 
-KINDS: Final = ("csv", "jsonl", "parquet", "generator", "tcp", "stdin")
-_CELLS: Final = ["columns", "delimiter", "quote", "header", "null", "timestamps"]
-_OPTIONS: Final[Mapping[str, list[str]]] = {
-    "csv": _CELLS,
-    "jsonl": ["columns", "timestamps"],
-    "parquet": ["columns", "timestamps", "sort"],
-    "generator": [],
-    "tcp": ["format", *_CELLS],
-    "stdin": ["format", *_CELLS],
-}
-_ALL_OPTIONS: Final = ("format", *_CELLS, "sort")
+if TYPE_CHECKING:
+    ReaderModel = ReaderKeys
+else:
+    _types = {**{kind: one.value for kind, one in READERS.items()}, **{name: one[0] for name, one in OPTIONS.items()}}
+    ReaderModel = create_model("ReaderModel", __base__=ReaderKeys, **{k: (t | None, None) for k, t in _types.items()})
 
 
 class ReplayModel(Model):
@@ -245,27 +153,24 @@ def read_source(
     schema = _schema(model, path, problems)
     if schema is None:
         return None, None
-    of_its_own = model.from_.generator is not None and GENERATORS[model.from_.generator.name].schema is not None
-    time = model.time or ("ts" if of_its_own else None)
-    if time is not None or not model.from_.live:
+    declared, brought = model.from_.declared, model.from_.declared.brought(model.from_.value)
+    time = model.time or brought.time
+    if time is not None or not declared.live:
         _check_time(time, schema, (*path, "time"), problems)
-    disorder = model.disorder
-    if disorder is None:
-        disorder = model.from_.generator.disorder if model.from_.generator is not None else 0
-    if model.from_.live and "replay" in model.model_fields_set:
-        problems.add((*path, "replay"), f"{model.from_.kind} is live and has its own pace; expected no replay")
-    for attribute in model.from_.columns or {}:
+    if declared.live and "replay" in model.model_fields_set:
+        problems.add((*path, "replay"), f"{declared.kind} is live and has its own pace; expected no replay")
+    for attribute in model.from_.given.get("columns", {}):
         if attribute not in schema:
             hint = did_you_mean(attribute, schema.names)
             where = (*path, "from", "columns", attribute)
             problems.add(where, f"no attribute {attribute!r}{hint}; expected {one_of(schema.names)}")
-    ahead = model.ahead if model.ahead is not None or not model.from_.live else AHEAD_US
+    ahead = model.ahead if model.ahead is not None or not declared.live else AHEAD_US
     source = Source(
         stream=StreamId(name),
         schema=schema,
         address=model.address,
         boundary_us=model.boundary,
-        disorder_us=disorder,
+        disorder_us=brought.disorder_us if model.disorder is None else model.disorder,
         ahead_us=ahead,
         time=time,
         reader=model.from_.reader(data),
@@ -280,9 +185,10 @@ def read_source(
 def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, Any]:
     """What lets time pass in a live source (rule S7)."""
     given = [k for k in ("watermark", "idle") if getattr(model, k) is not None]
-    if not model.from_.live:
+    if not model.from_.declared.live:
         for key in given:
-            problems.add((*path, key), f"{model.from_.kind} is replayed and knows its next row; expected no {key}")
+            kind = model.from_.declared.kind
+            problems.add((*path, key), f"{kind} is replayed and knows its next row; expected no {key}")
         return {}
     by = Watermark(model.watermark or ("clock" if model.time is None else "data"))
     if by is Watermark.DATA and model.time is None:
@@ -298,16 +204,16 @@ def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, 
 
 
 def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None:
-    generator = model.from_.generator
-    made = None if generator is None else GENERATORS[generator.name].schema
+    brought = model.from_.declared.brought(model.from_.value)
+    made = brought.schema
     if made is None and model.schema_ is None:
         problems.add((*path, "schema"), "is missing; expected the attributes, {ts: timestamp!, n: int64, …}")
         return None
     schema = None if model.schema_ is None else read_schema(model.schema_, (*path, "schema"), problems)
-    if generator is None or made is None:
+    if made is None:
         return schema
     if schema is not None and schema != made:
-        problems.add((*path, "schema"), f"the generator {generator.name!r} makes ({made}); expected this, or no schema")
+        problems.add((*path, "schema"), f"{brought.by} makes ({made}); expected this, or no schema")
     return made
 
 

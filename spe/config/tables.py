@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from spe.connectors import READERS, SINKS
+from spe.connectors.declaration import OPTIONS
+from spe.connectors.generator import GeneratorKeys
+from spe.plan.generators import GENERATORS
 from spe.query.operators import OPERATORS
 
 _PLACE: Final = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -41,11 +46,42 @@ def _guarantees() -> str:
 
 def _keys() -> str:
     rows = [
-        (f"`{keyword}`" if i == 0 else "", f"`{field.alias or name}`", _default(field), str(field.description))
+        (f"`{keyword}`" if i == 0 else "", *row)
         for keyword, declared in OPERATORS.items()
-        for i, (name, field) in enumerate(declared.KEYS.model_fields.items())
+        for i, row in enumerate(_fields(declared.KEYS))
     ]
     return _table(("operator", "key", "default", ""), rows)
+
+
+def _readers() -> str:
+    rows = []
+    for kind, one in READERS.items():
+        options = ", ".join(f"`{o}`" for o in one.options) or "none"
+        again = "they happen once" if one.live else "can be read again from any row"
+        rows.append((f"`{{{kind}: {one.written}}}`", f"{one.about}; {again}", options))
+    return _table(("`from:`", "rows", "options"), rows)
+
+
+def _options() -> str:
+    return _table(("option", ""), [(f"`{name}`", about) for name, (_, about) in OPTIONS.items()])
+
+
+def _generator() -> str:
+    return _table(("key", "default", ""), _fields(GeneratorKeys))
+
+
+def _generators() -> str:
+    rows = [(f"`{n}`", one.about, f"`{one.schema}`" if one.schema else "the source's") for n, one in GENERATORS.items()]
+    return _table(("generator", "rows", "schema"), rows)
+
+
+def _sinks() -> str:
+    return _table(("sink", "in the folder PATH"), [(f"`{{{kind}: PATH}}`", about) for kind, about in SINKS.items()])
+
+
+def _fields(keys: type[BaseModel]) -> list[tuple[str, str, str]]:
+    fields = keys.model_fields.items()
+    return [(f"`{field.alias or name}`", _default(field), str(field.description)) for name, field in fields]
 
 
 def _default(field: FieldInfo) -> str:
@@ -62,6 +98,11 @@ def _default(field: FieldInfo) -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
+    "readers": _readers,
+    "options of readers": _options,
+    "keys of a generator": _generator,
+    "generators": _generators,
+    "sinks": _sinks,
 }
 
 

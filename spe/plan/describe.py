@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Any
-
 from spe.plan.plan import Source, Watermark
 from spe.stream.times import SECOND, format_duration, format_timestamp
 
@@ -21,19 +17,6 @@ def show_lateness(count: int, by_us: int, disorder_us: int) -> str:
     """How many tuples of a source were late, and what disorder would have made none of them late."""
     by = f" by up to {show_duration(-(-by_us // 1000) * 1000)}" if by_us else ""
     return f"{count:,} late{by} (disorder {show_duration(disorder_us)})"
-
-
-def describe_reader(reader: Mapping[str, Any]) -> str:
-    """Where rows come from, in short: ``csv orders.csv``, ``generator orders, 500 rows/s for 40s``."""
-    kind = str(reader["kind"])
-    if kind == "generator":
-        text = f"generator {reader['generator']}, {reader['rate']:g} rows/s"
-        if reader.get("duration") is not None:
-            text += f" for {format_duration(int(reader['duration']))}"
-        return f"{text}, {reader['count']} rows" if reader.get("count") is not None else text
-    if "path" in reader:
-        return f"{kind} {PurePath(str(reader['path'])).name}"
-    return f"{kind} {reader['address']}" if "address" in reader else kind
 
 
 def describe_pace(source: Source) -> str:

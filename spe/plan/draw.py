@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spe.plan.describe import describe_pace, describe_reader, show_duration
+from spe.connectors import READERS
+from spe.plan.describe import describe_pace, show_duration
 from spe.plan.plan import InputStream, Node, Partitioning, Plan, Unit
 from spe.plan.review import PlanFinding, review
 from spe.problems import show_path
@@ -51,7 +52,7 @@ def _sources(plan: Plan) -> list[str]:
         rows.append(
             [
                 name,
-                describe_reader(source.reader),
+                READERS[source.reader["kind"]].describe(source.reader),
                 describe_pace(source),
                 f"{time}, boundary {show_duration(source.boundary_us)}",
             ]

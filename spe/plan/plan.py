@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from spe.connectors import READERS
 from spe.query.query import Operator, Query
 from spe.stream.hashing import HASH_VERSION
 from spe.stream.ids import Channel, PartitionId, ReplicaId
@@ -25,8 +26,6 @@ from spe.stream.schema import Schema
 ANY_ADDRESS: Final = "127.0.0.1:0"
 #: The process that tells standbys to run, by the name that it has for others.
 COORDINATOR: Final = "coordinator"
-#: Kinds of readers whose rows happen once.
-LIVE_KINDS: Final = ("tcp", "stdin")
 
 
 class Policy(enum.StrEnum):
@@ -216,7 +215,7 @@ class Source:
       disorder_us: how far event times may lie behind the largest before them.
       ahead_us: refuse event times further ahead of the proxy's clock (None: never; replayed data is in the past).
       time: attribute that holds the event time; None: time of arrival.
-      reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see replicas.readers.
+      reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see spe.connectors.
       replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
       on_malformed: "skip" (counted, kept aside with its line number) or "stop".
       disorder_given: somebody has said how far, rather than nobody having thought of it.
@@ -243,7 +242,7 @@ class Source:
     @property
     def live(self) -> bool:
         """Rows happen once, and nobody knows the next one."""
-        return self.reader.get("kind") in LIVE_KINDS
+        return self.reader.get("kind") in READERS and READERS[self.reader["kind"]].live
 
 
 @dataclass(frozen=True, slots=True)

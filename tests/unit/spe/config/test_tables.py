@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from replicas.connectors import KINDS
+from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from replicas.reference import reference_rows
 from replicas.source.proxy import reference_elements
 from spe.config import load_plan_text
 from spe.config.tables import TABLES, filled
+from spe.connectors import READERS, SINKS
+from spe.connectors.declaration import OPTIONS
 from spe.errors import ConfigError
 from spe.plan.draw import check_text
 from spe.query.operators import OPERATORS
@@ -85,3 +89,14 @@ def test_mistakes_in_the_new_operator_of_the_page_are_shown_where_they_are(sampl
         "shop.yaml:5: query.thinned.sample.every: expected a number of at least 1, got 0",
         "shop.yaml:5: query.thinned.sample.evrey: unknown key (did you mean 'every'?); expected one of: from, every",
     ]
+
+
+def test_every_connector_is_declared_and_constructed() -> None:
+    assert set(READERS) == set(KINDS)
+    assert set(SINKS) == set(SINK_KINDS)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_options_of_a_reader_are_declared(kind: str) -> None:
+    assert set(READERS[kind].options) <= set(OPTIONS)
+    assert READERS[kind].about

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spe.config import load_plan, load_plan_text
-from spe.plan.describe import describe_pace, describe_reader, show_duration
+from spe.connectors import READERS
+from spe.plan.describe import describe_pace, show_duration
 from spe.plan.draw import check_text, table
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
@@ -188,7 +189,7 @@ def test_windows_say_length_step_offset_and_attribute() -> None:
     ],
 )
 def test_reader_is_described_in_short(reader: dict[str, object], text: str) -> None:
-    assert describe_reader(reader) == text
+    assert READERS[str(reader["kind"])].describe(reader) == text
 
 
 @pytest.mark.parametrize(

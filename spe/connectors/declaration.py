@@ -1,0 +1,108 @@
+"""What a connector declares: how a configuration writes it, which options go with it, what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from spe.problems import one_of
+from spe.stream.schema import Schema
+
+
+def _columns(value: Any) -> dict[str, str | int]:
+    if isinstance(value, dict) and all(isinstance(v, str | int) and not isinstance(v, bool) for v in value.values()):
+        return {str(k): v for k, v in value.items()}
+    raise ValueError(f"expected a mapping of attributes to columns of the file, got {value!r}")
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else value
+    if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
+        return tuple(items)
+    raise ValueError(f"expected a text or a list of texts, got {value!r}")
+
+
+_Character = Annotated[str, Field(min_length=1, max_length=1)]
+#: Options that several readers have: type and description.
+OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
+    "format": (Literal["csv", "jsonl"], "of the lines; `jsonl` if it is not given"),
+    "columns": (
+        Annotated[dict[str, str | int], BeforeValidator(_columns)],
+        "attribute → its column: the name in the header, or in a JSON object; a number from 0 where CSV has no header, "
+        "as in lines, whose columns are in the order of the schema otherwise",
+    ),
+    "delimiter": (_Character, "of CSV, `,` if it is not given"),
+    "quote": (_Character, 'of CSV, `"` if it is not given'),
+    "header": (bool, "of a CSV file; `false`: it has none"),
+    "null": (Annotated[tuple[str, ...], BeforeValidator(_texts)], "texts that mean null in CSV"),
+    "timestamps": (
+        Literal["iso", "s", "ms", "us", "ns"],
+        "how timestamps are written: ISO 8601 texts (`iso`, if it is not given), or numbers since the epoch",
+    ),
+    "sort": (str, "a column to replay by, such as an arrival sequence; the rows are then held in memory"),
+}
+CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
+
+
+class Brought(NamedTuple):
+    """What a source need not say because its reader knows it.
+
+    Attributes:
+      by: who, in words.
+      time: the attribute with the event time.
+    """
+
+    by: str = ""
+    schema: Schema | None = None
+    time: str | None = None
+    disorder_us: int = 0
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Where rows come from.
+
+    Attributes:
+      kind: its key below ``from``.
+      value: type of what stands there; ``written``: the same for people.
+      about: what it promises.
+      options: those of OPTIONS that go with it.
+      defaults: of options that it always has.
+    """
+
+    kind: str
+    value: Any
+    written: str
+    about: str
+    options: tuple[str, ...] = ()
+
+    #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
+    live: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raises ValueError where options do not go together, or with this."""
+        if stray := [o for o in given if o not in self.options]:
+            raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(self.options)}")
+
+    def brought(self, value: Any) -> Brought:
+        return Brought()
+
+    def reader(self, value: Any, data: Path) -> dict[str, Any]:
+        """What ``spe.plan.plan.Source.reader`` has of it, besides options; relative paths start from ``data``."""
+        return {}
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        """In short: ``csv orders.csv``."""
+        return self.kind
+
+
+def check_numbered(given: Mapping[str, Any]) -> None:
+    """Raises ValueError where there is no header and a column has a name."""
+    named = [f"{a}: {c}" for a, c in given.get("columns", {}).items() if isinstance(c, str)]
+    if named:
+        raise ValueError(f"columns: there is no header for {', '.join(named)}; expected a number from 0")

@@ -1,0 +1,49 @@
+"""Readers of lines that somebody sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator
+
+from spe.connectors.declaration import CELLS, Reader, check_numbered
+from spe.values import address_of
+
+
+@dataclass(frozen=True)
+class Lines(Reader):
+    """Lines, which have no header."""
+
+    live: ClassVar = True
+    defaults: ClassVar = {"format": "jsonl"}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        if "header" in given:
+            raise ValueError(
+                "header does not go with lines: their columns are in the order of the schema, or as columns says"
+            )
+        super().check(given)
+        if given.get("format") == "csv":
+            check_numbered(given)
+        elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
+            raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
+
+    def reader(self, value: Any, data: Path) -> dict[str, Any]:
+        return {"address": value} if isinstance(value, str) else {}
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        return f"{self.kind} {reader['address']}" if "address" in reader else self.kind
+
+
+_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
+TCP: Final = Lines(
+    "tcp",
+    Annotated[str, BeforeValidator(address_of)],
+    "HOST:PORT",
+    "lines from any number of producers, which connect to it",
+    _OPTIONS,
+)
+STDIN: Final = Lines("stdin", Literal[True], "true", "lines on standard input", _OPTIONS)
