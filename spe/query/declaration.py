@@ -212,7 +212,7 @@ Expression = Annotated[str, BeforeValidator(expression_of)]
 From = Annotated[str, Field(alias="from", description="the stream that it reads")]
 OnErrorKey = Annotated[
     Literal["stop", "skip"],
-    Field(description="what follows where a row makes it fail: [rows that fail](#rows-that-fail)"),
+    Field(description="where a row makes it fail: [rows that fail](../how-to/own-operators.md#rows-that-fail)"),
 ]
 
 

@@ -21,7 +21,7 @@ class CustomKeys(Keys):
     class_: str = Field(
         alias="class",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="`module:Class`, of [your own](#operators-of-your-own)",
+        description="`module:Class`, of [your own](../how-to/own-operators.md)",
     )
     from_: Names = Field(alias="from", min_length=1, description="the stream or streams that it reads")
     arguments: dict[str, Any] = Field(default_factory=dict, description="what the class is made with")
