@@ -20,7 +20,7 @@ from replicas.consumer.feed import Action
 from replicas.node.input_side import InputSide
 from replicas.node.output_side import Effects, OutputSide
 from replicas.node.recovery import Own, ReplicaRecovery
-from replicas.producer.entry import Entry
+from replicas.producer.log_entry import Entry
 from spe.log.origin import combined
 from spe.plan.plan import Plan
 from spe.runtime.spill import Spill

@@ -11,7 +11,7 @@ from replicas.consumer.upstream import GONE
 from replicas.link.connection import Identity, dial
 from replicas.node.hosting import Hosting
 from replicas.node.replica_host import ReplicaHost
-from replicas.producer.entry import Entry
+from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
 from replicas.producer.server import fetch_snapshot
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from replicas.producer.entry import Entry
+from replicas.producer.log_entry import Entry
 from replicas.producer.spilled import SpilledEntries
 from spe.runtime.spill import Spill, SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows

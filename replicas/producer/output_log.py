@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from replicas.producer.element_log import ElementLog
-from replicas.producer.entry import Entry, Substream
+from replicas.producer.log_entry import Entry, Substream
 from replicas.producer.subscription import OutputSubscription
 from spe.errors import LocalProtocolError
 from spe.plan.plan import Limits

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from replicas.producer.entry import Entry
+from replicas.producer.log_entry import Entry
 from spe.runtime.spill import Handle, Spill, SpillDamaged
 from spe.stream.batch import Batch, concat_rows
 from spe.stream.names import Kind

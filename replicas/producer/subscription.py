@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from replicas.producer.element_log import Cursor, ElementLog
-from replicas.producer.entry import Entry, Substream
+from replicas.producer.log_entry import Entry, Substream
 from spe.errors import LinkClosed
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo

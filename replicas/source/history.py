@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from replicas.producer.entry import COLUMN_BYTES, ENTRY_BYTES
+from replicas.producer.log_entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.log import Position, SegmentedLog
 from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
 from spe.stream.batch import Batch, Boundary, Element

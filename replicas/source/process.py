@@ -15,7 +15,7 @@ import trio
 from replicas.connectors import Live
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
-from replicas.producer.entry import Substream
+from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.substream import substream
 from replicas.source.proxy import SourceProxy

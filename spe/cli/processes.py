@@ -14,7 +14,7 @@ from replicas.local.supervised import Supervision, die_with_parent
 from spe.cli.run_dir import TOKEN_VARIABLE, RunDirectory, Target, load_target, pick, require_addresses, secured
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError
-from spe.plan.doors import unlocked
+from spe.plan.exposure import unlocked
 from spe.plan.plan import COORDINATOR, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import begin_lines_with, log_time, say

@@ -16,10 +16,10 @@ from replicas.faults.model import Fault, load_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
 from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run, shrink_failure
+from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulated import configuration_to_simulate, grace_us
-from spe.cli.sums import sums_text
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.stream.times import SECOND

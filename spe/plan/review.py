@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
-from spe.plan.doors import is_open
+from spe.plan.exposure import is_open
 from spe.plan.lineage import key_names
 from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us

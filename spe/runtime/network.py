@@ -1,9 +1,9 @@
 """TCP, behind the Network interface.
 
-Until a handler knows who is there (it sets ``stream.peer_name``) a connection is a stranger's
-(:mod:`spe.runtime.doorway`).  Afterwards the kernel watches it: a peer that acknowledges nothing, or takes nothing of
-what waits for it, is given up after ``silent_s``.  A consumer under back-pressure
-that long subscribes again at its position.
+Until a handler knows who is there (it sets ``stream.peer_name``) a connection is a stranger's (see
+:mod:`spe.runtime.connection_limits`).  Afterwards the kernel watches it: a peer that acknowledges nothing, or takes
+nothing of what waits for it, is given up after ``silent_s``.  A consumer under back-pressure that long subscribes again
+at its position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trio.lowlevel import (
 )
 
 from spe.errors import LinkBroken, PortInUse
-from spe.runtime.doorway import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, Doorway
+from spe.runtime.connection_limits import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, ConnectionLimits
 from spe.runtime.env import Trace
 
 Handler = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -237,27 +237,27 @@ class TcpNetwork:
                 await extra.aclose()
             listeners = listeners[:1]
         bound = listeners[0].socket.getsockname()[1]
-        doorway = Doorway(self._hello_s, self._strangers_max, self._connections_max, self._trace)
+        limits = ConnectionLimits(self._hello_s, self._strangers_max, self._connections_max, self._trace)
 
         async def accept(stream: trio.SocketStream) -> None:
-            await self._run_handler(stream, handler, doorway)
+            await self._run_handler(stream, handler, limits)
 
         task_status.started(f"{address.rpartition(':')[0]}:{bound}")
         await trio.serve_listeners(accept, listeners)
 
-    async def _run_handler(self, raw: trio.SocketStream, handler: Handler, doorway: Doorway) -> None:
+    async def _run_handler(self, raw: trio.SocketStream, handler: Handler, limits: ConnectionLimits) -> None:
         try:
             peer = raw.socket.getpeername()
-            visit = doorway.visit(peer[0])
+            visit = limits.visit(peer[0])
             stream = TcpStream(raw, f"{peer[0]}:{peer[1]}", visit.known, self._silent_s)
         except OSError:  # gone before we looked
             raw.socket.close()
             return
         try:
-            await doorway.attend(visit, lambda: handler(stream))
+            await limits.attend(visit, lambda: handler(stream))
         except Exception as e:  # whatever it is, it must not reach the listener's nursery
             why = f"{type(e).__name__}: {e}"
-            doorway.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
+            limits.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
         finally:
             await trio.aclose_forcefully(stream)
 

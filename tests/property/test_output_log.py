@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.producer.entry import Substream
+from replicas.producer.log_entry import Substream
 from replicas.producer.output_log import OutputLog
 from replicas.producer.subscription import OutputSubscription, Overtaken
 from spe.plan.plan import Limits

@@ -18,8 +18,8 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Sums, play_all
+from spe.cli.campaign_report import sums_text
 from spe.cli.simulate import failure_text, read_seeds
-from spe.cli.sums import sums_text
 from tests.simulation.seldom import seldom
 
 CANARIES = range(8)

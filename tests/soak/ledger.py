@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from spe.cli.campaign import Sums
+from spe.cli.campaign_report import ranges
 from spe.cli.run_dir import commit, versions
-from spe.cli.sums import ranges
 
 LEDGER: Final = Path(__file__).with_name("ledger.jsonl")
 PAGE: Final = Path(__file__).parents[2] / "docs" / "internals" / "campaigns.md"

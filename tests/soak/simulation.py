@@ -22,10 +22,10 @@ from pathlib import Path
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import SeedResult, Sums, play_all, run
+from spe.cli.campaign_report import empty_text, sums_data, sums_text
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
-from spe.cli.sums import empty_text, sums_data, sums_text
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer

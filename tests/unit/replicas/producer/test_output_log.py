@@ -9,9 +9,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-import replicas.producer.entry
+import replicas.producer.log_entry
 from replicas.producer.element_log import COALESCE_ROWS
-from replicas.producer.entry import Entry
+from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import LogNotReady, LogTruncated, OutputLog
 from replicas.producer.subscription import OutputSubscription, Overtaken
 from spe.errors import LocalProtocolError
@@ -442,7 +442,7 @@ def test_rows_are_hashed_once_for_all_consumers(monkeypatch: pytest.MonkeyPatch)
         hashed.append(count)
         return partition_of(columns, count)
 
-    monkeypatch.setattr(replicas.producer.entry, "partition_of", counting)
+    monkeypatch.setattr(replicas.producer.log_entry, "partition_of", counting)
     one = TextProducer()
     readers = [one.subscribe(0, 0, share=(i, 3, (0,))) for i in (0, 1, 2, 0, 1, 2)]
     one.stable("S/1a S/2b S/3c S/4d B10")

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from spe.runtime.doorway import Doorway, Visit
+from spe.runtime.connection_limits import ConnectionLimits, Visit
 from spe.runtime.rate_limited_trace import PER_SECOND, SparingTrace
 
 
@@ -22,15 +22,15 @@ class Told:
 
 async def test_a_flood_from_one_host_drives_away_itself_only() -> None:
     told = Told()
-    doorway, gone = Doorway(1000, 8, 10_000, told), []
+    limits, gone = ConnectionLimits(1000, 8, 10_000, told), []
 
     async def stay(visit: Visit) -> None:
-        await doorway.attend(visit, trio.sleep_forever)
+        await limits.attend(visit, trio.sleep_forever)
         gone.append(visit.host)
 
     async with trio.open_nursery() as nursery:
         for host in ["peer", *["bad"] * 300, "peer"]:
-            nursery.start_soon(stay, doorway.visit(host))
+            nursery.start_soon(stay, limits.visit(host))
             await trio.testing.wait_all_tasks_blocked()
         assert gone == ["bad"] * (302 - 8)
         nursery.cancel_scope.cancel()
@@ -39,14 +39,14 @@ async def test_a_flood_from_one_host_drives_away_itself_only() -> None:
 
 
 async def test_who_is_known_is_no_stranger_any_more() -> None:
-    doorway = Doorway(1000, 2, 10_000, None)
+    limits = ConnectionLimits(1000, 2, 10_000, None)
     async with trio.open_nursery() as nursery:
-        known = doorway.visit("peer")
-        nursery.start_soon(doorway.attend, known, trio.sleep_forever)
+        known = limits.visit("peer")
+        nursery.start_soon(limits.attend, known, trio.sleep_forever)
         await trio.testing.wait_all_tasks_blocked()
         known.known()
         for _ in range(5):
-            nursery.start_soon(doorway.attend, doorway.visit("peer"), trio.sleep_forever)
+            nursery.start_soon(limits.attend, limits.visit("peer"), trio.sleep_forever)
             await trio.testing.wait_all_tasks_blocked()
         assert not known.scope.cancel_called
         nursery.cancel_scope.cancel()
@@ -70,7 +70,7 @@ def test_what_a_sparing_trace_leaves_out_it_counts() -> None:
 
 
 async def test_a_stranger_has_its_time_and_no_more(autojump_clock: MockClock) -> None:
-    doorway = Doorway(2.0, 8, 8, None)
+    limits = ConnectionLimits(2.0, 8, 8, None)
     begun = trio.current_time()
-    await doorway.attend(doorway.visit("slow"), trio.sleep_forever)
+    await limits.attend(limits.visit("slow"), trio.sleep_forever)
     assert trio.current_time() - begun == 2.0

@@ -1,8 +1,8 @@
-"""Who is inside a listener: strangers, on borrowed time, and peers that have said who they are.
+"""Limits of a listener: how many connections, how many of unknown peers, and how long a peer may stay unknown.
 
-A stranger has some seconds to become known.  When there are too many, one goes: the oldest of the host that has most of
-them.  A peer says hello within milliseconds, so a flood of slow strangers cannot keep it out, and one from another
-host does not even touch it.
+An unknown peer has some seconds to say hello.  When there are too many, one is dropped: the oldest of the host that has
+most of them.  A peer says hello within milliseconds, so a flood of slow strangers cannot keep it out, and one from
+another host does not even touch it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CONNECTIONS_MAX: Final = 1024
 class Visit:
     """One connection's stay."""
 
-    def __init__(self, doorway: Doorway, host: str, deadline: float) -> None:
+    def __init__(self, limits: ConnectionLimits, host: str, deadline: float) -> None:
         self.host = host
         self.scope = trio.CancelScope(deadline=deadline)
-        self._doorway = doorway
+        self._limits = limits
 
     def known(self) -> None:
         """The peer has said who it is: the limits for strangers are over."""
-        self._doorway.known(self)
+        self._limits.known(self)
 
 
-class Doorway:
-    """See the module.
+class ConnectionLimits:
+    """Counts the connections of one listener, and drops those above its limits.
 
     Args:
       hello_s: longest time that a stranger may take to become known.

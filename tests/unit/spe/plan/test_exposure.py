@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spe.plan.doors import unlocked
+from spe.plan.exposure import unlocked
 from spe.plan.plan import Security
 
 NO_TLS, TLS = Security(), Security(certificates="keys")
