@@ -217,10 +217,6 @@ def difference_not_told(original: Any, self: Any, output: int, last_id: int, mar
 UNSEEN: Final = {
     "difference-not-told": "there is a difference only where an operator is not deterministic",
     "what-is-made-again-is-not-compared": "the same",
-    "own-silence-counts": "in a simulated run what lies in a socket is read before anything is judged",
-    "own-request-outlives-a-grant": "a grant and a request must cross in one order of several",
-    "undo-of-the-correcting-feed-counts": "what is lost is tentative, and no checker asks for it yet",
-    "older-checkpoint-taken": "two makers must differ in what they keep, and a third node must stand by for them",
     "followed-epoch-forgotten": "a simulated run has one coordinator at a time, and an order dies with its connection",
     "caught-up-with-the-slowest": "it serves a moment early, and what it serves is right",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.mutants.scripted import _BACKED, _CONFIG, _DELAYS, _ON_DISK, _RATES, _TUPLES, _with
+from tests.mutants.scripted import _BACKED, _CONFIG, _DELAYS, _ON_DISK, _RATES, _SOON, _TUPLES, _with
 
 Parts = tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]
 
@@ -22,6 +22,40 @@ _TWO_LEVELS = _with(
     fragments={"f1": {"replicas": ["n1a"]}, "f2": {"replicas": ["n2a", "n2b"]}},
 )
 del _TWO_LEVELS["query"]["same"]["map"]
+
+
+def _lasting(config: dict[str, Any], length: str) -> dict[str, Any]:
+    """A configuration whose sources end sooner."""
+    return _with(config, sources={name: {"from": {"generator": {"duration": length}}} for name in "abc"})
+
+
+#: The second unit waits for a source that seldom says how far it is, so tentative rows of the first one lie there.
+_RARE = _with(
+    _TUPLES,
+    query={"all": {"union": {"from": ["a", "b"]}}, "same": {"union": {"from": ["all", "c"]}}},
+    sources={"c": {"boundary": "500ms", "from": {"generator": {"rate": 2}}}},
+)
+del _RARE["query"]["same"]["map"]
+_PAIR: dict[str, Any] = {
+    **_TUPLES,
+    "nodes": ["n1a", "n1b"],
+    "fragments": {"f": {"operators": ["all", "same"], "replicas": ["n1a", "n1b"]}},
+}
+#: Links are late, and αX has room for a standstill, or for the time that a connection takes, and not for both.
+_ONE: dict[str, Any] = {
+    **_with(_SOON, defaults={"x": "1350ms"}),
+    "nodes": ["n1"],
+    "fragments": {"f": {"operators": ["all", "same"], "replicas": ["n1"]}},
+}
+#: A standby can get the state of either of two replicas; what it holds is not kept by sources.
+_TWO_MAKERS: dict[str, Any] = {
+    **_with(_TUPLES, defaults={"x": "1s"}),
+    "nodes": ["n1", "n2a", "n2b", "n3"],
+    "fragments": {
+        "f1": {"operators": ["all"], "replicas": ["n1"]},
+        "f2": {"operators": ["same"], "replicas": ["n2a", "n2b"], "standby": ["n3"], "checkpoint": "2s"},
+    },
+}
 #: What a window begins with is known for long, and read in the order of arrival.
 _FIRSTS = _with(
     _CONFIG,
@@ -32,7 +66,7 @@ _FIRSTS = _with(
 )
 
 
-def _cut(source: str, at: str, length: str, to: str = "all") -> dict[str, Any]:
+def _cut(source: str, at: str, length: str, to: str | list[str] = "all") -> dict[str, Any]:
     return {"at": at, "kind": "cut", "from": f"source:{source}", "to": to, "for": length}
 
 
@@ -83,6 +117,44 @@ SCENARIOS: Final[dict[str, Parts]] = {
         {"live": {"a": {"idle_us": 300_000, "pauses_us": [[5_000_000, 4_000_000]]}}},
         [_kill("source:a", "8900ms", "500ms")],
     ),
+    "tentative rows wait as a slow correction begins": (_lasting(_RARE, "9s"), _SLOWLY, [_cut("b", "3s", "4s")]),
+    # The first asks, and is granted; the grant comes with the question of the other one, which saw the source later.
+    "a grant and a question cross": (
+        _lasting(_PAIR, "8s"),
+        _SLOWLY,
+        [
+            {"at": "2s", "kind": "delay", "from": "source:b", "to": "n1b", "by": "20ms", "one_way": True},
+            _cut("b", "3s", "3s", to=["n1a", "n1b"]),
+            {
+                "at": "5900ms",
+                "kind": "delay",
+                "from": "n1b",
+                "to": "n1a",
+                "by": "300ms",
+                "one_way": True,
+                "for": "160ms",
+            },
+        ],
+    ),
+    "it stands still as it connects anew": (
+        _lasting(_ONE, "7s"),
+        {"link": {"delay_us": 50_000}, "timing": {"heartbeat_us": 50_000}},
+        [
+            {"at": "5s", "kind": "reset", "from": "source:b", "to": "n1"},
+            {"at": "5010ms", "kind": "freeze", "target": "n1", "for": "400ms"},
+        ],
+    ),
+    # Whenever the standby looks, only the one that fails can give its state; that one corrects, and both die.
+    "whoever is behind gives its state": (
+        _lasting(_TWO_MAKERS, "13s"),
+        {},
+        [
+            {"at": "3s", "kind": "cut", "from": "n1", "to": "n2b", "for": "5300ms"},
+            *({"at": at, "kind": "cut", "from": "n2a", "to": "n3", "for": "800ms"} for at in ("5300ms", "7300ms")),
+            _kill("n2a", "9200ms", "8s"),
+            _kill("n2b", "9200ms", "8s"),
+        ],
+    ),
 }
 
 #: Of scenarios in which much hangs on the order of tasks, or on which bit turns.
@@ -104,5 +176,9 @@ KILLS: Final[dict[str, str]] = {
     "helper-acknowledges-its-newest": "a helper beside a primary, and both die",
     "actives-start-together": "two actives begin",
     "epoch-begins-again": "a coordinator begins again",
+    "undo-of-the-correcting-feed-counts": "tentative rows wait as a slow correction begins",
+    "own-request-outlives-a-grant": "a grant and a question cross",
+    "own-silence-counts": "it stands still as it connects anew",
+    "older-checkpoint-taken": "whoever is behind gives its state",
     "lease-is-not-logged": "a live source dies, and then rows come of before its promise",
 }
