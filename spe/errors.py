@@ -78,6 +78,10 @@ class PeerRefused(SpeError):
     """The peer (or we) refused the connection at hello: version, cluster name, plan or role do not match."""
 
 
+class NotReachable(SpeError):
+    """No process of a cluster answers; says which addresses were tried."""
+
+
 class OtherOrigin(SpeError):
     """A producer's rows are not those that a consumer has read: a source's log is another one, or ends before."""
 

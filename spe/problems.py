@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from spe.errors import ConfigError
+
 #: Where in a configuration: keys and list positions from the root.
 Path = tuple[str | int, ...]
 
@@ -83,6 +85,13 @@ def instead_of(name: str, known: Collection[str]) -> str:
     word = name.lower().replace("keyby", "key_by")
     here = [k for k in _OTHER_WORDS.get(word, ()) if k in known]
     return f" (that is {here[0]!r} here)" if here else _INSTEAD.get(word, "")
+
+
+def check_known(kind: str, name: str, known: Iterable[object]) -> None:
+    """Raises ConfigError where there is no node, source or client of this name."""
+    names = [str(k) for k in known]
+    if name not in names:
+        raise ConfigError([f"no {kind} {name!r}{did_you_mean(name, names)}; expected {one_of(names)}"])
 
 
 def one_of(names: Sequence[str], limit: int = 12) -> str:

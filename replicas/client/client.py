@@ -30,6 +30,7 @@ from spe.errors import SpeError
 from spe.plan.plan import Client as ClientPlan
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
+from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
@@ -53,6 +54,9 @@ class Client:
       plan: the cluster; must name this client, or ``reads`` says what to read.
       name: the client's name in the configuration.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
+
+    Raises:
+      ConfigError: the plan has no such client.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Client:
         token: str = "",
         announced: Callable[[Sequence[Announcement]], None] | None = None,
     ) -> None:
+        check_known("client", name, plan.clients)
         self._env = env
         self._plan = plan
         self.plan: ClientPlan = plan.clients[name]
@@ -112,10 +117,11 @@ class Client:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the connections until cancelled."""
-        peers: dict[str, str] = {}
-        for channel in self.channels:
-            peers |= self._plan.producer_addresses(channel)
-        await self._upstream.run(peers, task_status=task_status)
+        await self._upstream.run(self.peers(), task_status=task_status)
+
+    def peers(self) -> dict[str, str]:
+        """Name -> address of every process that makes what we read."""
+        return {n: a for channel in self.channels for n, a in self._plan.producer_addresses(channel).items()}
 
     async def _other_message(self, peer: str, message: Message) -> None:
         news = self._announcements.heard(expect(message, Announced).items)
@@ -229,11 +235,20 @@ def _useless_us(plan: Plan, channel: Channel) -> int:
 
 @asynccontextmanager
 async def open_client(env: Env, plan: Plan, name: str, *, token: str = "") -> AsyncIterator[Client]:
-    """A running client for the length of the block."""
+    """A running client for the length of the block; what the block raises leaves it as it is, not in a group.
+
+    Raises:
+      ConfigError: the plan has no such client.
+    """
     client = Client(env, plan, name, token=token)
+    failed: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
         try:
             yield client
+        except Exception as error:
+            failed = error
         finally:
             nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed

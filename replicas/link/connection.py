@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
 import trio
 
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.runtime.tls import holder_of
+from spe.runtime.tls import Tls, TlsNetwork, holder_of
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
@@ -25,6 +27,8 @@ from spe.wire.messages import (
     decode_message,
 )
 
+#: Where processes find the shared secret of their cluster.
+TOKEN_VARIABLE: Final = "SPE_TOKEN"
 #: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
 #: come in pieces.
 RECEIVE_BYTES = 1 << 20
@@ -172,6 +176,14 @@ class Connection:
 
 def _broken(error: Exception) -> LinkBroken:
     return LinkBroken(f"while sending: {error or type(error).__name__}")
+
+
+def secured(env: Env, plan: Plan, name: str) -> Env:
+    """The same, with TLS where the plan has certificates.  Raises ConfigError where ours is not good."""
+    if plan.security.certificates is None:
+        return env
+    tls = Tls(Path(plan.security.certificates), plan.cluster, name)
+    return replace(env, network=TlsNetwork(env.network, tls, env.trace))
 
 
 async def dial(

@@ -11,8 +11,9 @@ from typing import Any, Final
 import trio
 
 from replicas.faults.model import LINKS, REAL, one_fault
+from replicas.link.connection import secured
 from spe.cli.polling import Poller
-from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses, secured
+from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
 from spe.runtime.production import production_env

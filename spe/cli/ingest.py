@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spe.cli.report import parse_conf
-from spe.cli.run_dir import CONFIG, RunDirectory, pick
+from spe.cli.run_dir import CONFIG, RunDirectory
 from spe.config import load_document, missing_files, read_document
 from spe.config.document import Document
 from spe.errors import ConfigError, SpeError
 from spe.plan.plan import Plan
+from spe.problems import check_known
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def ingest(
     document = read_document(config)
     plan = load_document(document, data)
     for name in names:
-        pick("source", name, plan.sources)
+        check_known("source", name, plan.sources)
     wanted = [StreamId(n) for n in names] or list(plan.sources)
     if made is None and (missing := missing_files(plan)):
         raise ConfigError([f"{m}: there is no such file" for m in missing])

@@ -10,12 +10,14 @@ from pathlib import Path
 import trio
 
 from replicas.faults.injection import FaultInjector
+from replicas.link.connection import TOKEN_VARIABLE, secured
 from replicas.local.supervised import Supervision, die_with_parent
-from spe.cli.run_dir import TOKEN_VARIABLE, RunDirectory, Target, load_target, pick, require_addresses, secured
+from spe.cli.run_dir import RunDirectory, Target, load_target, require_addresses
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError
 from spe.plan.exposure import unlocked
 from spe.plan.plan import COORDINATOR, Plan
+from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.runtime.log_line import begin_lines_with, log_time, say
 from spe.runtime.logged_trace import ListenerLog, LoggedTrace
@@ -64,7 +66,7 @@ Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 
 def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
     target = load_target(path, node)
-    pick("node", node, target.plan.nodes)
+    check_known("node", node, target.plan.nodes)
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
@@ -97,7 +99,7 @@ def run_source_process(
     target = load_target(path, f"source:{source}")
     if data is not None and target.folder is None:
         target = replace(target, plan=load_plan(path, data))
-    pick("source", source, target.plan.sources)
+    check_known("source", source, target.plan.sources)
     _check_files(target.plan, source)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
@@ -121,7 +123,7 @@ def run_client_process(
     path: Path, client: str, storage: Path | None, seed: int | None, print_: str, link: int | None
 ) -> int:
     target = load_target(path, f"client:{client}")
-    pick("client", client, target.plan.clients)
+    check_known("client", client, target.plan.clients)
     require_addresses(path, target, target.plan.nodes)
     name = f"client:{client}"
 

@@ -17,7 +17,7 @@ from replicas.faults.links import LinkMode, open_links
 from replicas.faults.model import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import Conditions, FaultState
-from replicas.link.connection import Identity
+from replicas.link.connection import Identity, secured
 from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
@@ -26,7 +26,7 @@ from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
 from spe.cli.reporter import Reporter, reporter
-from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token, secured
+from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService

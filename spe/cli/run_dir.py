@@ -21,20 +21,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicas.faults.state import Conditions
+from replicas.link.connection import TOKEN_VARIABLE
 from spe import __version__
 from spe.config import load_plan
 from spe.config.document import Document
-from spe.errors import ConfigError, SpeError
-from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
+from spe.errors import SpeError
+from spe.plan.deploy import (
+    check_all_addressed,
+    processes,
+    with_addresses,
+    with_budget,
+    with_default_client,
+    with_origins,
+)
 from spe.plan.plan import Plan
-from spe.runtime.env import Env
-from spe.runtime.tls import Tls, TlsNetwork
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
 #: Who answers for a run as a whole.
 SUPERVISOR: Final = "supervisor"
-TOKEN_VARIABLE: Final = "SPE_TOKEN"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
 
 
@@ -90,14 +95,8 @@ def load_target(path: Path, process: str = "") -> Target:
 def require_addresses(path: Path, target: Target, names: Iterable[str] | None = None) -> None:
     """Raises ConfigError where a configuration leaves addresses open: only ``spe run`` finds free ones."""
     wanted = target.addresses if names is None else names
-    without = [n for n in wanted if target.addresses[n].endswith(":0")]
-    if target.folder is None and without:
-        raise ConfigError(
-            [
-                f"{path} gives no address for {', '.join(without)}; give each an `address: HOST:PORT` to run it on "
-                "several machines, or use spe run, which finds free ones, and the directory of the run"
-            ]
-        )
+    if target.folder is None:
+        check_all_addressed(str(path), {n: target.addresses[n] for n in wanted})
 
 
 @dataclass(frozen=True)
@@ -192,14 +191,6 @@ def file_name(process: str) -> str:
     return re.sub(r"[^\w.\-]", "-", process)
 
 
-def secured(env: Env, plan: Plan, name: str) -> Env:
-    """The same, with TLS where the plan has certificates.  Raises ConfigError where ours is not good."""
-    if plan.security.certificates is None:
-        return env
-    tls = Tls(Path(plan.security.certificates), plan.cluster, name)
-    return replace(env, network=TlsNetwork(env.network, tls, env.trace))
-
-
 def new_token() -> str:
     return secrets.token_urlsafe(16)
 
@@ -234,12 +225,3 @@ def made_by() -> str:
     names = ("spe", "python", "trio", "numpy")
     at = commit()
     return ", ".join([f"{n} {known[n]}" for n in names if n in known] + ([f"commit {at}"] if at else []))
-
-
-def pick(kind: str, name: str, known: Mapping[Any, Any]) -> None:
-    """Raises ConfigError where the plan has no node, source or client of this name."""
-    from spe.problems import did_you_mean, one_of
-
-    if name not in known:
-        names = [str(k) for k in known]
-        raise ConfigError([f"no {kind} {name!r}{did_you_mean(name, names)}; expected {one_of(names)}"])

@@ -256,6 +256,17 @@ def processes(plan: Plan) -> dict[str, str]:
     return nodes | sources | ({COORDINATOR: plan.coordinator.address} if plan.standbys else {})
 
 
+def check_all_addressed(where: str, addresses: Mapping[str, str]) -> None:
+    """Raises ConfigError where a configuration leaves addresses open: only ``spe run`` finds free ones."""
+    if without := [name for name, address in addresses.items() if address.endswith(":0")]:
+        raise ConfigError(
+            [
+                f"{where} gives no address for {', '.join(without)}; give each an `address: HOST:PORT` to run it on "
+                "several machines, or use spe run, which finds free ones, and the directory of the run"
+            ]
+        )
+
+
 def with_default_client(plan: Plan) -> Plan:
     """A run has somebody who reads what it makes.  The fingerprint stays."""
     if plan.clients:

@@ -1,0 +1,130 @@
+"""``replicas.client.connect``: what a program gets, and what it is told where it gets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.client import StableRows, TentativeRows, UndoneRows, connect
+from replicas.client.view import CurrentView
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.config import load_plan_text
+from spe.errors import ConfigError, NotReachable, PeerRefused
+from spe.plan.deploy import processes, with_addresses
+from spe.plan.plan import Plan
+from spe.stream.names import StreamId
+
+CONFIG = """
+cluster: shop
+bucket: 50ms
+defaults: {x: 1s, alpha: 0.8, policy: process}
+sources:
+  a: {from: {generator: {name: orders, rate: 20, keys: 5, seed: 1, duration: 8s}}, boundary: 50ms}
+  b: {from: {generator: {name: orders, rate: 20, keys: 5, seed: 2, duration: 8s}}, boundary: 50ms}
+query:
+  both: {union: [a, b]}
+  sums: {aggregate: {from: both, window: {tumbling: 500ms}, compute: {n: count(*), v: sum(qty)}}}
+outputs: [sums]
+nodes: [n1, n2]
+clients: {board: {reads: [sums]}}
+"""
+
+
+def plan(changed: str = "50ms") -> Plan:
+    found = load_plan_text(CONFIG.replace("bucket: 50ms", f"bucket: {changed}"))
+    return with_addresses(found, {name: f"{name.replace(':', '-')}:1" for name in processes(found)})
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[SimCluster]:
+    async with SimCluster(plan()) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.1)
+            cluster.kill("client:board")
+            yield cluster
+
+
+async def test_a_program_sees_what_is_tentative_undone_and_stable(jump_clock: JumpClock) -> None:
+    view, seen, counted = CurrentView(), [], 0
+    async with running() as cluster, trio.open_nursery() as nursery:
+
+        async def cut() -> None:
+            await trio.sleep(2)
+            cluster.cut("source:b", "*")
+            await trio.sleep(3)
+            cluster.heal()
+
+        nursery.start_soon(cut)
+        async with connect(cluster.plan, client="board", env=cluster.env("client:program")) as changes:
+            async for change in changes:
+                view.apply(change.change)
+                seen.append(type(change))
+                if isinstance(change, StableRows):
+                    counted += sum(record["n"] for record in change.records())
+    rows, tentative = view.rows(StreamId("sums"))
+
+    assert seen.index(StableRows) < seen.index(TentativeRows) < seen.index(UndoneRows)
+    assert (change.stream, change.partition, change.names) == ("sums", 0, ("window_start", "window_end", "n", "v"))
+    assert not tentative.any()
+    assert rows is not None
+    assert counted == rows.columns[2].values.sum() == 320
+
+
+async def test_final_tuples_can_be_read_alone(jump_clock: JumpClock) -> None:
+    async with (
+        running() as cluster,
+        connect(cluster.plan, client="board", env=cluster.env("client:program")) as changes,
+    ):
+        counts = [n async for rows in changes.stable("sums") for n in rows.columns[2].to_list()]
+
+    assert sum(counts) == 320
+
+
+async def test_an_error_of_the_block_leaves_it_as_it_is(jump_clock: JumpClock) -> None:
+    async with running() as cluster:
+        with pytest.raises(ZeroDivisionError):
+            async with connect(cluster.plan, client="board", env=cluster.env("client:program")):
+                raise ZeroDivisionError
+
+
+async def test_a_client_that_the_plan_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no client 'bord' \(did you mean 'board'\?\); expected one of: board"):
+        async with connect(plan(), client="bord"):
+            pass
+
+
+async def test_nodes_without_addresses_are_named() -> None:
+    with pytest.raises(ConfigError, match="the configuration gives no address for n1, n2; give each"):
+        async with connect(load_plan_text(CONFIG), client="board"):
+            pass
+
+
+async def test_a_cluster_that_is_not_running_is_told_by_address(jump_clock: JumpClock) -> None:
+    cluster = SimCluster(plan())
+    with pytest.raises(NotReachable) as caught:
+        async with connect(plan(), client="board", env=cluster.env("client:program"), wait_s=2):
+            pass
+    head, *tried = str(caught.value).splitlines()
+
+    assert head == "cluster 'shop' does not answer client:board within 2 s; is it running?"
+    assert [line.partition(": ")[0] for line in tried] == ["  n1 at n1:1", "  n2 at n2:1"]
+
+
+async def test_a_cluster_of_another_plan_refuses_at_once(jump_clock: JumpClock) -> None:
+    async with running() as cluster:
+        before = trio.current_time()
+        with pytest.raises(PeerRefused) as caught:
+            async with connect(plan("100ms"), client="board", env=cluster.env("client:program")):
+                pass
+
+        assert trio.current_time() - before < 1
+    head, *tried = str(caught.value).splitlines()
+    assert head == "cluster 'shop' refuses client:board:"
+    assert all("the plan is another one" in line for line in tried)
+    assert len(tried) == 2
