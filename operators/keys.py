@@ -151,11 +151,6 @@ class KeyIndex:
             return self._pairs[-1].count
         return self._attributes[0].count if self._attributes else 1
 
-    @property
-    def has_texts(self) -> bool:
-        """Is a text among the attributes?"""
-        return AttributeType.STRING in self.types
-
     def reserve(self, more: int) -> Steps[None]:
         """Makes room for the keys of ``more`` rows, in portions."""
         for attribute in self._attributes:
@@ -191,7 +186,7 @@ class KeyIndex:
     def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
         """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
         fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)
-        for start, stop in portions(len(live), steps.TEXTS if self.has_texts else steps.RELEASED):
+        for start, stop in portions(len(live), steps.RELEASED):
             if start:
                 yield
             yield from fresh.reserve(stop - start)

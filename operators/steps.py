@@ -17,10 +17,8 @@ Steps = Generator[None, None, R]
 COPIED = 1 << 17
 #: Keys that a step puts into an index, entries that it sorts or writes in any order.
 INDEXED = 1 << 16
-#: Rows that a step releases, groups that it combines.
+#: Rows that a step releases, groups that it combines, texts that it makes or looks up.
 RELEASED = 1 << 13
-#: Texts that a step makes or looks up: each is an object of Python's.
-TEXTS = 1 << 12
 #: Candidate pairs of a join that a step looks at.
 PAIRED = 1 << 17
 

@@ -85,10 +85,10 @@ class TextIds:
             if len(source):
                 # Under a null there may be a code that the dictionary does not have.
                 codes, strings = np.unique(column.values[got < 0].clip(0, len(source) - 1)), source.strings
-                for start, stop in portions(len(codes), steps.TEXTS):
+                for start, stop in portions(len(codes), steps.RELEASED):
                     some = codes[start:stop]
                     table[some] = self.ids_of([strings[c] for c in some.tolist()])
-                    if len(codes) > steps.TEXTS:
+                    if len(codes) > steps.RELEASED:
                         yield
             else:
                 table[0] = 0
@@ -194,7 +194,7 @@ class TextIds:
         ids = cls()
         if "dictionary" in state:  # of an earlier version: a dictionary, in the order of ids
             strings = state["dictionary"].strings
-            for start, stop in portions(len(strings), steps.TEXTS):
+            for start, stop in portions(len(strings), steps.RELEASED):
                 yield from ids.reserve(stop - start)
                 ids.ids_of(strings[start:stop])
                 yield
@@ -208,7 +208,7 @@ class TextIds:
                 yield
             return ids
         again = cls()
-        for start, stop in portions(ids.count - 1, steps.TEXTS):
+        for start, stop in portions(ids.count - 1, steps.RELEASED):
             yield from again.reserve(stop - start)
             again.ids_of(ids.texts(np.arange(start + 1, stop + 1)))
             yield

@@ -27,7 +27,7 @@ from operators.windows import Late, Selection, WindowMath, arrivals, first_time,
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows, concat_columns
-from spe.stream.schema import AttributeType, Schema
+from spe.stream.schema import Schema
 
 #: Slots that may be dead beyond half of all before keys without state are dropped.
 _SPARE_SLOTS: Final = 4096
@@ -73,7 +73,6 @@ class WindowAggregate(StepwiseOperator):
         self.refusals = Refusals() if spec.skips else None
         self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
-        self._has_texts = AttributeType.STRING in [a.type for a in schema]
         self._reset()
 
     def _reset(self) -> None:
@@ -142,7 +141,7 @@ class WindowAggregate(StepwiseOperator):
                 cells = yield from self._combined(members)
                 if self._on is not None:
                     order = yield from sorted_order(cells.born)
-            for start, stop in portions(cells.count, steps.TEXTS if self._has_texts else steps.RELEASED):
+            for start, stop in portions(cells.count, steps.RELEASED):
                 if start:
                     yield self._rows(ended)
                     yield None

@@ -56,7 +56,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int
         return found
 
     with (
-        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, TEXTS=released, PAIRED=paired),
+        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, PAIRED=paired),
         patch.object(Frozen, "save", counted),
     ):
         yield

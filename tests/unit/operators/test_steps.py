@@ -43,7 +43,7 @@ ROWS = 16
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24), ("TEXTS", 8), ("PAIRED", 48)):
+    for name, size in (("COPIED", 64), ("INDEXED", 32), ("RELEASED", 24), ("PAIRED", 48)):
         monkeypatch.setattr(steps, name, size)
 
 
@@ -374,7 +374,7 @@ def test_new_strings_of_a_slice_are_taken_in_in_portions() -> None:
     texts = [f"group {n}" for n in range(100)]
     column = Column.from_list([texts[n % 100] for n in range(0, 1000, 7)], AttributeType.STRING)
     ids = TextIds()
-    assert pauses(ids.ids_in_portions(column)) >= 100 // steps.TEXTS
+    assert pauses(ids.ids_in_portions(column)) >= 100 // steps.RELEASED
     assert pauses(ids.ids_in_portions(column)) == 0
     assert (ids.ids(column) == TextIds().ids(column)).all()
     assert ids.texts(ids.ids(column)) == column.to_list()
@@ -384,7 +384,7 @@ def test_new_strings_of_a_slice_are_taken_in_in_portions() -> None:
         operator = make(AggregateSpec(IN, window, {"key": "key"}, {"n": AggregateCall("count")}), schema)
         stamps = np.full(len(column), 1, np.int64)
         piece = Rows(stamps, stamps, (column, Column(np.zeros(len(column)))))
-        assert pauses(operator.work([piece], 2)) >= 100 // steps.TEXTS
+        assert pauses(operator.work([piece], 2)) >= 100 // steps.RELEASED
 
 
 def test_a_few_rows_bring_no_more_texts_to_another_dictionary_than_they_have() -> None:
