@@ -15,14 +15,15 @@ project = "Tentative SPE"
 html_title = project
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["images/results/README.md"]
 myst_heading_anchors = 3
 lexers["mermaid"] = TextLexer()  # GitHub draws it; the site shows its text
 
 # The API pages are made of docstrings, in the order of the source.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}

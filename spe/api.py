@@ -1,4 +1,4 @@
-"""A query in Python: the same configuration as the YAML file, written with a builder.
+"""A query in Python: the same configuration as the YAML file, written with a builder::
 
     env = Environment("shop")
     orders = env.source("orders", generator("orders", rate=500), disorder="200ms")

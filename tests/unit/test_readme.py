@@ -49,7 +49,7 @@ MODULES = {
 } | {"shop_operators.py", "shop.py"}
 
 LINES_OF_README = 200
-WORDS = 31_000
+WORDS = 26_000
 
 
 def text_of(page: str) -> str:
@@ -239,12 +239,12 @@ def test_the_readme_is_short() -> None:
 
 
 def test_all_pages_together_are_short() -> None:
-    """What is generated into a page, between markers, does not count."""
+    """A word has a letter or a digit.  What is generated into a page, between markers, does not count."""
     words = {}
     for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         if page not in GENERATED:
             text = re.sub(r"<!-- generated: .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-            words[str(page.relative_to(ROOT))] = len(text.split())
+            words[str(page.relative_to(ROOT))] = len(re.findall(r"\S*\w\S*", text))
 
     assert sum(words.values()) <= WORDS, words
 
