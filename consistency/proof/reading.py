@@ -8,7 +8,7 @@ stay as they were written.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Union
@@ -274,31 +274,29 @@ def _source(entry: Mapping[str, Any]) -> SourceEntry:
 
 def _operator(entry: Mapping[str, Any]) -> OperatorEntry:
     ((kind, body),) = entry.items()
-    if kind == "union":
-        return MergeEntry(_names(body["from"] if isinstance(body, dict) else body))
-    if kind == "filter":
-        return FilterEntry(body["from"], body["where"])
-    if kind == "map":
-        return MapEntry(body["from"], body["compute"] or {}, _true(body.get("keep")), _skips(body))
-    if kind == "aggregate":
-        groups = body.get("group_by")
-        named = groups if isinstance(groups, dict) else {name: name for name in _names(groups)}
-        calls = {name: _call(text) for name, text in (body["compute"] or {}).items()}
-        return AggregateEntry(body["from"], _window(body["window"]), named, calls, _skips(body))
-    if kind == "join":
-        return _join(body)
-    if kind == "topk":
-        window = body.get("window")
-        return TopKEntry(
-            input=body["from"],
-            k=int(body["k"]),
-            order_by=tuple(_order(text) for text in _names(body["order_by"])),
-            partition_by=_names(body.get("partition_by")),
-            window=None if window is None else _window(window),
-            with_ties=_true(body.get("with_ties")),
-            rank_as=body.get("rank_as"),
-        )
-    return CustomEntry(_names(body["from"]), body["class"], _skips(body))
+    if kind not in _OPERATORS:
+        raise ValueError(f"the proof cannot read the operator {kind!r}: it is not in {__name__}")
+    return _OPERATORS[kind](body)
+
+
+def _aggregate(body: Mapping[str, Any]) -> AggregateEntry:
+    groups = body.get("group_by")
+    named = groups if isinstance(groups, dict) else {name: name for name in _names(groups)}
+    calls = {name: _call(text) for name, text in (body["compute"] or {}).items()}
+    return AggregateEntry(body["from"], _window(body["window"]), named, calls, _skips(body))
+
+
+def _topk(body: Mapping[str, Any]) -> TopKEntry:
+    window = body.get("window")
+    return TopKEntry(
+        input=body["from"],
+        k=int(body["k"]),
+        order_by=tuple(_order(text) for text in _names(body["order_by"])),
+        partition_by=_names(body.get("partition_by")),
+        window=None if window is None else _window(window),
+        with_ties=_true(body.get("with_ties")),
+        rank_as=body.get("rank_as"),
+    )
 
 
 def _skips(body: Mapping[str, Any]) -> bool:
@@ -354,3 +352,14 @@ def _call(text: str) -> CallEntry:
 def _order(text: str) -> tuple[str, bool]:
     found = _ORDER.fullmatch(text)
     return (text.strip(), False) if found is None else (found[1].strip(), found[2].lower() == "desc")
+
+
+_OPERATORS: Final[Mapping[str, Callable[[Any], OperatorEntry]]] = {
+    "filter": lambda body: FilterEntry(body["from"], body["where"]),
+    "map": lambda body: MapEntry(body["from"], body["compute"] or {}, _true(body.get("keep")), _skips(body)),
+    "union": lambda body: MergeEntry(_names(body["from"] if isinstance(body, dict) else body)),
+    "aggregate": _aggregate,
+    "join": _join,
+    "topk": _topk,
+    "custom": lambda body: CustomEntry(_names(body["from"]), body["class"], _skips(body)),
+}

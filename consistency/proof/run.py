@@ -88,7 +88,10 @@ class Run:
     @cached_property
     def reading(self) -> Reading:
         """The copy of the configuration, as the truth reads it: by a reader of its own."""
-        return read((self.path / _CONFIG).read_text(encoding="utf-8"))
+        try:
+            return read((self.path / _CONFIG).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise SpeError(f"{self.path}: {error}") from error
 
     def check(self) -> None:
         """Raises SpeError where a source's log or a client's recording is missing or visibly incomplete."""

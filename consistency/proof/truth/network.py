@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from consistency.proof.reading import (
     AggregateEntry,
+    CustomEntry,
     FilterEntry,
     JoinEntry,
     MapEntry,
@@ -40,6 +42,7 @@ from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
 from spe.errors import SpeError
 from spe.plan.plan import InputStream, Plan, Unit
+from spe.query.query import Operator
 from spe.stream.names import StreamId
 from spe.stream.times import floor_to
 
@@ -105,11 +108,10 @@ class TruthNetwork:
         streams = {str(i.stream): self._entering(unit, i).before(end) for i in unit.inputs}
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
-            made = self._operator(name, spec, streams, end).before(end)
-            if isinstance(spec, MapEntry | AggregateEntry | JoinEntry) and spec.skip:
-                made = without_large_rows(made)
-            cheap = isinstance(spec, FilterEntry | MapEntry | MergeEntry)  # cheaper to repeat than to keep
-            streams[name] = made if cheap else self._kept(name, made)
+            ports = [streams[one] for one in spec.inputs]
+            operator = next(o for o in self.plan.query.operators if o.name == name)
+            made = _COMPUTED[type(spec)](spec, Asked(ports, name in self._read, operator, end)).before(end)
+            streams[name] = made if type(spec) in _CHEAP else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
 
     def _said(self, name: StreamId) -> OperatorEntry:
@@ -128,25 +130,6 @@ class TruthNetwork:
             number = partition_number(one.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
         return TruthStream(frame, len(order))
-
-    def _operator(self, name: StreamId, spec: OperatorEntry, streams: dict[str, TruthStream], end: int) -> TruthStream:
-        ports = [streams[one] for one in spec.inputs]
-        first = ports[0]
-        if isinstance(spec, FilterEntry):
-            return TruthStream(first.frame.where(expression(first.frame, spec.where)), first.width)
-        if isinstance(spec, MapEntry):
-            kept = first.attributes if spec.keep else []
-            made = values(first.frame, spec.columns)
-            return TruthStream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
-        if isinstance(spec, MergeEntry):
-            return _union(ports)
-        if isinstance(spec, AggregateEntry):
-            return aggregate(spec, first, exact=name in self._read)
-        if isinstance(spec, JoinEntry):
-            return join(spec, ports[0], ports[1])
-        if isinstance(spec, TopKEntry):
-            return topk(spec, first)
-        return custom(next(o for o in self.plan.query.operators if o.name == name), ports, end)
 
 
 def _check_java(spark: SparkSession, reading: Reading) -> None:
@@ -173,3 +156,54 @@ def _union(ports: list[TruthStream]) -> TruthStream:
         frame = one if frame is None else frame.unionByName(one)
     assert frame is not None
     return TruthStream(frame, width)
+
+
+class Asked(NamedTuple):
+    """What an operator is computed from, besides what the file says of it.
+
+    Attributes:
+      exact: other operators read it.
+      operator: as it was run, for the user's class.
+      end: the boundary up to which its unit runs.
+    """
+
+    ports: list[TruthStream]
+    exact: bool
+    operator: Operator
+    end: int
+
+
+def _filter(spec: FilterEntry, asked: Asked) -> TruthStream:
+    first = asked.ports[0]
+    return TruthStream(first.frame.where(expression(first.frame, spec.where)), first.width)
+
+
+def _map(spec: MapEntry, asked: Asked) -> TruthStream:
+    first = asked.ports[0]
+    kept = first.attributes if spec.keep else []
+    made = values(first.frame, spec.columns)
+    return TruthStream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
+
+
+def _limited(made: Callable[[Any, Asked], TruthStream]) -> Callable[[Any, Asked], TruthStream]:
+    """With ``on_error: skip`` there are no large rows in the result."""
+
+    def computed(spec: Any, asked: Asked) -> TruthStream:
+        stream = made(spec, asked)
+        return without_large_rows(stream) if spec.skip else stream
+
+    return computed
+
+
+#: How Spark computes each operator: by functions of its own, on purpose.
+_COMPUTED: Final[Mapping[type, Callable[[Any, Asked], TruthStream]]] = {
+    FilterEntry: _filter,
+    MapEntry: _limited(_map),
+    MergeEntry: lambda spec, asked: _union(asked.ports),
+    AggregateEntry: _limited(lambda spec, asked: aggregate(spec, asked.ports[0], exact=asked.exact)),
+    JoinEntry: _limited(lambda spec, asked: join(spec, asked.ports[0], asked.ports[1])),
+    TopKEntry: lambda spec, asked: topk(spec, asked.ports[0]),
+    CustomEntry: lambda spec, asked: custom(asked.operator, asked.ports, asked.end),
+}
+#: Cheaper to repeat than to keep.
+_CHEAP: Final = (FilterEntry, MapEntry, MergeEntry)

@@ -31,6 +31,8 @@ class FilterSpec(OneInput):
     KEYS = FilterKeys
     GUARANTEES = (Guarantee("", "the tuple's", "the tuples'"),)
     SELECTS = True
+    only_adds = True
+    reach_us = 0
 
     input: StreamId
     where: str
@@ -44,14 +46,6 @@ class FilterSpec(OneInput):
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return inputs[0]
-
-    @property
-    def only_adds(self) -> bool:
-        return True
-
-    @property
-    def reach_us(self) -> int:
-        return 0
 
     def traits(self, inner: Traits) -> Traits:
         return inner._replace(cadence_us=0)

@@ -49,6 +49,8 @@ class MapSpec(OneInput):
     KEYS = MapKeys
     GUARANTEES = (Guarantee("", "the tuple's", "the tuples'"),)
     ENTRIES: ClassVar = {"columns": "compute"}
+    only_adds = True
+    reach_us = 0
 
     input: StreamId
     columns: Mapping[str, str]
@@ -68,14 +70,6 @@ class MapSpec(OneInput):
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return tuple(renamed(k, self.columns, self.keep) for k in inputs[0])
-
-    @property
-    def only_adds(self) -> bool:
-        return True
-
-    @property
-    def reach_us(self) -> int:
-        return 0
 
     def traits(self, inner: Traits) -> Traits:
         return Traits(in_step=inner.in_step)

@@ -94,6 +94,7 @@ class TopKSpec(OneInput):
     )
     ENTRIES: ClassVar = {"order_by": "order_by"}
     SELECTS = True
+    shares = ("topk", "exact")
 
     input: StreamId
     k: int
@@ -161,10 +162,6 @@ class TopKSpec(OneInput):
     @property
     def reach_us(self) -> int | None:
         return 0 if self.window is None else self.window.reach_us
-
-    @property
-    def shares(self) -> tuple[str, ...]:
-        return ("topk", "exact")
 
     def traits(self, inner: Traits) -> Traits:
         key = inner.key | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))  # what is ranked, not its rank

@@ -33,6 +33,8 @@ class UnionSpec(OperatorSpec):
     KEYS = UnionKeys
     GUARANTEES = (Guarantee("", "the tuple's", "input, then the tuples'"),)
     SHORTHAND = "from"
+    only_adds = True
+    reach_us = 0
 
     inputs: tuple[StreamId, ...]
 
@@ -56,11 +58,3 @@ class UnionSpec(OperatorSpec):
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return tuple(frozenset.intersection(*ks) for ks in zip(*inputs)) if all(inputs) else ()
-
-    @property
-    def only_adds(self) -> bool:
-        return True
-
-    @property
-    def reach_us(self) -> int:
-        return 0
