@@ -50,7 +50,7 @@ def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None
         problems.add((*path, kind, "on_error"), f"{kind} has no on_error: no row makes it fail")
         body = {key: value for key, value in body.items() if key != "on_error"}
     keys = validated(declared.KEYS, body, (*path, kind), problems)
-    return None if keys is None else keys.spec()
+    return None if keys is None else declared.of(keys)
 
 
 def type_query(

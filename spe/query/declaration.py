@@ -11,9 +11,10 @@ import enum
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from spe.errors import QueryError
 from spe.expressions import compile_expression
@@ -40,9 +41,11 @@ class OnError(enum.StrEnum):
 class Keys(Model):
     """The keys of an operator in the configuration."""
 
-    @abstractmethod
-    def spec(self) -> OperatorSpec:
-        """What they say."""
+    model_config = ConfigDict(validate_default=True)
+
+    def said(self) -> dict[str, Any]:
+        """Value by key."""
+        return {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
 
 
 class Guarantee(NamedTuple):
@@ -92,6 +95,15 @@ class OperatorSpec(ABC):
         @property
         def inputs(self) -> tuple[StreamId, ...]:
             """Input streams in port order."""
+
+    @classmethod
+    def of(cls, keys: Keys) -> OperatorSpec:
+        """What the configuration says: each key is the field of its name, or the one that ENTRIES or WRITTEN has."""
+        said, own = keys.said(), {field.name for field in fields(cast(Any, cls))}
+        for field, key in {**cls.WRITTEN, **cls.ENTRIES}.items():
+            if field in own and key in said:
+                said[field] = said.pop(key)
+        return cls(**said)
 
     @abstractmethod
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
@@ -212,6 +224,7 @@ Expression = Annotated[str, BeforeValidator(expression_of)]
 From = Annotated[str, Field(alias="from", description="the stream that it reads")]
 OnErrorKey = Annotated[
     Literal["stop", "skip"],
+    AfterValidator(OnError),
     Field(description="where a row makes it fail: [rows that fail](../how-to/own-operators.md#rows-that-fail)"),
 ]
 

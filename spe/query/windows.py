@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from spe.errors import QueryError
 from spe.query.declaration import check_timestamp
@@ -134,4 +134,9 @@ class WindowKeys(Model):
         return Window(WindowKind.SLIDING, self.sliding or 0, self.slide or 0, self.offset, self.on)
 
 
-WindowKey = Annotated[WindowKeys, BeforeValidator(_shorthand), Field(description="a [window](#windows)")]
+WindowKey = Annotated[
+    WindowKeys,
+    BeforeValidator(_shorthand),
+    AfterValidator(lambda keys: keys.spec()),
+    Field(description="a [window](#windows)"),
+]

@@ -145,10 +145,6 @@ class AggregateKeys(Keys):
     compute: dict[str, Call] = Field(description="aggregate by the attribute that it makes")
     on_error: OnErrorKey = "stop"
 
-    def spec(self) -> AggregateSpec:
-        on_error = OnError(self.on_error)
-        return AggregateSpec(StreamId(self.from_), self.window.spec(), self.group_by, self.compute, on_error)
-
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec(OneInput):

@@ -27,9 +27,6 @@ class CustomKeys(Keys):
     arguments: dict[str, Any] = Field(default_factory=dict, description="what the class is made with")
     on_error: OnErrorKey = "stop"
 
-    def spec(self) -> CustomSpec:
-        return CustomSpec(tuple(map(StreamId, self.from_)), self.class_, self.arguments, OnError(self.on_error))
-
 
 @dataclass(frozen=True, slots=True)
 class CustomSpec(OperatorSpec):

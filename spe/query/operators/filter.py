@@ -19,9 +19,6 @@ class FilterKeys(Keys):
     from_: From
     where: Expression = Field(description="passes a tuple if it is true, neither false nor null")
 
-    def spec(self) -> FilterSpec:
-        return FilterSpec(StreamId(self.from_), self.where)
-
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec(OneInput):

@@ -94,26 +94,14 @@ class JoinKeys(Keys):
     def _bounded(self) -> JoinKeys:
         if (self.window is None) == (self.within is None):
             raise ValueError("expected either window or within: without one the join's state would grow for ever")
-        if self.window is not None and self.window.count is not None:
+        if self.window is not None and self.window.count:
             raise ValueError("a join takes a tumbling or sliding window, not a count window")
         return self
 
-    def spec(self) -> JoinSpec:
-        lower, upper = self.within if self.within is not None else (None, None)
-        return JoinSpec(
-            StreamId(self.left),
-            StreamId(self.right),
-            JoinKind(self.kind),
-            self.on,
-            self.window.spec() if self.window is not None else None,
-            lower,
-            upper,
-            self.left_time,
-            self.right_time,
-            self.where,
-            self.prefix,
-            OnError(self.on_error),
-        )
+    def said(self) -> dict[str, Any]:
+        said = super().said()
+        said["lower_us"], said["upper_us"] = said.pop("within") or (None, None)
+        return {**said, "kind": JoinKind(self.kind)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,6 @@ class MapKeys(Keys):
     keep: bool = Field(default=False, description="the input's attributes come first; without it they are dropped")
     on_error: OnErrorKey = "stop"
 
-    def spec(self) -> MapSpec:
-        return MapSpec(StreamId(self.from_), self.compute, self.keep, OnError(self.on_error))
-
 
 @dataclass(frozen=True, slots=True)
 class MapSpec(OneInput):

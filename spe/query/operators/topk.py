@@ -61,15 +61,9 @@ class TopKKeys(Keys):
 
     @model_validator(mode="after")
     def _time_window(self) -> TopKKeys:
-        if self.window is not None and self.window.count is not None:
+        if self.window is not None and self.window.count:
             raise ValueError("topk takes a tumbling or sliding window, not a count window")
         return self
-
-    def spec(self) -> TopKSpec:
-        window = self.window.spec() if self.window is not None else None
-        return TopKSpec(
-            StreamId(self.from_), self.k, self.order_by, self.partition_by, window, self.with_ties, self.rank_as
-        )
 
 
 @dataclass(frozen=True, slots=True)

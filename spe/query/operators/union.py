@@ -21,9 +21,6 @@ class UnionKeys(Keys):
         alias="from", min_length=2, description="the streams; `union: [a, b]` is short for `union: {from: [a, b]}`"
     )
 
-    def spec(self) -> UnionSpec:
-        return UnionSpec(tuple(map(StreamId, self.from_)))
-
 
 @dataclass(frozen=True, slots=True)
 class UnionSpec(OperatorSpec):
