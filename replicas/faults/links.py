@@ -1,26 +1,22 @@
-"""Who makes the links of a local cluster fail: the processes themselves, proxies between them, or the kernel.
+"""Who makes the links of a local cluster fail: the processes themselves, or proxies between them.
 
 ``inside`` needs nothing and is the default; a ``proxy`` leaves the processes untouched, so what they run is production
-code to the last byte; ``namespaces`` (Linux, root) loses packets as real machines do.  All three play the same faults;
-what one cannot do it refuses by name.
+code to the last byte.  Both play the same faults; what one cannot do it refuses by name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
 import trio
 
 from replicas.faults.model import processes_of
-from replicas.faults.namespaces import Namespaces, open_namespaces, why_not
 from replicas.faults.proxy import FaultProxy, Route, Way
 from replicas.faults.state import FaultState
 from replicas.local.ports import free_addresses
-from spe.errors import SpeError
 from spe.plan.plan import COORDINATOR, Plan
 
 
@@ -29,7 +25,6 @@ class LinkMode(enum.StrEnum):
 
     INSIDE = "inside"
     PROXY = "proxy"
-    NAMESPACES = "namespaces"
 
 
 class LinkFaultMaker(Protocol):
@@ -38,20 +33,12 @@ class LinkFaultMaker(Protocol):
     Attributes:
       via: process -> peer -> the address that it has to dial; where it says nothing, the peer's own.
       inside: the processes have to make these faults themselves.
-      mode: which of the three this is.
+      mode: which of the two this is.
     """
 
     via: Mapping[str, Mapping[str, str]]
     inside: bool
     mode: LinkMode
-
-    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
-        """Where processes listen that were to listen at ``addresses``."""
-        ...
-
-    def command(self, process: str, words: Sequence[str]) -> list[str]:
-        """How a process is started."""
-        ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -70,22 +57,9 @@ class LinkFaultMaker(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> Iterator[LinkFaultMaker]:
-    """The links of a cluster whose processes listen at ``addresses``; what they need of the system goes with the block.
-
-    Raises:
-      SpeError: there can be no such links here.
-    """
-    if mode is LinkMode.INSIDE:
-        yield InsideLinks()
-    elif mode is LinkMode.PROXY:
-        yield ProxyLinks(plan, addresses, random)
-    else:
-        if why := why_not():
-            raise SpeError(f"links: namespaces: {why}")
-        with open_namespaces(processes_of(plan)) as spaces:
-            yield NamespaceLinks(spaces)
+def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> LinkFaultMaker:
+    """The links of a cluster whose processes listen at ``addresses``."""
+    return InsideLinks() if mode is LinkMode.INSIDE else ProxyLinks(plan, addresses, random)
 
 
 def dials(plan: Plan) -> dict[str, list[str]]:
@@ -114,12 +88,6 @@ class InsideLinks:
 
     def __init__(self) -> None:
         self.via: Mapping[str, Mapping[str, str]] = {}
-
-    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
-        return dict(addresses)
-
-    def command(self, process: str, words: Sequence[str]) -> list[str]:
-        return list(words)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -150,12 +118,6 @@ class ProxyLinks:
         }
         self._proxy = FaultProxy(routes, random)
 
-    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
-        return dict(addresses)
-
-    def command(self, process: str, words: Sequence[str]) -> list[str]:
-        return list(words)
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         await self._proxy.run(task_status=task_status)
 
@@ -178,37 +140,3 @@ class ProxyLinks:
     def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
         found = [self._proxy.half_open(a, b) for a, b in sorted({(min(pair), max(pair)) for pair in pairs})]
         return "" if any(found) else "there is no connection"
-
-
-class NamespaceLinks:
-    """Every process in a network namespace of its own."""
-
-    inside = False
-    mode = LinkMode.NAMESPACES
-
-    def __init__(self, spaces: Namespaces) -> None:
-        self._spaces = spaces
-        self.via: Mapping[str, Mapping[str, str]] = {}
-
-    def listen(self, addresses: Mapping[str, str]) -> dict[str, str]:
-        # The same ports, each on the address of its own namespace; whoever has none listens on the bridge.
-        return {
-            name: f"{self._spaces.addresses.get(name, self._spaces.ours)}:{address.rpartition(':')[2]}"
-            for name, address in addresses.items()
-        }
-
-    def command(self, process: str, words: Sequence[str]) -> list[str]:
-        return self._spaces.command(process, words)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
-
-    async def apply(self, state: FaultState) -> str:
-        self._spaces.set_cuts(pair for pair, link in state.links().items() if link.cut)
-        return ""
-
-    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
-        return "namespaces cannot reset: use --links proxy"
-
-    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
-        return "namespaces forget no connection: use --links proxy"

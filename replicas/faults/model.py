@@ -176,7 +176,6 @@ _REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", 
 REAL: Final[Mapping[str, frozenset[str]]] = {
     "inside": _REAL,
     "proxy": _REAL | {"slow", "refuse", "reset", "half-open"},
-    "namespaces": _REAL - {"delay"},
 }
 
 

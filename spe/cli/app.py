@@ -113,8 +113,8 @@ def run(
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
     view: Annotated[bool, Parameter(help="Live view, when the output is a terminal.", negative="--no-view")] = True,
     links: Annotated[
-        Literal["inside", "proxy", "namespaces"],
-        Parameter(help="Who makes links fail: the processes, proxies between them, or (as root) the kernel."),
+        Literal["inside", "proxy"],
+        Parameter(help="Who makes links fail: the processes themselves, or proxies between them."),
     ] = "inside",
     report: Annotated[bool, Parameter(help="Prove the run with Spark at its end, as spe report does.")] = False,
     budget: Annotated[

@@ -90,7 +90,6 @@ def process_specs(job: Job) -> list[ProcessSpec]:
     environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
     def spec(name: str, command: list[str], *, reads_stdin: bool = False) -> ProcessSpec:
-        command = job.links.command(name, command)
         return ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=reads_stdin)
 
     specs = []

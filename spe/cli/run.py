@@ -87,39 +87,38 @@ def run_document(
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     origins = common_origins(plan)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
-    found = local_addresses(plan)
-    with open_links(mode, plan, found, Random(seed)) as ways:
-        addresses = ways.listen(found)
-        directory = RunDirectory.create(run_dir, document)
-        job = Job(
-            config=document.name,
-            data=(data if data is not None else document.home).absolute(),
-            plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
-            run=directory,
-            faults=sorted(schedule, key=lambda f: f.at_us),
-            addresses=addresses,
-            origins=origins,
-            token=new_token(),
-            seed=seed,
-            duration_us=duration_us,
-            live_view=view and sys.stdout.isatty(),
-            links=ways,
-        )
-        job.specs = process_specs(job)
-        directory.write("faults.json", [f.to_data() for f in job.faults])
-        directory.write_cluster(
-            plan,
-            data=str(job.data),
-            addresses=addresses,
-            origins=origins,
-            token=job.token,
-            seed=job.seed,
-            via=ways.via,
-            **certificates(plan),
-            **({} if budget is None else {"budget": budget}),
-        )
-        with reporter(directory.path) as proof:
-            return directory.path, trio.run(Supervisor(job, proof if report else None).main)
+    addresses = local_addresses(plan)
+    ways = open_links(mode, plan, addresses, Random(seed))
+    directory = RunDirectory.create(run_dir, document)
+    job = Job(
+        config=document.name,
+        data=(data if data is not None else document.home).absolute(),
+        plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
+        run=directory,
+        faults=sorted(schedule, key=lambda f: f.at_us),
+        addresses=addresses,
+        origins=origins,
+        token=new_token(),
+        seed=seed,
+        duration_us=duration_us,
+        live_view=view and sys.stdout.isatty(),
+        links=ways,
+    )
+    job.specs = process_specs(job)
+    directory.write("faults.json", [f.to_data() for f in job.faults])
+    directory.write_cluster(
+        plan,
+        data=str(job.data),
+        addresses=addresses,
+        origins=origins,
+        token=job.token,
+        seed=job.seed,
+        via=ways.via,
+        **certificates(plan),
+        **({} if budget is None else {"budget": budget}),
+    )
+    with reporter(directory.path) as proof:
+        return directory.path, trio.run(Supervisor(job, proof if report else None).main)
 
 
 def certificates(plan: Plan) -> dict[str, str]:

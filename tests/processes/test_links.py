@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replicas.faults.namespaces import why_not
+from tests.support.namespaces import why_not
 
 pytestmark = pytest.mark.processes
 
@@ -66,9 +66,10 @@ def play(config: str, links: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(config)
     (tmp_path / "faults.yaml").write_text(FAULTS)
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "config.yaml", "--faults", tmp_path / "faults.yaml"]
+    module, how = ("tests.support.namespaces", []) if links == "namespaces" else ("spe.cli", ["--links", links])
+    command = [sys.executable, "-m", module, "run", tmp_path / "config.yaml", "--faults", tmp_path / "faults.yaml"]
     ended = subprocess.run(
-        [*command, "--run-dir", run_dir, "--links", links, "--no-view"],
+        [*command, "--run-dir", run_dir, *how, "--no-view"],
         capture_output=True,
         text=True,
         timeout=120,

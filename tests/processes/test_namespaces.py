@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from replicas.faults.namespaces import Namespaces, open_namespaces, why_not
+from tests.support.namespaces import Namespaces, open_namespaces, why_not
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"no network namespaces: {WHY_NOT}")

@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--links", choices=["inside", "proxy", "namespaces"], default="proxy")
+    parser.add_argument("--links", choices=["inside", "proxy"], default="proxy")
     arguments = parser.parse_args()
     seed = int(time.time()) % 1_000_000 if arguments.seed is None else arguments.seed
     folder = arguments.folder or Path("runs") / f"soak-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,5 +1,7 @@
 """Every process of a local cluster in a network namespace of its own: the kernel's own cuts.  Linux, as root.
 
+    python -m tests.support.namespaces run CONFIG --faults FILE    # ``spe run``, with cuts made by the kernel
+
 A bridge joins the namespaces, so each process has an address of its own, and links fail as they do between machines:
 packets vanish, TCP retransmits and times out by itself.  A cut is a blackhole route to one peer in the sender's
 namespace, hence one-way by nature; a link that is down loses everything, which is what a machine without power does.
@@ -11,10 +13,24 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
 from typing import Final
+from unittest import mock
 
+import trio
+
+from replicas.faults.links import LinkMode
+from replicas.faults.model import processes_of
+from replicas.faults.state import FaultState
+from replicas.local.process import ProcessSpec
+from spe.cli import run
+from spe.cli.app import execute
+from spe.cli.job import Job
 from spe.errors import SpeError
+from spe.plan.plan import Plan
 
 #: 10.x.y.0/24 of this process; up to 253 namespaces.
 _NET: Final = "10.{}.{}"
@@ -130,3 +146,56 @@ def _ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SpeError(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+
+
+class NamespaceLinks:
+    """Links that the kernel cuts; see :class:`replicas.faults.links.LinkFaultMaker`."""
+
+    inside = False
+    mode = LinkMode.INSIDE
+
+    def __init__(self, spaces: Namespaces) -> None:
+        self._spaces = spaces
+        self.via: Mapping[str, Mapping[str, str]] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+
+    async def apply(self, state: FaultState) -> str:
+        links = state.links()
+        self._spaces.set_cuts(pair for pair, link in links.items() if link.cut)
+        return "namespaces do not delay" if any(link.delay_us for link in links.values()) else ""
+
+    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "namespaces cannot reset"
+
+    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+        return "namespaces forget no connection"
+
+
+def main(words: Sequence[str]) -> int:
+    """A command line in which ``spe run`` starts each process in its namespace."""
+    local_addresses, process_specs = run.local_addresses, run.process_specs
+    with contextlib.ExitStack() as stack:
+        found: list[Namespaces] = []
+
+        def addresses(plan: Plan) -> dict[str, str]:
+            found.append(stack.enter_context(open_namespaces(processes_of(plan))))
+            # The same ports, each on the address of its own namespace; whoever has none listens on the bridge.
+            return {
+                name: f"{found[0].addresses.get(name, found[0].ours)}:{address.rpartition(':')[2]}"
+                for name, address in local_addresses(plan).items()
+            }
+
+        def specs(job: Job) -> list[ProcessSpec]:
+            return [replace(s, command=found[0].command(s.name, s.command)) for s in process_specs(job)]
+
+        def links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> NamespaceLinks:
+            return NamespaceLinks(found[0])
+
+        with mock.patch.multiple(run, local_addresses=addresses, process_specs=specs, open_links=links):
+            return execute(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
