@@ -136,6 +136,11 @@ edited(
 # --- the simulator ---
 
 edited(
+    "run-is-over-before-a-loss-is-noticed",
+    "a run is over while a process that lost its source by the healing does not know it yet",
+    Edit(FaultDriver, "heal", "if other_plans:", "if False:"),
+)
+edited(
     "run-is-over-before-all-read",
     "a run counts as over though a client reads nobody",
     Edit(simulate, "is_quiet", "c.finished and all(i.main is not None for i in c.inputs)", "c.finished"),
@@ -261,6 +266,7 @@ PAIRS: Final = {
     "a-mark-of-before-the-install": "mark-outlives-an-install",
     "a-redo-has-no-room-while-its-partner-is-read": "corrections-wait-for-room-beside-a-partner",
     "a-second-connection-is-refused-while-the-first-one-works": "refused-feed-asked-for-again-at-once",
+    "a-source-restarts-as-the-run-ends": "run-is-over-before-a-loss-is-noticed",
     "a-standby-comes-back-as-the-run-ends": "standby-that-began-again-is-asked",
     "a-standby-is-away-while-its-partition-lacks-a-state": "state-that-is-away-is-not-waited-for",
     "a-top-k-of-part-of-the-input-equals-another-result": "right-results-always-count",
