@@ -28,6 +28,7 @@ from replicas.local.supervised import die_with_parent
 from replicas.node.process import run_node
 from replicas.producer.server import Accepted, Bystander, Server
 from replicas.source.process import SourceProcess
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.production import production_env, tune_gc, tune_malloc
@@ -149,7 +150,7 @@ async def _hear(pipe: Pipe) -> tuple[Any, ...] | None:
 # --- nodes and sources ---
 
 
-def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
+def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str, profile: str | None) -> None:
     """A node as ``spe node`` runs it; ``profile``: a file for what cProfile saw of it."""
     die_with_parent()
     tune_malloc()
@@ -161,7 +162,7 @@ def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
             async with trio.open_nursery() as nursery:
 
                 async def serve(task_status: trio.TaskStatus[str]) -> None:
-                    await run_node(env, plan, NodeId(node), task_status=task_status)
+                    await run_node(env, plan, directory, NodeId(node), task_status=task_status)
 
                 await nursery.start(serve)
                 pipe.send("ready")
@@ -178,7 +179,7 @@ def node_main(pipe: Pipe, plan: Plan, node: str, profile: str | None) -> None:
         pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(60)
 
 
-def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
+def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> None:
     """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told.
 
     It ends where its input fails, for nobody would wait for what it goes on to serve.
@@ -192,7 +193,7 @@ def source_main(pipe: Pipe, plan: Plan, stream: str) -> None:
             env = production_env(Path(folder), 0)
             pipe.send("ready")
             await _hear(pipe)
-            source = SourceProcess(env, plan, StreamId(stream))
+            source = SourceProcess(env, plan, directory, StreamId(stream))
 
             async def end_on_failure() -> None:
                 while not source.status().get("fault"):  # noqa: ASYNC110 - it tells who asks, and nobody else
@@ -241,8 +242,8 @@ class _Feed:
 class Feeder(Bystander, Server):
     """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
 
-    def __init__(self, env: Env, plan: Plan, stream: StreamId, *, several: bool = False) -> None:
-        Server.__init__(self, env, plan, Identity("source", f"source:{stream}", 1), self)
+    def __init__(self, env: Env, plan: Plan, directory: Directory, stream: StreamId, *, several: bool = False) -> None:
+        Server.__init__(self, env, plan, directory, Identity("source", f"source:{stream}", 1), self)
         self.stream = stream
         self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
@@ -278,7 +279,7 @@ class Feeder(Bystander, Server):
         return "a feeder injects no faults"
 
 
-def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...]) -> None:
+def feeder_main(pipe: Pipe, plan: Plan, directory: Directory, make: Maker, arguments: tuple[Any, ...]) -> None:
     """Serves all sources of the plan.  Told ("load", i) it encodes segment i of each, told ("go",) it sends them."""
     die_with_parent()
     tune_malloc()
@@ -286,11 +287,11 @@ def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...])
 
     async def main() -> None:
         env = production_env(Path(tempfile.gettempdir()), 0)
-        feeders = [Feeder(env, plan, stream) for stream in plan.sources]
+        feeders = [Feeder(env, plan, directory, stream) for stream in plan.sources]
         loaded: list[Segment] = [()] * len(feeders)
         async with trio.open_nursery() as nursery:
             for feeder in feeders:
-                await nursery.start(env.network.serve, plan.sources[feeder.stream].address, feeder.handle)
+                await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
             pipe.send("ready")
             while (words := await _hear(pipe)) is not None:
                 if words[0] == "load":
@@ -307,7 +308,7 @@ def feeder_main(pipe: Pipe, plan: Plan, make: Maker, arguments: tuple[Any, ...])
     trio.run(main)
 
 
-def live_main(pipe: Pipe, plan: Plan, tuples: int, every_us: int, staggered: bool) -> None:
+def live_main(pipe: Pipe, plan: Plan, directory: Directory, tuples: int, every_us: int, staggered: bool) -> None:
     """Serves all sources of the plan as live ones: every ``every_us`` a batch with the tuples of that time.
 
     Args:
@@ -322,10 +323,10 @@ def live_main(pipe: Pipe, plan: Plan, tuples: int, every_us: int, staggered: boo
 
     async def main() -> None:
         env = production_env(Path(tempfile.gettempdir()), 0)
-        feeders = [Feeder(env, plan, stream, several=True) for stream in plan.sources]
+        feeders = [Feeder(env, plan, directory, stream, several=True) for stream in plan.sources]
         async with trio.open_nursery() as nursery:
             for feeder in feeders:
-                await nursery.start(env.network.serve, plan.sources[feeder.stream].address, feeder.handle)
+                await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
             pipe.send("ready")
             await _hear(pipe)
             start = (env.clock.wall_us() // every_us + 10) * every_us

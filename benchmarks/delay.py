@@ -14,7 +14,7 @@ from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
 from replicas.client.client import open_client
 from spe.api import Environment, stdin
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed
 from spe.runtime.production import production_env, tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch
 from spe.stream.change import Change
@@ -31,13 +31,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a measurement (delay, idle)")
 
 
-def make_plan() -> Plan:
+def make_plan() -> Deployed:
     env = Environment("bench", bucket="10ms", x="5s")
     schema = {"n": "int64!", "value": "float64!"}
     sources = [env.source(s, stdin(format="jsonl"), schema, boundary="10ms", address=free_address()) for s in STREAMS]
     merged = sources[0].union(*sources[1:], name="merged")
     env.outputs(merged).node("n", free_address()).fragment("f", [merged], replicas=1).client("bench", [merged])
-    return env.plan()
+    return env.deployed()
 
 
 def ages_of(changes: list[Change], tuples: int) -> AnyArray:
@@ -56,13 +56,16 @@ def ages_of(changes: list[Change], tuples: int) -> AnyArray:
 
 
 async def measure(rate: int, seconds: float, staggered: bool) -> tuple[AnyArray, float]:
-    plan = make_plan()
+    plan, directory = make_plan()
     tuples = round(rate * EVERY_US / 1e6 / len(STREAMS))
-    feeder = Process(live_main, plan, tuples, EVERY_US, staggered)
-    node = Process(node_main, plan, "n", None)
+    feeder = Process(live_main, plan, directory, tuples, EVERY_US, staggered)
+    node = Process(node_main, plan, directory, "n", None)
     changes: list[Change] = []
     with running(node, feeder):
-        async with open_client(production_env(Path("."), 0), plan, "bench") as client, trio.open_nursery() as nursery:
+        async with (
+            open_client(production_env(Path("."), 0), plan, directory, "bench") as client,
+            trio.open_nursery() as nursery,
+        ):
 
             async def read() -> None:
                 async for change in client.changes():

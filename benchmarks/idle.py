@@ -12,7 +12,7 @@ from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
 from replicas.client.client import open_client
 from spe.api import Environment, stdin, tumbling
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed
 from spe.runtime.production import production_env
 from spe.stream.names import NodeState
 
@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Those of delay."""
 
 
-def make_plan(replicas: int) -> Plan:
+def make_plan(replicas: int) -> Deployed:
     """Three sources, read by each of ``replicas`` units on one node."""
     env = Environment("bench", bucket="100ms", x="5s")
     schema = {"n": "int64!", "value": "float64!"}
@@ -39,16 +39,19 @@ def make_plan(replicas: int) -> Plan:
         outputs.append(merged.key_by("n").window(tumbling("1s")).aggregate(f"out_{number}", total="sum(value)"))
         env.fragment(f"f{number}", [merged, outputs[-1]], replicas=1)
     env.outputs(*outputs).node("n", free_address()).client("bench", outputs)
-    return env.plan()
+    return env.deployed()
 
 
 async def measure(replicas: int, seconds: float) -> float:
     """Share of one CPU."""
-    plan = make_plan(replicas)
-    feeder = Process(live_main, plan, 0, EVERY_US, False)
-    node = Process(node_main, plan, "n", None)
+    plan, directory = make_plan(replicas)
+    feeder = Process(live_main, plan, directory, 0, EVERY_US, False)
+    node = Process(node_main, plan, directory, "n", None)
     with running(node, feeder):
-        async with open_client(production_env(Path("."), 0), plan, "bench") as client, trio.open_nursery() as nursery:
+        async with (
+            open_client(production_env(Path("."), 0), plan, directory, "bench") as client,
+            trio.open_nursery() as nursery,
+        ):
 
             async def read() -> None:
                 async for _ in client.changes():

@@ -18,6 +18,8 @@ from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, p
 from benchmarks.tables import beside, demand, show
 from replicas.client.client import Client, open_client
 from spe.api import Environment, stdin, tumbling
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Boundary, Int64Array, Rows
@@ -38,7 +40,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--single", action="store_true", help="the feeder sends bucket by bucket (node-cpu)")
 
 
-def make_plan(bucket_us: int, *, aggregate: bool = True) -> Plan:
+def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
     """Three sources, merged, and aggregated if wanted, by one node; X so large that nothing is ever tentative."""
     env = Environment("bench", bucket=format_duration(bucket_us), x="60s")
     schema = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
@@ -57,7 +59,7 @@ def make_plan(bucket_us: int, *, aggregate: bool = True) -> Plan:
         }
         made.append(made[0].key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted))
     env.outputs(made[-1]).node("n", free_address()).fragment("f", made, replicas=1).client("bench", made[-1:])
-    return env.plan()
+    return env.deployed()
 
 
 def make_segment(plan: Plan, stream: int, segment: int, shape: Shape, single: bool) -> Segment:
@@ -190,15 +192,22 @@ Bare = Callable[[list[list[Plain]], Reader], float]
 
 
 async def measure(
-    plan: Plan, shape: Shape, rounds: int, bare: Bare, *, single: bool = False, profile: str | None = None
+    plan: Plan,
+    directory: Directory,
+    shape: Shape,
+    rounds: int,
+    bare: Bare,
+    *,
+    single: bool = False,
+    profile: str | None = None,
 ) -> tuple[list[float], list[float], Reader]:
     """CPU seconds per tuple: of the node, and without an engine; the first round is a warm-up.  And what came out."""
-    feeder = Process(feeder_main, plan, make_segment, (shape, single))
-    node = Process(node_main, plan, "n", profile)
+    feeder = Process(feeder_main, plan, directory, make_segment, (shape, single))
+    node = Process(node_main, plan, directory, "n", profile)
     of_node, of_bare = [], []
     env = production_env(Path("."), 0)
     with running(node, feeder):
-        async with open_client(env, plan, "bench") as client, trio.open_nursery() as nursery:
+        async with open_client(env, plan, directory, "bench") as client, trio.open_nursery() as nursery:
             reader = Reader(client)
             nursery.start_soon(reader.run)
             for segment in range(rounds + 1):
@@ -224,8 +233,10 @@ def aggregated(
     def bare(buckets: list[list[Plain]], _: Reader) -> float:
         return cpu_for(lambda: [kernels.bucket(bucket) for bucket in buckets])
 
-    plan = make_plan(shape.bucket_us)
-    node, without, reader = trio.run(partial(measure, plan, shape, rounds, bare, single=single, profile=profile))
+    plan, directory = make_plan(shape.bucket_us)
+    node, without, reader = trio.run(
+        partial(measure, plan, directory, shape, rounds, bare, single=single, profile=profile)
+    )
     kernels.finish()
     check(reader.rows, kernels, reader.frontier)
     return node, without

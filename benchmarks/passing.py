@@ -158,8 +158,8 @@ def passed(shape: Shape, rounds: int) -> tuple[list[float], list[float], list[fl
         return relay.cpu(buckets, b"".join([column for columns in merged for column in columns]))
 
     try:
-        plan = make_plan(shape.bucket_us, aggregate=False)
-        node, without, _ = trio.run(partial(measure, plan, shape, rounds, bare))
+        plan, directory = make_plan(shape.bucket_us, aggregate=False)
+        node, without, _ = trio.run(partial(measure, plan, directory, shape, rounds, bare))
     finally:
         relay.close()
     return node, without, kernels[1:]  # the first round is a warm-up

@@ -19,11 +19,11 @@ import trio
 import yaml
 
 from replicas.client.recorder import Recorder
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
 from spe.log.source_log import SourceState, encode_source_record, source_folder
-from spe.plan.deploy import ONLY_CLIENT, with_default_client
+from spe.plan.deploy import ONLY_CLIENT
 from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
@@ -97,7 +97,7 @@ def make_run(path: Path, tuples: int, output: StreamId) -> Made:
     query = {name: what for name, what in CONFIG["query"].items() if name != SUMS or output == SUMS}
     config = {**CONFIG, "query": query, "outputs": [str(output)]}
     (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    plan = with_default_client(load_plan_data(config))
+    plan = load_data(config).plan
     (path / "cluster.json").write_text(json.dumps({"data": str(path), "fingerprint": plan.fingerprint}))
     windows = max(1, tuples // (_SHARE * len(SOURCES)))
     (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in _events(windows)))

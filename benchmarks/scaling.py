@@ -22,6 +22,8 @@ from benchmarks.tables import CHECKED, show
 from benchmarks.throughput import check_merge, generate, merged_per_key
 from replicas.client.client import open_client
 from spe.api import Environment
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_gc, tune_malloc
 from spe.stream.batch import Rows
@@ -58,7 +60,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """--rows, --columns and --disorder of throughput."""
 
 
-def make_plan(files: list[str], partitions: int, replicas: int, arguments: argparse.Namespace) -> Plan:
+def make_plan(files: list[str], partitions: int, replicas: int, arguments: argparse.Namespace) -> Deployed:
     """One node for each replica of each partition."""
     env = Environment("bench", bucket="100ms", x="60s")
     merged, out = merged_per_key(env, files, arguments)
@@ -67,15 +69,15 @@ def make_plan(files: list[str], partitions: int, replicas: int, arguments: argpa
         env.node(name, free_address())
     placed = names if partitions > 1 else names[0]
     env.outputs(out).fragment("f", [merged, out], key="key", partitions=partitions, replicas=placed)
-    return env.client("bench", [out]).plan()
+    return env.client("bench", [out]).deployed()
 
 
-async def measure(plan: Plan, tuples: int) -> tuple[list[Rows], Cost]:
+async def measure(plan: Plan, directory: Directory, tuples: int) -> tuple[list[Rows], Cost]:
     """Result rows, and what they cost."""
-    made = [Process(source_main, plan, stream) for stream in plan.sources]
-    nodes = [Process(node_main, plan, node, None) for node in plan.nodes]
+    made = [Process(source_main, plan, directory, stream) for stream in plan.sources]
+    nodes = [Process(node_main, plan, directory, node, None) for node in directory.nodes]
     with running(*nodes, *made):
-        async with open_client(production_env(Path("."), 0), plan, "bench") as client:
+        async with open_client(production_env(Path("."), 0), plan, directory, "bench") as client:
             begun = time.perf_counter()
             before = [cpu_of(p.pid) for p in (*made, *nodes)]
             rows = await results(client, made, nodes, PATIENCE_S)
@@ -95,8 +97,8 @@ def run(arguments: argparse.Namespace) -> None:
             generate(Path(file), rows=arguments.rows, keys=KEYS, rate=50_000, seed=at)
         tuples = sum(pq.read_metadata(file).num_rows for file in files)
         for partitions, replicas in SHAPES:
-            plan = make_plan(files, partitions, replicas, arguments)
-            rows, cost = trio.run(measure, plan, tuples)
+            plan, directory = make_plan(files, partitions, replicas, arguments)
+            rows, cost = trio.run(measure, plan, directory, tuples)
             check_merge(rows, plan, files, arguments)
             table.append(
                 [

@@ -20,6 +20,8 @@ from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show
 from replicas.client.client import open_client
 from spe.api import Environment, Stream, parquet, tumbling
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Rows
@@ -85,19 +87,19 @@ def merged_per_key(env: Environment, files: Sequence[str], arguments: argparse.N
     return merged, out
 
 
-def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
+def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Deployed:
     env = Environment("bench", bucket="100ms", x="60s")
     merged, out = merged_per_key(env, files, arguments)
     env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
-    return env.plan()
+    return env.deployed()
 
 
-def join_plan(files: Sequence[str], arguments: argparse.Namespace) -> Plan:
+def join_plan(files: Sequence[str], arguments: argparse.Namespace) -> Deployed:
     env = Environment("bench", bucket="100ms", x="60s")
     left, right = sources(env, files, arguments)
     out = left.join(right, ["key"], window=tumbling("1s"), name="joined")
     env.outputs(out).node("n", free_address()).fragment("f", [out], replicas=1).client("bench", [out])
-    return env.plan()
+    return env.deployed()
 
 
 def read(file: str, arguments: argparse.Namespace) -> pa.Table:
@@ -140,12 +142,12 @@ def check_join(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: ar
     demand(bool(np.array_equal(got["l_key"], got["r_key"])), "a pair of two keys")
 
 
-async def measure(plan: Plan) -> tuple[list[Rows], float, float]:
+async def measure(plan: Plan, directory: Directory) -> tuple[list[Rows], float, float]:
     """Result rows, wall seconds from the start of the sources to the end of the output, CPU seconds of the node."""
-    processes = [Process(source_main, plan, s) for s in plan.sources]
-    node = Process(node_main, plan, "n", None)
+    processes = [Process(source_main, plan, directory, s) for s in plan.sources]
+    node = Process(node_main, plan, directory, "n", None)
     with running(node, *processes):
-        async with open_client(production_env(Path("."), 0), plan, "bench") as client:
+        async with open_client(production_env(Path("."), 0), plan, directory, "bench") as client:
             cpu, wall = cpu_of(node.pid), time.perf_counter()
             rows = await results(client, processes, [node], 600)
             return rows, time.perf_counter() - wall, cpu_of(node.pid) - cpu
@@ -164,14 +166,14 @@ def run(arguments: argparse.Namespace) -> None:
             if join[at] is None:
                 join[at] = str(Path(folder, f"{name}.parquet"))
                 generate(Path(join[at]), rows=arguments.rows // 2, keys=10_000, rate=10_000, seed=10 + at)
-        jobs: list[tuple[str, list[str], Callable[..., Plan], Callable[..., None]]] = [
+        jobs: list[tuple[str, list[str], Callable[..., Deployed], Callable[..., None]]] = [
             (f"{len(merge)} streams merged, count, sum, avg per s and key", merge, merge_plan, check_merge),
             ("join of two in windows of 1 s", join, join_plan, check_join),
         ]
         table = []
         for title, files, make, check in jobs:
-            plan = make(files, arguments)
-            rows, wall, cpu = trio.run(measure, plan)
+            plan, directory = make(files, arguments)
+            rows, wall, cpu = trio.run(measure, plan, directory)
             check(rows, plan, files, arguments)
             tuples = sum(pq.read_metadata(f).num_rows for f in files)
             results = sum(len(r) for r in rows)

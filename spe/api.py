@@ -27,6 +27,7 @@ from spe.config.document import Document, LineMark
 from spe.config.load import load_document
 from spe.config.script import caller, is_reading, make_importable, mistake, note, reading
 from spe.errors import ConfigError, RunFailed
+from spe.plan.deploy import Deployed
 from spe.plan.plan import Plan
 from spe.problems import Path as Place
 from spe.problems import show_path
@@ -282,6 +283,10 @@ class Environment:
         Args:
           data: folder that relative paths of data files start from; None: the folder of the script.
         """
+        return self.deployed(data).plan
+
+    def deployed(self, data: str | os.PathLike[str] | None = None) -> Deployed:
+        """The plan and its directory, as :meth:`plan`."""
         return load_document(self.document(), data)
 
     def run(

@@ -22,7 +22,8 @@ from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
 from replicas.client.client import open_client
 from spe.cli.plot import Panel
-from spe.config import load_plan_data
+from spe.config import load_data
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
@@ -67,6 +68,7 @@ class _Cluster:
     """Running processes; the first of the nodes runs the task, the other one stands by."""
 
     plan: Plan
+    directory: Directory
     feeder: Process
     nodes: Sequence[Process]
 
@@ -79,11 +81,11 @@ def _round(rate: int, window: int, seconds: float, intervals: Sequence[int]) -> 
     with ExitStack() as stack:
         clusters = []
         for every in intervals:
-            plan = load_plan_data(_configuration(window, every))
-            feeder = Process(feeder_main, plan, make_segment, (rate, window))
-            nodes = [Process(node_main, plan, str(name), None) for name in plan.nodes]
+            plan, directory = load_data(_configuration(window, every))
+            feeder = Process(feeder_main, plan, directory, make_segment, (rate, window))
+            nodes = [Process(node_main, plan, directory, str(name), None) for name in directory.nodes]
             stack.enter_context(running(feeder, *nodes))
-            clusters.append(_Cluster(plan, feeder, nodes))
+            clusters.append(_Cluster(plan, directory, feeder, nodes))
         return trio.run(_all, clusters, window, seconds)
 
 
@@ -100,9 +102,12 @@ async def _all(clusters: Sequence[_Cluster], window: int, seconds: float) -> lis
 
 
 async def _shares(cluster: _Cluster, window: int, seconds: float) -> tuple[float, float]:
-    plan, feeder, nodes = cluster.plan, cluster.feeder, cluster.nodes
+    plan, directory, feeder, nodes = cluster.plan, cluster.directory, cluster.feeder, cluster.nodes
     reached, full = 0, trio.Event()
-    async with open_client(production_env(Path("."), 0), plan, "client") as client, trio.open_nursery() as nursery:
+    async with (
+        open_client(production_env(Path("."), 0), plan, directory, "client") as client,
+        trio.open_nursery() as nursery,
+    ):
 
         async def read() -> None:
             nonlocal reached

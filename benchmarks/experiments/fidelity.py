@@ -32,9 +32,9 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.source.proxy import Intake, reference_elements
 from spe.cli.plot import Line, Panel
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.config.document import parse
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR
 from spe.problems import Problems
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered
@@ -71,7 +71,7 @@ class Query:
         self.config: dict[str, Any] = parse((CONFIGS / file).read_text(encoding="utf-8"), file, Problems()).data
         for source in self.config["sources"].values():
             source["from"]["generator"] |= {"duration": f"{seconds}s", "start": "1970-01-01T00:00:00"}
-        self.plan: Plan = load_plan_data(self.config)
+        self.plan, self.directory = load_data(self.config)
         (self.output,) = self.plan.query.outputs
         key = self.config["accuracy"][self.output]["key"]
         self.key = [key] if isinstance(key, str) else list(key)
@@ -127,11 +127,11 @@ def share_found(truth: Results, found: Results) -> float:
 def measure(quick: bool) -> Iterator[Row]:
     for name, (file, seconds) in QUERIES.items():
         query = Query(file, 8 if quick else seconds)
-        topology = topology_of(query.plan, query.rates)
+        topology = topology_of(query.plan, query.directory, query.rates)
         tasks_are = partitions_of(query.plan, topology)
         candidates = np.flatnonzero(topology.fails)
         for budget in range(0, len(candidates) + 1, 4 if quick else 1):
-            problem = PlanningProblem(topology, budget, costs_of(query.plan, topology))
+            problem = PlanningProblem(topology, budget, costs_of(query.plan, query.directory, topology))
             for planner in PLANNERS:
                 tasks = _chosen(problem, planner)
                 alive = ~topology.fails
@@ -177,7 +177,7 @@ def _of_trees(topology: Topology, budget: int) -> list[tuple[int, ...]]:
 def _simulate(query: Query, lost: frozenset[PartitionId]) -> tuple[float, str]:
     """Accuracy of the client's tentative results while all first replicas are dead; and what was broken."""
     config = _with_replicas(query, lost)
-    first = {str(nodes[0]) for of, nodes in query.plan.placement.items() if of in query.plan.standbys}
+    first = {str(nodes[0]) for of, nodes in query.directory.placement.items() if of in query.directory.standbys}
     faults = tuple(
         Fault(FaultKind.KILL, (name,), for_us=DEAD_US, at_us=DIES_US) for name in (*sorted(first), COORDINATOR)
     )

@@ -25,7 +25,8 @@ from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configu
 from benchmarks.tables import demand
 from replicas.client.client import open_client
 from spe.cli.plot import Panel
-from spe.config import load_plan_data
+from spe.config import load_data
+from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Limits, Plan
 from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
@@ -52,15 +53,12 @@ def measure(quick: bool) -> Iterator[Row]:
                 yield trio.run(_point, rate, failure_s, policy)
 
 
-def real_plan(setup: Setup) -> Plan:
+def real_plan(setup: Setup) -> Deployed:
     """The set-up's plan at addresses of this machine."""
-    plan = load_plan_data(configuration(setup))
-    return replace(
-        plan,
-        nodes={name: replace(node, address=free_address()) for name, node in plan.nodes.items()},
-        sources={name: replace(source, address=free_address()) for name, source in plan.sources.items()},
-        limits=replace(Limits(), input_bytes=2 << 30, output_bytes=2 << 30, suffix_bytes=2 << 30),
-    )
+    plan, directory = load_data(configuration(setup))
+    limits = replace(Limits(), input_bytes=2 << 30, output_bytes=2 << 30, suffix_bytes=2 << 30)
+    addresses = {name: free_address() for name in directory.addresses()}
+    return Deployed(replace(plan, limits=limits), with_addresses(directory, addresses))
 
 
 def make_segment(plan: Plan, at: int, segment: int, each: int, failure_s: int) -> Segment:
@@ -149,12 +147,15 @@ async def _point(rate: int, failure_s: int, policy: str) -> Row:
     buckets = SECOND // BUCKET_US
     each = rate // len(STREAMS) // buckets * buckets
     setup = Setup(rate=each * len(STREAMS), x_us=SECOND, stabilization=policy, failure_us=failure_s * SECOND)
-    plan = real_plan(setup)
+    plan, directory = real_plan(setup)
     reader, end = _Reader(), (1 + BEFORE_S + failure_s) * SECOND
-    feeder = Process(feeder_main, plan, make_segment, (each, failure_s))
-    node = Process(node_main, plan, setup.nodes(1)[0], None)
+    feeder = Process(feeder_main, plan, directory, make_segment, (each, failure_s))
+    node = Process(node_main, plan, directory, setup.nodes(1)[0], None)
     with running(feeder, node):
-        async with open_client(production_env(Path("."), 0), plan, CLIENT) as client, trio.open_nursery() as nursery:
+        async with (
+            open_client(production_env(Path("."), 0), plan, directory, CLIENT) as client,
+            trio.open_nursery() as nursery,
+        ):
 
             async def read() -> None:
                 async for change in client.changes():

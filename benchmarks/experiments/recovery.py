@@ -30,7 +30,7 @@ from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Line, Panel
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History
 from spe.stream.names import Kind
@@ -106,8 +106,8 @@ NONE: Final[frozenset[tuple[int, int]]] = frozenset()
 
 def half() -> frozenset[tuple[int, int]]:
     """What structure-aware planning chooses for seven."""
-    plan = load_plan_data(_configuration(Case(1000, 4, "2s", NONE, single=False), SECOND))
-    topology = topology_of(plan, {})
+    plan, directory = load_data(_configuration(Case(1000, 4, "2s", NONE, single=False), SECOND))
+    topology = topology_of(plan, directory, {})
     tasks = partitions_of(plan, topology)
     levels = {u.id: int(u.fragment.removeprefix("f")) for u in plan.units}
     chosen = [tasks[at] for at in structure_aware(PlanningProblem(topology, HALF)).tasks]

@@ -21,8 +21,9 @@ from benchmarks.experiments.recovery import REPLAY, tree
 from benchmarks.experiments.results import Row
 from spe.cli.plot import Line, Panel
 from spe.cli.recorded import recorded_history
-from spe.config import load_plan
+from spe.config import load
 from spe.plan.delays import source_epoch
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered
@@ -68,10 +69,10 @@ def _run(checkpoint: str, active: bool, single: bool) -> dict[str, Any]:
         command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run, "--no-view"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
-        return _times(load_plan(config), run) | {"findings": findings}
+        return _times(*load(config), run) | {"findings": findings}
 
 
-def _times(plan: Plan, run: Path) -> dict[str, Any]:
+def _times(plan: Plan, directory: Directory, run: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     first_us = min(int(line["t"]) for line in lines)
     begun_us = next(int(line["begun_us"]) for line in lines if line["event"] == "begin")
@@ -79,7 +80,7 @@ def _times(plan: Plan, run: Path) -> dict[str, Any]:
     epoch = source_epoch(next(iter(plan.sources.values())), begun_us)
     assert epoch is not None
     tentative = passed = None
-    for event in recorded_history(plan, run):
+    for event in recorded_history(plan, directory, run):
         if not isinstance(event, Delivered) or (since := event.at_us + first_us - killed_us) < 0:
             continue
         element = event.element

@@ -32,7 +32,9 @@ from consistency.checking.rows import Reference, only_adds, row_digests
 from consistency.checking.schedule import FaultInterval, Paths, World, hosts_behind
 from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.history import History
@@ -52,6 +54,7 @@ def check_accuracy(
     history: History,
     static: Sequence[FaultInterval],
     plan: Plan,
+    directory: Directory,
     reference: Reference,
     recompute: Recompute | None,
     bounds: Bounds,
@@ -63,7 +66,7 @@ def check_accuracy(
         return
     known: dict[bytes, Reference] = {}
     sent = source_times(history)
-    for name, client in plan.clients.items():
+    for name, client in directory.clients.items():
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
             mine = runs.get((f"client:{name}", channel), [])
             if not mine:
@@ -71,7 +74,7 @@ def check_accuracy(
             counters.add("accuracy runs", len(mine))
             if only_adds(plan, channel.stream):
                 yield from _invented(f"client:{name}", channel, mine, reference, counters)
-            one = _Judge(plan, f"client:{name}", channel, bounds, sent, counters)
+            one = _Judge(plan, directory, f"client:{name}", channel, bounds, sent, counters)
             if why := one.undecidable():
                 counters.add(f"accuracy unknown {why}", len(mine))
             elif recompute is not None:
@@ -112,6 +115,7 @@ class _Judge:
     def __init__(
         self,
         plan: Plan,
+        directory: Directory,
         client: str,
         channel: Channel,
         bounds: Bounds,
@@ -119,23 +123,30 @@ class _Judge:
         counters: Counters,
     ) -> None:
         self._plan = plan
+        self._directory = directory
         self._client = client
         self._channel = channel
         self._bounds = bounds
         self._sent = sent
         self._counters = counters
-        self._hosts = hosts_behind(plan, channel) | {client}
+        self._hosts = hosts_behind(plan, directory, channel) | {client}
         self._sources = frozenset(s.stream for s in origins(plan, channel.stream))
         self._adds = only_adds(plan, channel.stream)
         self._reaches_us = reaches_back_us(plan, channel.stream)
-        self._limit_us = delay_us(plan, channel) + bounds.processing_us
-        shares = (plan.share(of.unit, n) for of in plan.placement for n in plan.hosts(of) if n in self._hosts)
+        self._limit_us = delay_us(plan, directory, channel) + bounds.processing_us
+        shares = (
+            directory.share(plan, of.unit, n)
+            for of in directory.placement
+            for n in directory.hosts(of)
+            if n in self._hosts
+        )
         self._alpha_x_us = min((one.alpha_x_us for one in shares), default=0)
 
     def undecidable(self) -> str:
         """Why nothing can be said of the channel; "" where something can."""
         plan = self._plan
-        nodes = [n for n in plan.nodes.values() if n.id in self._hosts]
+        directory = self._directory
+        nodes = [n for n in directory.nodes.values() if n.id in self._hosts]
         if self._channel.stream in plan.sources or not self._sources <= self._sent.keys():
             return "sources"
         if not self._adds and self._reaches_us is None:
@@ -175,14 +186,14 @@ class _Judge:
         """Times in which nothing gets worse, and results may come from the same replicas all along."""
         found: list[_Part] = []
         last: World | None = None
-        replicas = {f"{of}@{n}" for of in self._plan.placement for n in self._plan.hosts(of)}
+        replicas = {f"{of}@{n}" for of in self._directory.placement for n in self._directory.hosts(of)}
         origins_of: dict[World, Origin] = {}
         for one in static:
             world = one.world.among(self._hosts, replicas)
             origin = origins_of.get(world)
             if origin is None:
                 disturbed = world.late or world.busy or world.unknown or self._client in world.down
-                paths = Origins(self._plan, Paths(self._plan, world))
+                paths = Origins(self._plan, Paths(self._plan, self._directory, world))
                 origin = Origin() if disturbed else paths.channel(self._client, self._channel)
                 origins_of[world] = origin
             worse = bool(one.shaken & self._hosts) or (last is not None and not world.is_no_worse(last))

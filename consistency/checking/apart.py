@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Unit, Watermark
 from spe.plan.timing import origins, speed_of
 from spe.stream.batch import Int64Array
@@ -25,7 +26,7 @@ APART = "apart"
 _Span = tuple[int, int]
 
 
-def apart(history: History, plan: Plan) -> list[Event]:
+def apart(history: History, plan: Plan, directory: Directory) -> list[Event]:
     """When sources are apart, told as a fault of them and of the nodes that read them; in order of time."""
     found: list[FaultBegan | FaultEnded] = []
     sent: dict[StreamId, list[Sent]] = {s: [] for s in plan.sources}
@@ -38,18 +39,23 @@ def apart(history: History, plan: Plan) -> list[Event]:
         silent = any(s.live and s.watermark is Watermark.DATA for s in streams.values())
         if not silent and len(speeds) == 1 and (speed := speeds.pop()) is not None and math.isfinite(speed):
             continue
-        nodes = {str(n) for of in plan.placement if of.unit == unit.id for n in plan.hosts(of)}
+        nodes = {str(n) for of in directory.placement if of.unit == unit.id for n in directory.hosts(of)}
         hosts = tuple(sorted({f"source:{s}" for s in streams} | nodes))
-        spans = _spans([sent[s] for s in streams], plan.bucket_us, _tolerated_us(plan, unit), history.end_us)
+        spans = _spans([sent[s] for s in streams], plan.bucket_us, _tolerated_us(plan, directory, unit), history.end_us)
         for from_us, to_us in _merged(sorted(spans)):
             number = -1 - len(found)  # no fault of the run has it
             found += [FaultBegan(from_us, number, APART, hosts), FaultEnded(to_us, number)]
     return list(sorted(found, key=lambda e: e.at_us))
 
 
-def _tolerated_us(plan: Plan, unit: Unit) -> int:
+def _tolerated_us(plan: Plan, directory: Directory, unit: Unit) -> int:
     """Half of what its replicas wait: the rest is for what else takes time."""
-    waits = [plan.share(unit.id, n).alpha_x_us for of in plan.placement if of.unit == unit.id for n in plan.hosts(of)]
+    waits = [
+        directory.share(plan, unit.id, n).alpha_x_us
+        for of in directory.placement
+        if of.unit == unit.id
+        for n in directory.hosts(of)
+    ]
     return min(waits) // 2
 
 

@@ -22,7 +22,9 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.plan.timing import needed_wait_us
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History, Received, Sent
@@ -56,19 +58,24 @@ class _Coverage:
 
 
 def check_availability(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history.  Yields findings of P1."""
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
-    if early := _early(history, plan, bounds):
+    if early := _early(history, plan, directory, bounds):
         tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
-    excuses = _Excuses(plan, counters)
+    excuses = _Excuses(plan, directory, counters)
     paths: dict[World, Paths] = {}
-    for name, client in plan.clients.items():
+    for name, client in directory.clients.items():
         host = f"client:{name}"
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
-            claim = _Claim(plan, host, channel, bounds)
+            claim = _Claim(plan, directory, host, channel, bounds)
             for period in _periods(claim, static, paths, excuses):
                 coverage = covered.get((host, channel), _Coverage([], []))
                 yield from claim.covered(period, arrivals, coverage, paths, counters)
@@ -119,12 +126,18 @@ class _Excuses:
     any other kind: its effect is not known here.
     """
 
-    def __init__(self, plan: Plan, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, counters: Counters) -> None:
         self._counters = counters
         self._tight = not has_room(plan)
-        disks = any(n.checkpoints.disk for n in plan.nodes.values()) or any(c.sinks for c in plan.clients.values())
+        disks = any(n.checkpoints.disk for n in directory.nodes.values()) or any(
+            c.sinks for c in directory.clients.values()
+        )
         self._fills = self._tight and disks
-        hosts = (*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients))
+        hosts = (
+            *directory.nodes,
+            *(f"source:{s}" for s in plan.sources),
+            *(f"client:{c}" for c in directory.clients),
+        )
         self._everybody = frozenset(hosts)
 
     def concerned(self, hosts: frozenset[str]) -> frozenset[str]:
@@ -155,7 +168,7 @@ def _periods(
     for one in _merged(static, hosts, claim.replicas):
         reach, why = Reach.NONE, excuses.why(one, claim.client)
         if not why:
-            known = paths.setdefault(one.world, Paths(claim.plan, one.world))
+            known = paths.setdefault(one.world, Paths(claim.plan, claim.directory, one.world))
             reach = known.channel(claim.client, claim.channel)
         if reach is Reach.NONE:
             excuses.excuse(why or "no path", one.to_us - one.from_us)
@@ -172,18 +185,19 @@ def _periods(
 class _Claim:
     """What is promised of one channel."""
 
-    def __init__(self, plan: Plan, client: str, channel: Channel, bounds: Bounds) -> None:
+    def __init__(self, plan: Plan, directory: Directory, client: str, channel: Channel, bounds: Bounds) -> None:
         self.plan = plan
+        self.directory = directory
         self.client = client
         self.channel = channel
-        self.hosts = hosts_behind(plan, channel) | {client}
-        self.replicas = {str(c) for c in _replicas_behind(plan, channel)}
+        self.hosts = hosts_behind(plan, directory, channel) | {client}
+        self.replicas = {str(c) for c in _replicas_behind(plan, directory, channel)}
         self._bounds = bounds
         #: A heartbeat and its answer take longer by twice as much, and four in vain are a failure.
         self.tolerated_us = 1.5 * plan.timing.heartbeat_us
-        self._delay_us = delay_us(plan, channel)
+        self._delay_us = delay_us(plan, directory, channel)
         self._levels = longest_path(plan, channel.stream)
-        nodes = [n for n in plan.nodes.values() if n.id in self.hosts]
+        nodes = [n for n in directory.nodes.values() if n.id in self.hosts]
         #: Nothing new comes while it is corrected.
         self._suspends = any(n.during_stabilization is Policy.SUSPEND for n in nodes)
         #: It is one of several partitions of its stream.
@@ -316,12 +330,14 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
     return dict(found)
 
 
-def _early(history: History, plan: Plan, bounds: Bounds) -> list[tuple[int, int]]:
+def _early(history: History, plan: Plan, directory: Directory, bounds: Bounds) -> list[tuple[int, int]]:
     """When results are ahead of their time: a source that ends closes its last windows, and other inputs are waited for
     until they come as far.  Where αX has no room for that, what comes then is tentative first."""
     windows = [getattr(o.spec, "window", None) for o in plan.query.operators]
     ahead_us = sum(w.size_us for w in windows if w is not None)
-    alpha_x_us = min(plan.share(of.unit, n).alpha_x_us for of, nodes in plan.placement.items() for n in nodes)
+    alpha_x_us = min(
+        directory.share(plan, of.unit, n).alpha_x_us for of, nodes in directory.placement.items() for n in nodes
+    )
     if not ahead_us or alpha_x_us >= ahead_us + max(needed_wait_us(plan, u)[1] for u in plan.units):
         return []
     over_us = ahead_us + bounds.settle_us
@@ -367,12 +383,12 @@ def _merged(static: Sequence[FaultInterval], hosts: frozenset[str], replicas: se
         yield last
 
 
-def _replicas_behind(plan: Plan, channel: Channel) -> Iterator[str]:
+def _replicas_behind(plan: Plan, directory: Directory, channel: Channel) -> Iterator[str]:
     if channel.stream in plan.sources:
         return
     unit = plan.producer[channel.stream]
-    for of in plan.placement:
+    for of in directory.placement:
         if of.unit == unit.id and of.partition == channel.partition:
-            yield from (f"{of}@{n}" for n in plan.hosts(of))
+            yield from (f"{of}@{n}" for n in directory.hosts(of))
     for upstream in unit.channels_in(channel.partition):
-        yield from _replicas_behind(plan, upstream)
+        yield from _replicas_behind(plan, directory, upstream)

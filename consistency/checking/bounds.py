@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from consistency.checking.schedule import World
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import depth, stall_us
 from spe.stream.ids import Channel, PartitionId
@@ -31,7 +32,7 @@ class Bounds:
     rounds_per_second: int = 20_000
 
     @classmethod
-    def of(cls, plan: Plan, *, noise_us: int = 0) -> Bounds:
+    def of(cls, plan: Plan, directory: Directory, *, noise_us: int = 0) -> Bounds:
         """What a plan's timing implies.
 
         A switch takes four heartbeats to notice, a connection, the stall of a feed that looks alive, and a second where
@@ -41,10 +42,10 @@ class Bounds:
           noise_us: what the machine may add to everything.
         """
         timing = plan.timing
-        channels = [c for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)]
+        channels = [c for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition)]
         stall = max((stall_us(plan, c) for c in channels), default=0)
         levels = max((depth(plan, u) for u in plan.units), default=0)
-        replicas = max((len(plan.hosts(of)) for of in plan.placement), default=1)
+        replicas = max((len(directory.hosts(of)) for of in directory.placement), default=1)
         settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
         correct = levels * replicas * 2 * timing.request_us
         resettle = 6 * timing.heartbeat_us
@@ -88,11 +89,11 @@ def has_room(plan: Plan) -> bool:
     return min(plan.limits.output_bytes, plan.limits.input_bytes) >= _LITTLE_ROOM
 
 
-def delay_us(plan: Plan, channel: Channel) -> int:
+def delay_us(plan: Plan, directory: Directory, channel: Channel) -> int:
     """kX of a client that reads a channel: the sum of X over the SUnions on the longest path."""
     if channel.stream in plan.sources:
         return 0
     unit = plan.producer[channel.stream]
-    nodes = plan.hosts(PartitionId(unit.id, channel.partition))
-    own = max(plan.share(unit.id, n).x_us for n in nodes)
-    return own + max(delay_us(plan, c) for c in unit.channels_in(channel.partition))
+    nodes = directory.hosts(PartitionId(unit.id, channel.partition))
+    own = max(directory.share(plan, unit.id, n).x_us for n in nodes)
+    return own + max(delay_us(plan, directory, c) for c in unit.channels_in(channel.partition))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.rows import Reference
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Undo
 from spe.stream.history import Delivered, Event, History, Opened, ProcessUp, Sent, StateChanged, host_of
@@ -22,7 +23,12 @@ _Place = tuple[str, Channel]
 
 
 def check_completeness(
-    history: History, plan: Plan, reference: Reference, counters: Counters, dead: Set[str] = frozenset()
+    history: History,
+    plan: Plan,
+    directory: Directory,
+    reference: Reference,
+    counters: Counters,
+    dead: Set[str] = frozenset(),
 ) -> Iterator[Finding]:
     """See the module; to be asked where P3's premise holds, of clients that are not dead.  Yields findings of P3."""
     end = _End()
@@ -35,7 +41,7 @@ def check_completeness(
         assert isinstance(event.element, Batch)
         what = f"{channel}: {show_row(event.element.rows, 0)} is still tentative, since {event.at_us / 1e6:.3f} s"
         yield Finding("P3", "nothing tentative is left", at_us, client, what)
-    for name, client_plan in plan.clients.items():
+    for name, client_plan in directory.clients.items():
         if f"client:{name}" in dead:
             continue
         for channel in (Channel(s, p) for s in client_plan.reads for p in range(plan.partitions_of(s))):
@@ -97,18 +103,18 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
         yield Finding("P3", "a stream ends", at_us, client, what)
 
 
-def check_states(history: History, plan: Plan, dead: Set[str] = frozenset()) -> Iterator[Finding]:
+def check_states(history: History, directory: Directory, dead: Set[str] = frozenset()) -> Iterator[Finding]:
     """Every replica is STABLE in the end, and no standby is in the middle of something.  Yields findings of P3.
 
     Nothing is asked of replicas on nodes that are dead for good.
     """
     states = {e.replica: e for e in history if isinstance(e, StateChanged) and host_of(e.replica) not in dead}
-    for of, standbys in plan.standbys.items():
+    for of, standbys in directory.standbys.items():
         for last in (states.get(f"{of}@{n}") for n in standbys.nodes):
             if last is not None and last.state in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
                 now = f"{last.state.name} since {last.at_us / 1e6:.3f} s"
                 yield Finding("P3", "all replicas are STABLE", history.end_us, last.replica, now)
-    for of, nodes in plan.placement.items():
+    for of, nodes in directory.placement.items():
         for replica in (f"{of}@{n}" for n in nodes if n not in dead):
             last = states.get(replica)
             if last is None or last.state is not NodeState.STABLE:

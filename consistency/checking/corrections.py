@@ -21,7 +21,9 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, World
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.stream.batch import Boundary
 from spe.stream.history import Event, History, Note, Opened, ProcessDown, Received, StateChanged
@@ -73,12 +75,17 @@ class _Replica:
 
 
 def check_corrections(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history."""
     if not has_room(plan):
         return
-    checker = _Checker(plan, bounds, counters)
+    checker = _Checker(plan, directory, bounds, counters)
     ahead = iter(static)
     interval = next(ahead)
     for event in history:
@@ -92,8 +99,9 @@ def check_corrections(
 
 
 class _Checker:
-    def __init__(self, plan: Plan, bounds: Bounds, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
         self._plan = plan
+        self._directory = directory
         self._bounds = bounds
         self._counters = counters
         self._notice_us = _HEARTBEATS * plan.timing.heartbeat_us + bounds.processing_us
@@ -101,13 +109,13 @@ class _Checker:
             f"{of}@{node}": _Replica(
                 f"{of}@{node}",
                 str(node),
-                plan.share(of.unit, node).x_us,
-                plan.nodes[node].during_stabilization is Policy.SUSPEND,
+                directory.share(plan, of.unit, node).x_us,
+                directory.nodes[node].during_stabilization is Policy.SUSPEND,
                 {c: stall_us(plan, c) for c in plan.unit[of.unit].channels_in(of.partition)},
-                [(str(other), f"{of}@{other}") for other in plan.hosts(of) if other != node],
+                [(str(other), f"{of}@{other}") for other in directory.hosts(of) if other != node],
             )
-            for of in plan.placement
-            for node in plan.hosts(of)
+            for of in directory.placement
+            for node in directory.hosts(of)
         }
         #: Until when nothing is claimed of a process: it is disturbed, or was a moment ago.
         self._shaken_us: dict[str, int] = {}
@@ -228,7 +236,7 @@ class _Checker:
     def _whole(self, node: str, channel: Channel, world: World) -> bool:
         """Does everybody who makes a channel work, and is STABLE, or gone?"""
         serving = 0
-        for producer in self._plan.producer_addresses(channel):
+        for producer in self._directory.producer_addresses(self._plan, channel):
             if producer in world.disturbed:
                 return False
             if producer in world.down or not world.open(node, producer):

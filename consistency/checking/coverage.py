@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from consistency.checking.counters import Cell, Counters
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Rows, Undo
 from spe.stream.history import (
@@ -79,10 +80,10 @@ _LASTING_X: Final = 10
 _INT64: Final = np.iinfo(np.int64)
 
 
-def cover(history: History, plan: Plan, counters: Counters) -> None:
+def cover(history: History, plan: Plan, directory: Directory, counters: Counters) -> None:
     """Adds what a run met to the tables of ``counters``."""
-    _Cover(plan, counters).run(history)
-    for name in (*_lasting_cuts(history, plan), *_nodes(plan)):
+    _Cover(plan, directory, counters).run(history)
+    for name in (*_lasting_cuts(history, directory), *_nodes(directory)):
         counters.add(f"runs {name}")
     for event in history:
         if isinstance(event, Delivered) and isinstance(event.element, Batch):
@@ -102,8 +103,8 @@ def _cover_values(rows: Rows, counters: Counters) -> None:
             counters.add("ends of int64 delivered", int(np.count_nonzero(ends)))
 
 
-def _lasting_cuts(history: History, plan: Plan) -> Iterator[str]:
-    least_us = _LASTING_X * max(node.x_us for node in plan.nodes.values())
+def _lasting_cuts(history: History, directory: Directory) -> Iterator[str]:
+    least_us = _LASTING_X * max(node.x_us for node in directory.nodes.values())
     ended = {e.number: e.at_us for e in history if isinstance(e, FaultEnded)}
     cuts = [e for e in history if isinstance(e, FaultBegan) and e.kind == "cut"]
     lasting = [set(e.links) for e in cuts if ended.get(e.number, history.end_us) - e.at_us >= least_us]
@@ -113,8 +114,8 @@ def _lasting_cuts(history: History, plan: Plan) -> Iterator[str]:
         yield "with links cut one way for 10 X"
 
 
-def _nodes(plan: Plan) -> Iterator[str]:
-    nodes = plan.nodes.values()
+def _nodes(directory: Directory) -> Iterator[str]:
+    nodes = directory.nodes.values()
     if len({n.x_us for n in nodes}) > 1:
         yield "of nodes that differ in X"
     if len({(n.during_failure, n.during_stabilization) for n in nodes}) > 1:
@@ -126,14 +127,14 @@ def _nodes(plan: Plan) -> Iterator[str]:
 
 
 class _Cover:
-    def __init__(self, plan: Plan, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, counters: Counters) -> None:
         self._counters = counters
-        self._states = {f"{of}@{n}": NodeState.RECOVERING for of in plan.placement for n in plan.hosts(of)}
+        self._states = {f"{of}@{n}": NodeState.RECOVERING for of in directory.placement for n in directory.hosts(of)}
         self._producers: dict[tuple[Channel, str], str] = {
             (Channel(stream, of.partition), node): f"{of}@{node}"
-            for of in plan.placement
+            for of in directory.placement
             for stream in plan.unit[of.unit].outputs
-            for node in plan.hosts(of)
+            for node in directory.hosts(of)
         }
         self._on: dict[str, list[str]] = {}
         for replica in self._states:

@@ -10,6 +10,7 @@ from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, World
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import needed_wait_us, stall_us
 from spe.stream.batch import Batch
@@ -18,7 +19,12 @@ from spe.stream.names import Kind
 
 
 def check_masked(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """Yields a finding for each client that saw something tentative in a run whose failures can all be masked.
 
@@ -26,10 +32,10 @@ def check_masked(
     which may be any time later, and who was refused a connection tries again a while later: of such a run nothing is
     claimed.
     """
-    standbys = {f"{of}@{n}" for of, one in plan.standbys.items() for n in one.nodes}
+    standbys = {f"{of}@{n}" for of, one in directory.standbys.items() for n in one.nodes}
     static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
     unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)
-    if unseen or not is_masked(static, plan, bounds):
+    if unseen or not is_masked(static, plan, directory, bounds):
         return
     counters.add("masked runs")
     told: set[str] = set()
@@ -42,7 +48,7 @@ def check_masked(
             yield Finding("masked", "short failures make nothing tentative", event.at_us, event.consumer, what)
 
 
-def is_masked(static: Sequence[FaultInterval], plan: Plan, bounds: Bounds) -> bool:
+def is_masked(static: Sequence[FaultInterval], plan: Plan, directory: Directory, bounds: Bounds) -> bool:
     """Was every failure shorter than αX leaves room for, or of a node whose partitions all live on elsewhere?
 
     And each alone: the next one came when everybody had got over the last.
@@ -50,16 +56,18 @@ def is_masked(static: Sequence[FaultInterval], plan: Plan, bounds: Bounds) -> bo
     outages = _outages(static)
     if not outages:
         return False
-    alpha_x = min(plan.share(p.unit, n).alpha_x_us for p, nodes in plan.placement.items() for n in nodes)
+    alpha_x = min(
+        directory.share(plan, p.unit, n).alpha_x_us for p, nodes in directory.placement.items() for n in nodes
+    )
     needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
-    channels = (c for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition))
+    channels = (c for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition))
     patience = 2 * (max(stall_us(plan, c) for c in channels) + plan.timing.connect_us)
     for before, after in pairwise(outages):
         if after[0].from_us - before[-1].to_us < bounds.settle_us:
             return False
     for outage in outages:
         short = outage[-1].to_us - outage[0].from_us + needed + 4 * plan.timing.heartbeat_us <= alpha_x
-        spared = alpha_x >= patience and all(_spared(plan, one.world) for one in outage)
+        spared = alpha_x >= patience and all(_spared(directory, one.world) for one in outage)
         if any(one.world.disturbed or (one.world.cut and not short) for one in outage) or not (short or spared):
             return False
     return True
@@ -79,11 +87,11 @@ def _outages(static: Sequence[FaultInterval]) -> list[list[FaultInterval]]:
     return found
 
 
-def _spared(plan: Plan, world: World) -> bool:
+def _spared(directory: Directory, world: World) -> bool:
     """Only nodes are down, and of each partition one replica lives; not everything at once."""
-    if world.cut or not world.down <= set(plan.nodes) or len(world.down) > 1:
+    if world.cut or not world.down <= set(directory.nodes) or len(world.down) > 1:
         return False
     return all(
         any(n not in world.down and f"{of}@{n}" not in world.recovering for n in nodes)
-        for of, nodes in plan.placement.items()
+        for of, nodes in directory.placement.items()
     )

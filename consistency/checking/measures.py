@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Batch, Boundary
@@ -38,9 +39,9 @@ class Cost:
         return self.delays_us[min(len(self.delays_us) - 1, int(share * len(self.delays_us)))] if self.delays_us else 0
 
 
-def cost(history: History, plan: Plan, client: str) -> Cost:
+def cost(history: History, plan: Plan, directory: Directory, client: str) -> Cost:
     """What a run cost a client of the plan."""
-    channels = [Channel(s, p) for s in plan.clients[client].reads for p in range(plan.partitions_of(s))]
+    channels = [Channel(s, p) for s in directory.clients[client].reads for p in range(plan.partitions_of(s))]
     delivered: dict[Channel, list[Delivered]] = {channel: [] for channel in channels}
     sent: dict[Channel, list[Sent]] = {}
     for event in history:

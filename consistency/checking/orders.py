@@ -15,7 +15,8 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, FaultInterval, World
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.stream.batch import Boundary
 from spe.stream.history import FaultBegan, History, Note, Opened, ProcessDown, ProcessUp, Received
 from spe.stream.ids import Channel, PartitionId
@@ -41,12 +42,17 @@ class _Obeyed:
 
 
 def check_orders(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history."""
-    if not plan.standbys:
+    if not directory.standbys:
         return
-    checker = _Checker(static, plan, bounds)
+    checker = _Checker(static, plan, directory, bounds)
     for event in history:
         match event:
             case Note(name="order") if (order := _obeyed(event)) is not None:
@@ -92,14 +98,14 @@ class _Checker:
     progress: of each consumer and channel, when it had come to which id.
     """
 
-    def __init__(self, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds) -> None:
+    def __init__(self, static: Sequence[FaultInterval], plan: Plan, directory: Directory, bounds: Bounds) -> None:
         self._static = static
         self._begins = [one.from_us for one in static]
-        self._plan = plan
+        self._directory = directory
         self._settle_us = bounds.settle_us
-        self._hosts = {str(of): [f"{of}@{n}" for n in plan.hosts(of)] for of in plan.standbys}
+        self._hosts = {str(of): [f"{of}@{n}" for n in directory.hosts(of)] for of in directory.standbys}
         #: Nodes that stand by for something: while one is away nobody knows what it holds.
-        self._backs = {str(n) for standbys in plan.standbys.values() for n in standbys.nodes}
+        self._backs = {str(n) for standbys in directory.standbys.values() for n in standbys.nodes}
         self.epochs: dict[str, int] = {}
         self.chosen: list[str] = []
         self.flips = 0
@@ -161,7 +167,7 @@ class _Checker:
             yield Finding("H5", "a helper leaves when others are as far", order.at_us, order.replica, what)
         if self.calm and any(f"'{order.partition}'" in text for text in self.chosen[:-1]):
             left = sum(_serves(before[-1].world, f"{of}@{n}") for of, n in self._standbys()) - 1
-            wanted = min(self._plan.coordinator.budget, self.chosen[-1].count("'") // 2)
+            wanted = min(self._directory.coordinator.budget, self.chosen[-1].count("'") // 2)
             if left == wanted - 1:
                 what = f"{left} standbys are left that run, of the {wanted} that were chosen"
                 yield Finding("H7", "first a new one runs", order.at_us, order.replica, what)
@@ -187,7 +193,7 @@ class _Checker:
         return self._static[max(first - 1, 0) : last]
 
     def _standbys(self) -> Iterator[tuple[PartitionId, str]]:
-        for of, standbys in self._plan.standbys.items():
+        for of, standbys in self._directory.standbys.items():
             yield from ((of, str(n)) for n in standbys.nodes)
 
 

@@ -12,6 +12,7 @@ from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.history import (
     Closed,
@@ -32,7 +33,12 @@ from spe.stream.names import NodeId, NodeState
 
 
 def check_preferred(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
 
@@ -40,7 +46,7 @@ def check_preferred(
     """
     if not any(isinstance(event, Opened) for event in history):
         return
-    follow = _Follow(plan, bounds, counters)
+    follow = _Follow(plan, directory, bounds, counters)
     ahead = iter(static)
     interval = next(ahead)
     for event in history:
@@ -51,8 +57,9 @@ def check_preferred(
 
 
 class _Follow:
-    def __init__(self, plan: Plan, bounds: Bounds, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
         self._plan = plan
+        self._directory = directory
         self._bounds = bounds
         self._counters = counters
         self._paths: tuple[World, Paths] | None = None
@@ -66,19 +73,19 @@ class _Follow:
         self._evicted: set[tuple[str, str]] = set()
         self._inputs = [
             (f"{of}@{node}", channel)
-            for of in plan.placement
-            for node in plan.hosts(of)
+            for of in directory.placement
+            for node in directory.hosts(of)
             for channel in plan.unit[of.unit].channels_in(of.partition)
         ] + [
             (f"client:{name}", Channel(s, p))
-            for name, client in plan.clients.items()
+            for name, client in directory.clients.items()
             for s in client.reads
             for p in range(plan.partitions_of(s))
         ]
         self._producers = {
             channel: [(n, f"{plan.producer[channel.stream].id}/{channel.partition}@{n}") for n in nodes]
             for _, channel in self._inputs
-            if channel.stream not in plan.sources and (nodes := plan.producer_addresses(channel))
+            if channel.stream not in plan.sources and (nodes := directory.producer_addresses(plan, channel))
         }
 
     def take(self, event: Event, world: World) -> Iterator[Finding]:
@@ -124,7 +131,7 @@ class _Follow:
     def judge(self, now: int, world: World) -> Iterator[Finding]:
         """What has lasted too long by now."""
         if self._paths is None or self._paths[0] is not world:
-            self._paths = (world, Paths(self._plan, world))
+            self._paths = (world, Paths(self._plan, self._directory, world))
         paths = self._paths[1]
         if (world.late, world.busy) != self._slower:  # the time that is allowed is another one
             self._slower = (world.late, world.busy)

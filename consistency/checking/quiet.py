@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from spe.plan.deploy import processes
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.history import (
     Buffers,
@@ -42,25 +42,32 @@ def check_alarms(history: History, rounds_per_second: int, counters: Counters) -
                 yield Finding("quiet", "nothing spins", event.at_us, "", what)
 
 
-def check_quiet(history: History, plan: Plan, counters: Counters, dead: Set[str] = frozenset()) -> Iterator[Finding]:
+def check_quiet(
+    history: History, plan: Plan, directory: Directory, counters: Counters, dead: Set[str] = frozenset()
+) -> Iterator[Finding]:
     """At the end, after healing.
 
     Args:
       dead: processes that do not come back: they need not run nor read anything, and logs that they read are not
         truncated.
     """
-    if dead & set(plan.nodes):
+    if dead & set(directory.nodes):
         counters.add("runs with a node left dead")
-    yield from _buffers(history, plan, counters, dead)
-    yield from _subscriptions(history, plan, counters, dead)
-    yield from _processes(history, plan, dead)
+    yield from _buffers(history, plan, directory, counters, dead)
+    yield from _subscriptions(history, plan, directory, counters, dead)
+    yield from _processes(history, directory, dead)
 
 
-def _buffers(history: History, plan: Plan, counters: Counters, dead: Set[str]) -> Iterator[Finding]:
+def _buffers(
+    history: History, plan: Plan, directory: Directory, counters: Counters, dead: Set[str]
+) -> Iterator[Finding]:
     last = {e.replica: e for e in history if isinstance(e, Buffers)}
-    waited_for = plan.read_by(dead)
+    waited_for = directory.read_by(plan, dead)
     keeping = {
-        str(of) for of in plan.placement for s in plan.unit[of.unit].outputs if Channel(s, of.partition) in waited_for
+        str(of)
+        for of in directory.placement
+        for s in plan.unit[of.unit].outputs
+        if Channel(s, of.partition) in waited_for
     }
     for replica, event in sorted(last.items()):
         counters.add("buffers checked")
@@ -73,7 +80,9 @@ def _buffers(history: History, plan: Plan, counters: Counters, dead: Set[str]) -
             yield Finding("quiet", "outputs are truncated", event.at_us, replica, what)
 
 
-def _subscriptions(history: History, plan: Plan, counters: Counters, dead: Set[str]) -> Iterator[Finding]:
+def _subscriptions(
+    history: History, plan: Plan, directory: Directory, counters: Counters, dead: Set[str]
+) -> Iterator[Finding]:
     """Every input of every replica and client has its MAIN, and nothing else."""
     feeds: dict[tuple[str, Channel], dict[int, str]] = {}
     states: dict[str, NodeState] = {}
@@ -97,7 +106,7 @@ def _subscriptions(history: History, plan: Plan, counters: Counters, dead: Set[s
                 states = {replica: state for replica, state in states.items() if host_of(replica) != host}
     if not feeds:
         return
-    for consumer, channel in _wanted(plan, states):
+    for consumer, channel in _wanted(plan, directory, states):
         if host_of(consumer) in dead:
             continue
         counters.add("subscriptions checked at the end")
@@ -107,20 +116,20 @@ def _subscriptions(history: History, plan: Plan, counters: Counters, dead: Set[s
             yield Finding("quiet", "every input is read", history.end_us, consumer, what)
 
 
-def _wanted(plan: Plan, states: Mapping[str, NodeState]) -> Iterator[tuple[str, Channel]]:
+def _wanted(plan: Plan, directory: Directory, states: Mapping[str, NodeState]) -> Iterator[tuple[str, Channel]]:
     """Inputs of all that should run, and of the standbys that do."""
-    for of, nodes in plan.placement.items():
-        running = [n for n in plan.hosts(of) if n in nodes or states.get(f"{of}@{n}") is NodeState.STABLE]
+    for of, nodes in directory.placement.items():
+        running = [n for n in directory.hosts(of) if n in nodes or states.get(f"{of}@{n}") is NodeState.STABLE]
         for node in running:
             for channel in plan.unit[of.unit].channels_in(of.partition):
                 yield f"{of}@{node}", channel
-    for name, client in plan.clients.items():
+    for name, client in directory.clients.items():
         for stream in client.reads:
             for partition in range(plan.partitions_of(stream)):
                 yield f"client:{name}", Channel(stream, partition)
 
 
-def _processes(history: History, plan: Plan, dead: Set[str]) -> Iterator[Finding]:
+def _processes(history: History, directory: Directory, dead: Set[str]) -> Iterator[Finding]:
     """Every process of the plan runs, once, but those that are dead for good."""
     running: dict[str, int] = {}
     seen = False
@@ -133,7 +142,7 @@ def _processes(history: History, plan: Plan, dead: Set[str]) -> Iterator[Finding
                     yield Finding("quiet", "a process runs once", at_us, host, f"runs {running[host]} times")
             case ProcessDown(_, host):
                 running[host] = 0
-    expected = [*processes(plan), *(f"client:{c}" for c in plan.clients)]
+    expected = [*directory.addresses(), *(f"client:{c}" for c in directory.clients)]
     for host in expected if seen else ():
         if not running.get(host) and host not in dead:
             yield Finding("quiet", "every process runs", history.end_us, host, "does not run")

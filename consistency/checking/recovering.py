@@ -23,6 +23,7 @@ from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Boundary
@@ -37,7 +38,12 @@ _LOOK_US = 100_000
 
 
 def check_recovering(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """See the module; ``static``: the intervals of the history.
 
@@ -45,7 +51,7 @@ def check_recovering(
     but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
     """
     paths: dict[World, Paths] = {}
-    places = [_Place(plan, of, node) for of, nodes in plan.placement.items() for node in nodes]
+    places = [_Place(plan, directory, of, node) for of, nodes in directory.placement.items() for node in nodes]
     begins = [s for place in places for s in _stretches(place, static, paths, place.can_recover, counters)]
     goes_on = [s for place in places for s in _stretches(place, static, paths, place.can_catch_up)]
     begins, goes_on = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on))
@@ -56,23 +62,24 @@ def check_recovering(
         return
     told = _told(history, {s.place.name for s in goes_on})
     for stretch in begins:
-        yield from _Judge(stretch, told, plan, bounds).finds_a_state(counters)
+        yield from _Judge(stretch, told, plan, directory, bounds).finds_a_state(counters)
     for stretch in goes_on:
-        yield from _Judge(stretch, told, plan, bounds).catches_up(paths)
+        yield from _Judge(stretch, told, plan, directory, bounds).catches_up(paths)
 
 
 class _Place:
     """A replica, and whom it needs."""
 
-    def __init__(self, plan: Plan, of: PartitionId, node: NodeId) -> None:
+    def __init__(self, plan: Plan, directory: Directory, of: PartitionId, node: NodeId) -> None:
         self.plan = plan
+        self.directory = directory
         self.of = of
         self.node = node
         self.name = f"{of}@{node}"
-        self.x_us = plan.share(of.unit, node).x_us
+        self.x_us = directory.share(plan, of.unit, node).x_us
         self.inputs = plan.unit[of.unit].channels_in(of.partition)
-        self.partners = [n for n in plan.placement[of] if n != node]
-        self.hosts = hosts_behind(plan, Channel(plan.unit[of.unit].outputs[0], of.partition))
+        self.partners = [n for n in directory.placement[of] if n != node]
+        self.hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
         self._reads_sources = all(channel.stream in plan.sources for channel in self.inputs)
 
     def can_recover(self, world: World, paths: Paths) -> bool:
@@ -131,7 +138,7 @@ def _stretches(
         recovers = place.name in one.world.recovering and place.node not in one.world.down
         if recovers and counters is not None:
             counters.add("recovering_us", one.to_us - one.from_us)
-        known = paths.setdefault(one.world, Paths(place.plan, one.world)) if recovers else None
+        known = paths.setdefault(one.world, Paths(place.plan, place.directory, one.world)) if recovers else None
         able = known is not None and gets_on(one.world, known)
         if recovers and not able and counters is not None:
             counters.add("recovering excused no way_us", one.to_us - one.from_us)
@@ -205,14 +212,15 @@ def _at(known: tuple[list[int], list[int]] | None, at_us: int) -> int:
 class _Judge:
     """Judges a stretch."""
 
-    def __init__(self, stretch: _Stretch, told: _Told, plan: Plan, bounds: Bounds) -> None:
+    def __init__(self, stretch: _Stretch, told: _Told, plan: Plan, directory: Directory, bounds: Bounds) -> None:
         self._stretch = stretch
         self._place = stretch.place
         self._told = told
         self._plan = plan
+        self._directory = directory
         worst = max((world for _, _, world in stretch.parts), key=lambda w: (w.times_slower, w.late_us))
         bounds = bounds.among(_seen(self._place, worst))
-        waits = 6 if self._place.of in plan.standbys else 2  # a standby that helps makes its state before us
+        waits = 6 if self._place.of in directory.standbys else 2  # a standby that helps makes its state before us
         self._recover_us = bounds.recover_us(len(self._place.partners)) + waits * self._place.x_us
         self._serve_us = bounds.settle_us + self._place.x_us
         self._bounds = bounds
@@ -272,7 +280,7 @@ class _Judge:
 
     def _has(self, channel: Channel, at_us: int) -> bool:
         """What was sent so long ago that it is no more on its way does it have."""
-        allowed_us = delay_us(self._plan, channel) + self._bounds.processing_us
+        allowed_us = delay_us(self._plan, self._directory, channel) + self._bounds.processing_us
         made = min(_at(self._told.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream))
         has = _at(self._told.frontiers.get((self._place.name, channel)), at_us)
         return BEFORE_TIME < made <= has

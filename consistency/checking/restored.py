@@ -8,7 +8,8 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, FaultInterval, World, hosts_behind
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.plan.timing import depth
 from spe.stream.history import FaultBegan, History, Note
 from spe.stream.ids import Channel, PartitionId
@@ -16,7 +17,12 @@ from spe.stream.times import END_OF_TIME
 
 
 def check_restored(
-    history: History, static: Sequence[FaultInterval], plan: Plan, bounds: Bounds, counters: Counters
+    history: History,
+    static: Sequence[FaultInterval],
+    plan: Plan,
+    directory: Directory,
+    bounds: Bounds,
+    counters: Counters,
 ) -> Iterator[Finding]:
     """Claims something only while nothing but nodes is down: links, sources and the coordinator work.
 
@@ -26,16 +32,16 @@ def check_restored(
     """
     timing = plan.timing
     each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
-    everybody = {*plan.nodes, COORDINATOR}
-    for of in plan.standbys if has_room(plan) else ():
+    everybody = {*directory.nodes, COORDINATOR}
+    for of in directory.standbys if has_room(plan) else ():
         allowed_us = each_us * depth(plan, plan.unit[of.unit])
-        until_us = _may_lack(history, plan, of)
+        until_us = _may_lack(history, plan, directory, of)
         since, down = None, frozenset[str]()
         for one in static:
             moved, down = one.world.down != down or not one.shaken.isdisjoint(everybody), one.world.down
-            if not _asked(plan, of, one.world) or one.from_us >= until_us:
+            if not _asked(directory, of, one.world) or one.from_us >= until_us:
                 since = None
-            elif _restored(plan, of, one.world):
+            elif _restored(directory, of, one.world):
                 if since is not None:
                     counters.add("partitions restored")
                 since = None
@@ -48,9 +54,9 @@ def check_restored(
                 break
 
 
-def _may_lack(history: History, plan: Plan, of: PartitionId) -> int:
+def _may_lack(history: History, plan: Plan, directory: Directory, of: PartitionId) -> int:
     """From when on what a partition would go on from may be damaged, or forgotten by those before it."""
-    hosts = hosts_behind(plan, Channel(plan.unit[of.unit].outputs[0], of.partition))
+    hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
     for event in history:
         if isinstance(event, FaultBegan) and event.kind in LOSING and hosts & set(event.hosts):
             return event.at_us
@@ -59,12 +65,12 @@ def _may_lack(history: History, plan: Plan, of: PartitionId) -> int:
     return END_OF_TIME
 
 
-def _asked(plan: Plan, of: PartitionId, world: World) -> bool:
+def _asked(directory: Directory, of: PartitionId, world: World) -> bool:
     """All replicas are down, a standby could run it, and nothing else is wrong."""
-    working = not world.cut and not world.disturbed and world.down <= set(plan.nodes)
-    lost = all(n in world.down for n in plan.placement[of])
-    return working and lost and any(n not in world.down for n in plan.standbys[of].nodes)
+    working = not world.cut and not world.disturbed and world.down <= set(directory.nodes)
+    lost = all(n in world.down for n in directory.placement[of])
+    return working and lost and any(n not in world.down for n in directory.standbys[of].nodes)
 
 
-def _restored(plan: Plan, of: PartitionId, world: World) -> bool:
-    return any(n not in world.down and f"{of}@{n}" not in world.recovering for n in plan.standbys[of].nodes)
+def _restored(directory: Directory, of: PartitionId, world: World) -> bool:
+    return any(n not in world.down and f"{of}@{n}" not in world.recovering for n in directory.standbys[of].nodes)

@@ -15,7 +15,9 @@ from operator import attrgetter
 from typing import Final
 
 from consistency.checking.apart import apart
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, StateChanged
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
@@ -141,12 +143,12 @@ class FaultInterval:
     shaken: frozenset[str] = frozenset()
 
 
-def intervals(history: History, plan: Plan) -> list[FaultInterval]:
+def intervals(history: History, plan: Plan, directory: Directory) -> list[FaultInterval]:
     """The whole run, last event included, cut where the world changes, or sources come to be apart."""
     sweep = _Sweep()
     found: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
-    for event in merge(history, apart(history, plan), key=attrgetter("at_us")):
+    for event in merge(history, apart(history, plan, directory), key=attrgetter("at_us")):
         if not sweep.take(event):
             continue
         now, befallen = sweep.world(), _befallen(event)
@@ -234,8 +236,9 @@ class Reach(enum.Enum):
 class Paths:
     """The paths of one world."""
 
-    def __init__(self, plan: Plan, world: World) -> None:
+    def __init__(self, plan: Plan, directory: Directory, world: World) -> None:
         self._plan = plan
+        self._directory = directory
         self._world = world
         self._known: dict[tuple[PartitionId, str], Reach] = {}
         late: dict[Link, float] = {}
@@ -262,7 +265,7 @@ class Paths:
         return self._from(consumer_host, channel, producer) is not Reach.NONE
 
     def producers(self, channel: Channel) -> list[str]:
-        return list(self._plan.producer_addresses(channel))
+        return list(self._directory.producer_addresses(self._plan, channel))
 
     def replica(self, of: PartitionId, node: str) -> Reach:
         """The best that a replica can make."""
@@ -301,17 +304,17 @@ class Paths:
         inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in(of.partition)]
         if all(reach is Reach.STABLE for reach in inputs):
             return Reach.STABLE
-        suspends = self._plan.nodes[NodeId(node)].during_failure is Policy.SUSPEND
+        suspends = self._directory.nodes[NodeId(node)].during_failure is Policy.SUSPEND
         return Reach.NONE if suspends or all(reach is Reach.NONE for reach in inputs) else Reach.TENTATIVE
 
 
 _RANK: Final = [Reach.NONE, Reach.TENTATIVE, Reach.STABLE]
 
 
-def hosts_behind(plan: Plan, channel: Channel) -> frozenset[str]:
+def hosts_behind(plan: Plan, directory: Directory, channel: Channel) -> frozenset[str]:
     """Every process that has a part in a channel."""
-    found = set(plan.producer_addresses(channel))
+    found = set(directory.producer_addresses(plan, channel))
     if channel.stream not in plan.sources:
         for upstream in plan.producer[channel.stream].channels_in(channel.partition):
-            found |= hosts_behind(plan, upstream)
+            found |= hosts_behind(plan, directory, upstream)
     return frozenset(found)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.stream.batch import Boundary
 from spe.stream.history import History, Opened, Received, StateChanged
 from spe.stream.ids import Channel
@@ -26,19 +28,21 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 _PROPERTY = "steady"
 
 
-def check_steady(history: History, plan: Plan, bounds: Bounds, counters: Counters) -> Iterator[Finding]:
+def check_steady(
+    history: History, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters
+) -> Iterator[Finding]:
     """See the module."""
     replicas = {
         f"{of}@{node}": _Replica(
             f"{of}@{node}",
             plan.bucket_us,
-            plan.share(of.unit, node).x_us,
-            plan.nodes[node].during_stabilization is Policy.SUSPEND,
-            plan.nodes[node].checkpoints.memory_us is not None,
+            directory.share(plan, of.unit, node).x_us,
+            directory.nodes[node].during_stabilization is Policy.SUSPEND,
+            directory.nodes[node].checkpoints.memory_us is not None,
             {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},
         )
-        for of in plan.placement
-        for node in plan.hosts(of)
+        for of in directory.placement
+        for node in directory.hosts(of)
     }
     for event in history:
         match event:

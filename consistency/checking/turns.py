@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from spe.plan.plan import Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
 from spe.stream.history import History, Opened, ProcessDown, StateChanged
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState
@@ -36,12 +37,12 @@ class _Replica:
     failed_us: int = 0
 
 
-def check_turns(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
+def check_turns(history: History, directory: Directory, counters: Counters) -> Iterator[Finding]:
     """See the module."""
     partitions: dict[PartitionId, dict[NodeId, _Replica]] = {
-        of: {node: _Replica() for node in plan.hosts(of)}
-        for of in plan.placement
-        if not any(plan.nodes[node].during_stabilization is Policy.SUSPEND for node in plan.hosts(of))
+        of: {node: _Replica() for node in directory.hosts(of)}
+        for of in directory.placement
+        if not any(directory.nodes[node].during_stabilization is Policy.SUSPEND for node in directory.hosts(of))
     }
     places = {f"{of}@{node}": (of, node) for of, found in partitions.items() for node in found}
     #: When a replica of the partition was last seen to die or to begin anew.

@@ -27,6 +27,7 @@ from consistency.checking.schedule import intervals
 from consistency.checking.steady import check_steady
 from consistency.checking.switching import check_switching
 from consistency.checking.turns import check_turns
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.history import History
 from spe.stream.names import StreamId
@@ -71,6 +72,7 @@ class RunVerdict:
 def judge(
     history: History,
     plan: Plan,
+    directory: Directory,
     reference: Reference,
     *,
     premise: Premise | None = None,
@@ -86,39 +88,39 @@ def judge(
       recompute: the same, of a part of the sources' rows; None: it is not asked what tentative results lack.
     """
     premise = premise if premise is not None else Premise()
-    bounds = bounds if bounds is not None else Bounds.of(plan)
+    bounds = bounds if bounds is not None else Bounds.of(plan, directory)
     verdict = RunVerdict()
-    counters, static = verdict.counters, intervals(history, plan)
+    counters, static = verdict.counters, intervals(history, plan, directory)
     counters.add("runs")
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
         lost = [*check_permanence(history, counters), *check_lost_logs(history, reference, premise.lost, counters)]
-        cover(history, plan, counters)
+        cover(history, plan, directory, counters)
         verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
         return verdict
     found = [
         *check_permanence(history, counters),
         *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
-        *check_availability(history, static, plan, bounds, counters),
-        *check_accuracy(history, static, plan, reference, recompute, bounds, counters),
-        *check_preferred(history, static, plan, bounds, counters),
-        *check_masked(history, static, plan, bounds, counters),
-        *check_recovering(history, static, plan, bounds, counters),
-        *check_restored(history, static, plan, bounds, counters),
-        *check_orders(history, static, plan, bounds, counters),
-        *check_steady(history, plan, bounds, counters),
-        *check_turns(history, plan, counters),
-        *check_corrections(history, static, plan, bounds, counters),
+        *check_availability(history, static, plan, directory, bounds, counters),
+        *check_accuracy(history, static, plan, directory, reference, recompute, bounds, counters),
+        *check_preferred(history, static, plan, directory, bounds, counters),
+        *check_masked(history, static, plan, directory, bounds, counters),
+        *check_recovering(history, static, plan, directory, bounds, counters),
+        *check_restored(history, static, plan, directory, bounds, counters),
+        *check_orders(history, static, plan, directory, bounds, counters),
+        *check_steady(history, plan, directory, bounds, counters),
+        *check_turns(history, directory, counters),
+        *check_corrections(history, static, plan, directory, bounds, counters),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:
-        found += check_completeness(history, plan, reference, counters, premise.dead)
+        found += check_completeness(history, plan, directory, reference, counters, premise.dead)
         if premise.quiet:
-            found += check_states(history, plan, premise.dead)
+            found += check_states(history, directory, premise.dead)
     if premise.healed and premise.quiet:
-        found += check_quiet(history, plan, counters, premise.dead)
-    cover(history, plan, counters)
+        found += check_quiet(history, plan, directory, counters, premise.dead)
+    cover(history, plan, directory, counters)
     verdict.findings = with_surroundings(_first_of_each(found, counters), history)
     return verdict
 

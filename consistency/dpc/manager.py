@@ -20,7 +20,8 @@ from operators.soutput import SOutput
 from operators.steps import Steps
 from operators.sunion.sunion import Slice, SUnion
 from spe.errors import OperatorFailed
-from spe.plan.plan import Limits, Node, Policy, Reconcile, Unit
+from spe.plan.nodes import Node, Policy, Reconcile
+from spe.plan.plan import Limits, Unit
 from spe.stream.batch import Element
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from consistency.proof.reading import Reading
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
 
 
-def disagreements(reading: Reading, plan: Plan) -> list[str]:
+def disagreements(reading: Reading, plan: Plan, directory: Directory) -> list[str]:
     """Where a plan has another shape: other streams, inputs, outputs, readers, bucket, partitions or keys.
 
     What operators compute is not held against each other here: the truth computes it, and the values tell.
@@ -34,7 +35,11 @@ def disagreements(reading: Reading, plan: Plan) -> list[str]:
         compare(f"inputs of {name!r}", operator.inputs, None if ran_as is None else tuple(ran_as.inputs))
         compare(f"skip of {name!r}", getattr(operator, "skip", False), ran_as is not None and ran_as.skips)
     for name, reads in (reading.clients or {}).items():
-        compare(f"reads of client {name!r}", reads, plan.clients[name].reads if name in plan.clients else None)
+        compare(
+            f"reads of client {name!r}",
+            reads,
+            directory.clients[name].reads if name in directory.clients else None,
+        )
     placed = {name: one for one in reading.fragments for name in one.operators}
     for unit in plan.units:
         for name in (operator.name for operator in unit.operators):

@@ -23,6 +23,7 @@ from consistency.proof.story import fault_spans, node_traces, something_failed, 
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.names import StreamId
@@ -57,9 +58,9 @@ def judge_run(
 
     _remove_earlier(spark, run)
     tables = f"{run.where}/{REPORT_FOLDER}/tables"
-    plan, begun_us, timings = run.plan, _begun_us(run), dict(started_s)
+    plan, directory, begun_us, timings = run.plan, run.directory, _begun_us(run), dict(started_s)
     _suit(spark, run)
-    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in plan.clients.items() for o in one.reads}
+    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
     tell("what the clients received")
     began = time.monotonic()
     # Before the logs: what was received by now is in the logs that are read from now on, also while the run goes on.
@@ -67,10 +68,11 @@ def judge_run(
     timings["what the clients received"] = time.monotonic() - began
     network = TruthNetwork(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
-    announced = {client: run.announced(client) for client in plan.clients}
+    announced = {client: run.announced(client) for client in directory.clients}
     heard = [one for each in announced.values() for one in each]
     scene = Scene(
         plan=plan,
+        directory=directory,
         begun_us=begun_us,
         duration_us=_ended_us(run) - begun_us,
         faults=fault_spans(run.events, begun_us),
@@ -104,7 +106,7 @@ def judge_run(
             *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
         ]
     )
-    replicas = tracks(plan, run.events, node_traces(run.path, plan), begun_us, _ended_us(run))
+    replicas = tracks(directory, run.events, node_traces(run.path, directory), begun_us, _ended_us(run))
     rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
         name=run.path.resolve().name,
@@ -119,7 +121,7 @@ def judge_run(
         outputs=outputs,
         faults=list(scene.faults),
         replicas=replicas,
-        losses=[] if fidelity is None else losses(plan, replicas, outputs, partial(fidelity, rates)),
+        losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
         sources=[
             SourceFacts(
                 name=str(s),
@@ -130,8 +132,8 @@ def judge_run(
             )
             for s, state in states.items()
         ],
-        promises=promises(plan, heard, begun_us),
-        settings=settings(as_announced(plan, heard)),
+        promises=promises(plan, directory, heard, begun_us),
+        settings=settings(as_announced(directory, heard)),
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
         timings_s={what: round(took, 2) for what, took in timings.items()},
@@ -198,9 +200,9 @@ def _suit(spark: SparkSession, run: Run) -> None:
     spark.conf.set(parts, "2" if little else str(spark.sparkContext.getConf().get(parts)))
 
 
-def settings(plan: Plan) -> Settings:
+def settings(directory: Directory) -> Settings:
     """What decides delay and tentative tuples, each once."""
-    nodes = plan.nodes.values()
+    nodes = directory.nodes.values()
 
     def each(values: list[str]) -> str:
         return ", ".join(dict.fromkeys(values))
@@ -210,8 +212,8 @@ def settings(plan: Plan) -> Settings:
         alpha=each([f"{n.alpha:g}" for n in nodes]),
         policies=each([policies(n.during_failure, n.during_stabilization) for n in nodes]),
         reconcile=each([str(n.reconcile) for n in nodes]),
-        replicas=max((len(where) for where in plan.placement.values()), default=0),
-        nodes=len(plan.nodes),
+        replicas=max((len(where) for where in directory.placement.values()), default=0),
+        nodes=len(directory.nodes),
     )
 
 

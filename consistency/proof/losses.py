@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from consistency.proof.report.model import Accuracy, Loss, OutputReport, Track
-from spe.plan.plan import Plan
+from spe.plan.directory import Directory
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
 
@@ -21,15 +21,15 @@ _SHORT_US: Final = 100_000
 
 
 def losses(
-    plan: Plan,
+    directory: Directory,
     tracks: Sequence[Track],
     outputs: Sequence[OutputReport],
     fidelity: Callable[[Collection[PartitionId]], float],
 ) -> list[Loss]:
     """Stretches of time in which the same partitions were lost, in order; only what was served before can be lost."""
-    served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in plan.placement}
+    served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in directory.placement}
     moments = sorted({at for t in tracks for s in t.spans for at in (s.from_us, s.until_us) if at is not None})
-    names = {str(of): of for of in plan.placement}
+    names = {str(of): of for of in directory.placement}
     for track in tracks:
         of = names[track.name.rpartition("@")[0]]
         served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in _SERVES]

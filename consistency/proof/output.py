@@ -37,6 +37,7 @@ from consistency.proof.report.words import moment, seconds
 from consistency.proof.settling import settled
 from spe.log.announced import RecordedAnnouncement
 from spe.plan.delays import delay_bound_us, epochs, longest_path
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
@@ -73,6 +74,7 @@ class Scene:
     """
 
     plan: Plan
+    directory: Directory
     begun_us: int
     duration_us: int
     faults: Sequence[FaultSpan]
@@ -100,6 +102,7 @@ def judge_output(
     from pyspark.sql import functions as F
 
     plan = scene.plan
+    directory = scene.directory
     truth, received, schema, mistyped = settled(truth, received, plan.query.schema_of(output))
     parts = keep("elements", elements(received))
     stretches = keep("episodes", episodes(parts))
@@ -146,12 +149,13 @@ def judge_output(
     bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
     true_count = truth.count()
     heard = scene.announced.get(client, ())
-    steps = bounds(plan, output, heard) or [(0, delay_bound_us(plan, output))]
+    steps = bounds(plan, directory, output, heard) or [(0, delay_bound_us(plan, directory, output))]
     if not heard:
         why = why or NOT_ANNOUNCED
     delay = _delay(delays, steps)
     expected = predict(
-        as_announced(plan, heard),
+        plan,
+        as_announced(directory, heard),
         output,
         scene.faults,
         results_per_s=true_count / max(scene.duration_us / 1e6, 1e-9),

@@ -18,7 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from consistency.proof.report.model import FaultSpan
-from spe.plan.plan import Node, Plan, Policy
+from spe.plan.directory import Directory
+from spe.plan.nodes import Node, Policy
+from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
@@ -34,6 +36,7 @@ class Prediction:
 
 def predict(
     plan: Plan,
+    directory: Directory,
     output: StreamId,
     faults: Iterable[FaultSpan],
     *,
@@ -48,10 +51,10 @@ def predict(
       ordinary_us: p, the delay while all was well; None: not known.
       ended_us: the end of the run, where a fault did not end before.
     """
-    path = _path(plan, output)
+    path = _path(plan, directory, output)
     alpha_x = [max(n.alpha_x_us for n in nodes) for nodes in path]
     policies = {n.during_failure for nodes in path for n in nodes}
-    failures = _failures(plan, output, faults, ended_us)
+    failures = _failures(plan, directory, output, faults, ended_us)
     if failures is None or not path or len(policies) > 1:
         return Prediction(None, None)
     (policy,) = policies
@@ -70,7 +73,9 @@ def predict(
     return Prediction(round(tentative), delay)
 
 
-def _failures(plan: Plan, output: StreamId, faults: Iterable[FaultSpan], ended_us: int) -> list[int] | None:
+def _failures(
+    plan: Plan, directory: Directory, output: StreamId, faults: Iterable[FaultSpan], ended_us: int
+) -> list[int] | None:
     """Lengths of the failures of the output's sources; None where something happened that the model does not know."""
     sources = {f"source:{s.stream}" for s in origins(plan, output)}
     lengths = []
@@ -78,22 +83,28 @@ def _failures(plan: Plan, output: StreamId, faults: Iterable[FaultSpan], ended_u
         length = (ended_us if fault.until_us is None else fault.until_us) - fault.from_us
         if fault.kind in ("cut", "stall", "freeze") and set(fault.targets) & sources:
             lengths.append(length)
-        elif fault.kind in ("kill", "freeze") and all(_covered(plan, t) for t in fault.targets):
+        elif fault.kind in ("kill", "freeze") and all(_covered(directory, t) for t in fault.targets):
             continue
         elif fault.kind not in ("heal", "restart"):
             return None
     return lengths
 
 
-def _covered(plan: Plan, target: str) -> bool:
+def _covered(directory: Directory, target: str) -> bool:
     """Does every partition on a node have another replica?"""
-    return target in plan.nodes and all(len(nodes) > 1 for nodes in plan.placement.values() if target in nodes)
+    return target in directory.nodes and all(
+        len(nodes) > 1 for nodes in directory.placement.values() if target in nodes
+    )
 
 
-def _path(plan: Plan, stream: StreamId) -> list[list[Node]]:
+def _path(plan: Plan, directory: Directory, stream: StreamId) -> list[list[Node]]:
     """Nodes, with their share of X, of each unit on the longest path to a stream."""
     if stream in plan.sources:
         return []
     unit = plan.producer[stream]
-    nodes = [plan.share(unit.id, n) for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]]
-    return [*max((_path(plan, i.stream) for i in unit.inputs), key=len), nodes]
+    nodes = [
+        directory.share(plan, unit.id, n)
+        for p in range(unit.partitions)
+        for n in directory.placement[PartitionId(unit.id, p)]
+    ]
+    return [*max((_path(plan, directory, i.stream) for i in unit.inputs), key=len), nodes]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from consistency.proof.agreement import disagreements
 from consistency.proof.reading import Reading, read
-from spe.config import load_plan
+from spe.config import load
 from spe.errors import LogCorrupt, SpeError
 from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
 from spe.log.format import Segment
@@ -25,6 +25,7 @@ from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import live_segments
 from spe.log.source_log import source_folder
 from spe.plan.deploy import with_default_client, with_origins
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
@@ -51,6 +52,7 @@ class Run:
 
     path: Path
     plan: Plan
+    directory: Directory
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -71,16 +73,16 @@ class Run:
             raise SpeError(f"{path / _CLUSTER} is damaged: it does not name the data and the fingerprint of the plan")
         if not (path / _CONFIG).is_file():
             raise SpeError(f"{path} is incomplete: there is no {_CONFIG}, the copy of the configuration that was run")
-        plan = with_default_client(load_plan(path / _CONFIG, facts["data"]))
-        plan = with_origins(plan, facts.get("origins", {}))
+        plan, directory = load(path / _CONFIG, facts["data"])
+        plan, directory = with_origins(plan, facts.get("origins", {})), with_default_client(plan, directory)
         if plan.fingerprint != facts["fingerprint"]:
             raise SpeError(
                 f"{path} ran another plan ({facts['fingerprint']}) than its {_CONFIG} says now ({plan.fingerprint}): "
                 "the copy was changed, or this is another release"
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
-        run = cls(path, plan, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
-        if differing := disagreements(run.reading, plan):
+        run = cls(path, plan, directory, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
+        if differing := disagreements(run.reading, plan, directory):
             raise SpeError(f"{path} ran another query than its {_CONFIG} says, read a second time: {differing[0]}")
         run.check()
         return run
@@ -150,7 +152,7 @@ class Run:
 
     def recordings(self) -> Iterator[tuple[str, Channel]]:
         """(client, channel) of everything that was to be recorded."""
-        for name, client in self.plan.clients.items():
+        for name, client in self.directory.clients.items():
             for output in client.reads:
                 yield from ((name, channel) for channel in self.channels(output))
 

@@ -86,10 +86,12 @@ def source_table(run: Run, stream: StreamId) -> Table:
 def recording_table(run: Run, client: str, output: StreamId, mode: str) -> Table:
     """What a client received of an output."""
     _pick("output", output, run.plan.query.outputs)
-    _pick("client", client, run.plan.clients)
+    _pick("client", client, run.directory.clients)
     _pick("mode", mode, (STABLE, CHANGES))
-    if output not in run.plan.clients[client].reads:
-        raise SpeError(f"client {client!r} does not read {output!r}; it reads {one_of(run.plan.clients[client].reads)}")
+    if output not in run.directory.clients[client].reads:
+        raise SpeError(
+            f"client {client!r} does not read {output!r}; it reads {one_of(run.directory.clients[client].reads)}"
+        )
     folders = tuple(str(run.recording_path(client, channel).absolute()) for channel in run.channels(output))
     return Table(False, run.plan.query.schema_of(output), folders, mode)
 
@@ -101,7 +103,7 @@ def table_of(run: Run, options: Mapping[str, str]) -> Table:
     if "source" in options:
         return source_table(run, StreamId(options["source"]))
     output = StreamId(options["output"])
-    readers = [name for name, client in run.plan.clients.items() if output in client.reads]
+    readers = [name for name, client in run.directory.clients.items() if output in client.reads]
     if "client" not in options and len(readers) > 1:
         raise SpeError(f"several clients read {output!r}; give the option client, {one_of(readers)}")
     client = options.get("client", readers[0] if readers else "")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.proof.report.model import FaultSpan, Span, Track
-from spe.plan.plan import Plan
+from spe.plan.directory import Directory
 
 Line = Mapping[str, Any]
 
@@ -60,7 +60,11 @@ def _said(fault: Line) -> str:
 
 
 def tracks(
-    plan: Plan, events: Sequence[Line], traces: Mapping[str, Sequence[Line]], begun_us: int, ended_us: int
+    directory: Directory,
+    events: Sequence[Line],
+    traces: Mapping[str, Sequence[Line]],
+    begun_us: int,
+    ended_us: int,
 ) -> list[Track]:
     """A track for each replica, and each standby that ran: its states, and ``down`` while its process did not run.
 
@@ -70,7 +74,7 @@ def tracks(
     changes: dict[str, list[tuple[int, str]]] = {}
     for line in events:
         if line["event"] in ("process_killed", "process_died"):
-            for replica in _replicas_on(plan, line["process"]):
+            for replica in _replicas_on(directory, line["process"]):
                 changes.setdefault(replica, []).append((int(line["t"]), _DOWN))
         elif line["event"] == "state" and line["replica"].rpartition("@")[2] not in traces:
             changes.setdefault(line["replica"], []).append((int(line["t"]), line["after"]))
@@ -78,8 +82,8 @@ def tracks(
         for line in lines:
             if line["event"] == "state":
                 changes.setdefault(line["replica"], []).append((int(line["t"]), line["state"]))
-    names = [str(replica) for node in plan.nodes for replica in plan.replicas_on(node)]
-    names += [str(r) for node in plan.nodes for r in plan.standbys_on(node) if _ran(changes.get(str(r), ()))]
+    names = [str(replica) for node in directory.nodes for replica in directory.replicas_on(node)]
+    names += [str(r) for node in directory.nodes for r in directory.standbys_on(node) if _ran(changes.get(str(r), ()))]
     return [Track(name=name, spans=_spans(sorted(changes.get(name, ())), begun_us, ended_us)) for name in sorted(names)]
 
 
@@ -88,9 +92,12 @@ def _ran(changes: Sequence[tuple[int, str]]) -> bool:
     return any(state != _DOWN for _, state in changes)
 
 
-def _replicas_on(plan: Plan, process: str) -> list[str]:
+def _replicas_on(directory: Directory, process: str) -> list[str]:
     return [
-        str(r) for node in plan.nodes if node == process for r in (*plan.replicas_on(node), *plan.standbys_on(node))
+        str(r)
+        for node in directory.nodes
+        if node == process
+        for r in (*directory.replicas_on(node), *directory.standbys_on(node))
     ]
 
 
@@ -116,10 +123,10 @@ def something_failed(events: Iterable[Line]) -> bool:
     )
 
 
-def node_traces(folder: Path, plan: Plan) -> dict[str, list[Line]]:
+def node_traces(folder: Path, directory: Directory) -> dict[str, list[Line]]:
     """What nodes noted themselves, if anything.  A torn last line is passed over: its node was killed."""
     found: dict[str, list[Line]] = {}
-    for node in plan.nodes:
+    for node in directory.nodes:
         path = folder / "trace" / f"{node}.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
         read = [line for text in lines if (line := _line(text)) is not None]

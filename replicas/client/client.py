@@ -27,7 +27,8 @@ from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
 from spe.errors import SpeError
-from spe.plan.plan import Client as ClientPlan
+from spe.plan.directory import Client as ClientPlan
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.problems import check_known
@@ -63,15 +64,17 @@ class Client:
         self,
         env: Env,
         plan: Plan,
+        directory: Directory,
         name: str,
         *,
         token: str = "",
         announced: Callable[[Sequence[Announcement]], None] | None = None,
     ) -> None:
-        check_known("client", name, plan.clients)
+        check_known("client", name, directory.clients)
         self._env = env
         self._plan = plan
-        self.plan: ClientPlan = plan.clients[name]
+        self._directory = directory
+        self.plan: ClientPlan = directory.clients[name]
         self.name = f"client:{name}"
         self.me = Identity("client", self.name, env.clock.wall_us(), token)
         self._waiting: deque[Change] = deque()
@@ -81,25 +84,25 @@ class Client:
         #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
-        x_us = max((n.x_us for n in plan.nodes.values()), default=PATIENCE_US)
+        x_us = max((n.x_us for n in directory.nodes.values()), default=PATIENCE_US)
         channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
         self.channels = tuple(channels)
         self.inputs = [
             Input(
                 channel,
-                list(plan.producer_addresses(channel)),
+                list(directory.producer_addresses(plan, channel)),
                 ClientPort(channel, self._emit),
                 consumer=self.name,
                 stall_us=stall_us(plan, channel),
-                useless_us=_useless_us(plan, channel),
+                useless_us=_useless_us(plan, directory, channel),
                 x_us=x_us,
                 corrections=False,
             )
             for channel in channels
         ]
-        self._announcements = Announcements(plan)
+        self._announcements = Announcements(plan, directory)
         self._announced = announced
-        self._upstream = Upstream(env, plan, self.me, pool=StringPool(), other_message=self._other_message)
+        self._upstream = Upstream(env, plan, directory, self.me, pool=StringPool(), other_message=self._other_message)
         self._upstream.add(self)
 
     def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
@@ -121,7 +124,8 @@ class Client:
 
     def peers(self) -> dict[str, str]:
         """Name -> address of every process that makes what we read."""
-        return {n: a for channel in self.channels for n, a in self._plan.producer_addresses(channel).items()}
+        producers = (self._directory.producer_addresses(self._plan, channel) for channel in self.channels)
+        return {name: address for found in producers for name, address in found.items()}
 
     async def _other_message(self, peer: str, message: Message) -> None:
         news = self._announcements.heard(expect(message, Announced).items)
@@ -224,23 +228,25 @@ class Client:
                 self._ended.add(change.channel)
 
 
-def _useless_us(plan: Plan, channel: Channel) -> int:
+def _useless_us(plan: Plan, directory: Directory, channel: Channel) -> int:
     """Half of the shortest αX of those that make a channel: within it they give results, or others do (F4)."""
     unit = plan.producer.get(channel.stream)
     if unit is None:
         return PATIENCE_US  # a source, which is the only producer
-    nodes = plan.hosts(PartitionId(unit.id, channel.partition))
-    return min(plan.share(unit.id, node).alpha_x_us for node in nodes) // 2
+    nodes = directory.hosts(PartitionId(unit.id, channel.partition))
+    return min(directory.share(plan, unit.id, node).alpha_x_us for node in nodes) // 2
 
 
 @asynccontextmanager
-async def open_client(env: Env, plan: Plan, name: str, *, token: str = "") -> AsyncIterator[Client]:
+async def open_client(
+    env: Env, plan: Plan, directory: Directory, name: str, *, token: str = ""
+) -> AsyncIterator[Client]:
     """A running client for the length of the block; what the block raises leaves it as it is, not in a group.
 
     Raises:
-      ConfigError: the plan has no such client.
+      ConfigError: the directory has no such client.
     """
-    client = Client(env, plan, name, token=token)
+    client = Client(env, plan, directory, name, token=token)
     failed: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)

@@ -26,6 +26,7 @@ from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import LogFull, SpeError
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.results import results_fingerprint
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
@@ -99,6 +100,7 @@ class ClientProcess(Bystander):
         self,
         env: Env,
         plan: Plan,
+        directory: Directory,
         name: str,
         *,
         place: Place,
@@ -112,9 +114,10 @@ class ClientProcess(Bystander):
     ) -> None:
         self._env = env
         self._plan = plan
+        self._directory = directory
         self._address = address
         self._injector = injector
-        self.client = Client(env, plan, name, token=token, announced=self._announced)
+        self.client = Client(env, plan, directory, name, token=token, announced=self._announced)
         #: With the times of receipt, to be recorded.
         self._to_record: deque[tuple[int, Announcement]] = deque()
         self.who = self.client.name
@@ -208,7 +211,7 @@ class ClientProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
-                    server = Server(self._env, self._plan, self.client.me, self)
+                    server = Server(self._env, self._plan, self._directory, self.client.me, self)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)

@@ -10,8 +10,8 @@
                 case UndoneRows():
                     print("< the tentative ones are withdrawn")
 
-:func:`replicas.client.client.open_client` is the same for programs that bring the plan and the environment themselves,
-and that want boundaries and rec_done as well.
+:func:`replicas.client.client.open_client` is the same for programs that bring plan, directory and environment, and that
+want boundaries and rec_done as well.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import trio
 
 from replicas.client.client import Client, open_client
 from replicas.link.connection import TOKEN_VARIABLE, Identity, dial, secured
-from spe.config import load_plan
+from spe.config import load
 from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError
-from spe.plan.deploy import check_all_addressed, with_default_client
+from spe.plan.deploy import Deployed, check_all_addressed, with_default_client
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.production import production_env
@@ -129,7 +129,7 @@ class Changes:
 
 @asynccontextmanager
 async def connect(
-    config: str | os.PathLike[str] | Plan,
+    config: str | os.PathLike[str] | Deployed,
     *,
     client: str,
     token: str | None = None,
@@ -139,7 +139,7 @@ async def connect(
     """Takes the place of a client of a running cluster for the length of the block.
 
     Args:
-      config: a YAML file, a Python script (spe.api), or the plan of one; it gives the addresses.
+      config: a YAML file, a Python script (spe.api), or what :func:`spe.config.load` makes of one.
       client: which client of the configuration to be; nobody else may be it meanwhile.
       token: shared secret of the cluster; None: that of the environment variable SPE_TOKEN.
       wait_s: how long to wait until a process of the cluster answers.  From then on all failures are borne.
@@ -150,14 +150,15 @@ async def connect(
       PeerRefused: all refuse us: another plan, cluster, version or token.
       NotReachable: nobody answers; says which addresses were tried, and what happened there.
     """
-    plan = with_default_client(config if isinstance(config, Plan) else load_plan(config))
+    plan, directory = config if isinstance(config, Deployed) else load(config)
+    directory = with_default_client(plan, directory)
     env = secured(env or production_env(Path()), plan, f"client:{client}")
     token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
-    one = Client(env, plan, client, token=token)
+    one = Client(env, plan, directory, client, token=token)
     peers = one.peers()
-    check_all_addressed("the configuration" if isinstance(config, Plan) else str(config), peers)
+    check_all_addressed("the configuration" if isinstance(config, Deployed) else str(config), peers)
     await _someone_answers(env, plan, one.me, peers, wait_s)
-    async with open_client(env, plan, client, token=token) as running:
+    async with open_client(env, plan, directory, client, token=token) as running:
         yield Changes(plan, running)
 
 

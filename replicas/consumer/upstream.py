@@ -18,6 +18,7 @@ from replicas.consumer.feed import Action, Close, Open, SwitchMode
 from replicas.consumer.input import Input
 from replicas.link.connection import Connection, Identity, dial
 from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
+from spe.plan.directory import Directory
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -95,6 +96,7 @@ class Upstream:
         self,
         env: Env,
         plan: Plan,
+        directory: Directory,
         me: Identity,
         *,
         pool: StringPool,
@@ -104,6 +106,7 @@ class Upstream:
     ) -> None:
         self._env = env
         self._plan = plan
+        self._directory = directory
         self._me = me
         self._pool = pool
         self._heard = heard
@@ -305,7 +308,7 @@ class Upstream:
     def _producers(self, channel: Channel) -> Collection[str]:
         found = self._makers.get(channel)
         if found is None:
-            found = self._makers[channel] = frozenset(self._plan.producer_addresses(channel))
+            found = self._makers[channel] = frozenset(self._directory.producer_addresses(self._plan, channel))
         return found
 
     # --- feeds ---
@@ -373,7 +376,7 @@ class Upstream:
         why = "closed"
         with scope:
             try:
-                address = self._plan.producer_addresses(one.channel)[action.producer]
+                address = self._directory.producer_addresses(self._plan, one.channel)[action.producer]
                 connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
                 try:
                     with trio.move_on_after(self._plan.timing.connect_us / 1e6) as waiting:

@@ -17,7 +17,8 @@ from replicas.faults.model import processes_of
 from replicas.faults.proxy import FaultProxy, Route, Way
 from replicas.faults.state import FaultState
 from replicas.local.ports import free_addresses
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 
 
 class LinkMode(enum.StrEnum):
@@ -57,25 +58,27 @@ class LinkFaultMaker(Protocol):
         ...
 
 
-def open_links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> LinkFaultMaker:
+def open_links(
+    mode: LinkMode, plan: Plan, directory: Directory, addresses: Mapping[str, str], random: Random
+) -> LinkFaultMaker:
     """The links of a cluster whose processes listen at ``addresses``."""
-    return InsideLinks() if mode is LinkMode.INSIDE else ProxyLinks(plan, addresses, random)
+    return InsideLinks() if mode is LinkMode.INSIDE else ProxyLinks(plan, directory, addresses, random)
 
 
-def dials(plan: Plan) -> dict[str, list[str]]:
+def dials(plan: Plan, directory: Directory) -> dict[str, list[str]]:
     """Process -> processes that it opens connections to."""
-    found: dict[str, set[str]] = {name: set() for name in processes_of(plan)}
-    for of in plan.placement:
-        for node in plan.hosts(of):
+    found: dict[str, set[str]] = {name: set() for name in processes_of(directory)}
+    for of in directory.placement:
+        for node in directory.hosts(of):
             for channel in plan.unit[of.unit].channels_in(of.partition):
-                found[node] |= set(plan.producer_addresses(channel))
-            found[node] |= {str(n) for n in plan.hosts(of)}
-    for client in plan.clients.values():
+                found[node] |= set(directory.producer_addresses(plan, channel))
+            found[node] |= {str(n) for n in directory.hosts(of)}
+    for client in directory.clients.values():
         for stream in client.reads:
-            for of in plan.placement:
+            for of in directory.placement:
                 if stream in plan.unit[of.unit].outputs:
-                    found[f"client:{client.name}"] |= {str(n) for n in plan.hosts(of)}
-    if plan.standbys:
+                    found[f"client:{client.name}"] |= {str(n) for n in directory.hosts(of)}
+    if directory.standbys:
         found[COORDINATOR] |= {name for name in found if not name.startswith("client:")}
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 
@@ -108,8 +111,8 @@ class ProxyLinks:
     inside = False
     mode = LinkMode.PROXY
 
-    def __init__(self, plan: Plan, addresses: Mapping[str, str], random: Random) -> None:
-        pairs = [(a, b) for a, peers in dials(plan).items() for b in peers]
+    def __init__(self, plan: Plan, directory: Directory, addresses: Mapping[str, str], random: Random) -> None:
+        pairs = [(a, b) for a, peers in dials(plan, directory).items() for b in peers]
         taken = set(addresses.values())
         free = [a for a in free_addresses(len(pairs) + len(taken)) if a not in taken]
         routes = [Route(a, b, listen, addresses[b]) for (a, b), listen in zip(pairs, free, strict=False)]

@@ -21,7 +21,7 @@ from spe.config.document import Document, parse
 from spe.config.validate import validated
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeState
 from spe.values import Length, Model, Names, PositiveDuration
@@ -242,13 +242,17 @@ class FaultModel(Model):
         )
 
 
-def processes_of(plan: Plan) -> list[str]:
+def processes_of(directory: Directory) -> list[str]:
     """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``, ``coordinator``."""
-    named = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
-    return [*named, COORDINATOR] if plan.standbys else named
+    named = [
+        *directory.nodes,
+        *(f"source:{s}" for s in directory.sources),
+        *(f"client:{c}" for c in directory.clients),
+    ]
+    return [*named, COORDINATOR] if directory.standbys else named
 
 
-def load_faults(path: FilePath, plan: Plan) -> list[Fault]:
+def load_faults(path: FilePath, directory: Directory) -> list[Fault]:
     """The faults of a file, in order of time.
 
     Raises:
@@ -258,10 +262,10 @@ def load_faults(path: FilePath, plan: Plan) -> list[Fault]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    return load_faults_text(text, str(path), plan)
+    return load_faults_text(text, str(path), directory)
 
 
-def load_faults_text(text: str, name: str, plan: Plan) -> list[Fault]:
+def load_faults_text(text: str, name: str, directory: Directory) -> list[Fault]:
     """As :func:`load_faults`, for a text; ``name`` stands in messages for the file."""
     problems = Problems()
     document = parse(text, name, problems)
@@ -274,13 +278,13 @@ def load_faults_text(text: str, name: str, plan: Plan) -> list[Fault]:
                 if key != "faults":
                     problems.add((key,), "unknown key; expected faults: [...], or a list of faults and nothing else")
             data, path = data.get("faults"), ("faults",)
-        faults = read_faults(data, path, plan, problems)
+        faults = read_faults(data, path, directory, problems)
     if problems:
         raise ConfigError(document.in_order(problems))
     return faults
 
 
-def configured_faults(document: Document, plan: Plan) -> list[Fault]:
+def configured_faults(document: Document, directory: Directory) -> list[Fault]:
     """The ``faults`` section of a configuration that :func:`spe.config.load_document` has accepted.
 
     Raises:
@@ -288,27 +292,27 @@ def configured_faults(document: Document, plan: Plan) -> list[Fault]:
     """
     problems = Problems()
     section = document.data.get("faults")
-    faults = [] if section is None else read_faults(section, ("faults",), plan, problems)
+    faults = [] if section is None else read_faults(section, ("faults",), directory, problems)
     if problems:
         raise ConfigError(document.in_order(problems))
     return faults
 
 
-def one_fault(data: Mapping[str, Any], plan: Plan) -> Fault:
+def one_fault(data: Mapping[str, Any], directory: Directory) -> Fault:
     """A fault that happens now.  Raises ConfigError."""
     problems = Problems()
-    fault = _read_fault(dict(data), (), processes_of(plan), problems)
+    fault = _read_fault(dict(data), (), processes_of(directory), problems)
     if fault is None or problems:
         raise ConfigError([p.message for p in problems.found])
     return fault
 
 
-def read_faults(data: Any, path: Path, plan: Plan, problems: Problems) -> list[Fault]:
+def read_faults(data: Any, path: Path, directory: Directory, problems: Problems) -> list[Fault]:
     """Faults of plain data, in order of time; what is wrong goes to ``problems``."""
     if not isinstance(data, list | tuple):
         problems.add(path, "expected a list of faults, such as - {at: 5s, kind: kill, target: n1}")
         return []
-    known = processes_of(plan)
+    known = processes_of(directory)
     faults = []
     for i, entry in enumerate(data):
         if isinstance(entry, Mapping) and "at" not in entry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -21,8 +22,9 @@ class Announcements:
       version: grows with each change.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, directory: Directory) -> None:
         self._plan = plan
+        self._directory = directory
         self.version = 0
         #: In the order of their changes: version of the change, and what it says.
         self._latest: dict[tuple[str, str], tuple[int, Announcement]] = {}
@@ -41,7 +43,7 @@ class Announcements:
     def _is_placed(self, one: Announcement) -> bool:
         unit = self._plan.unit.get(UnitId(one.unit))
         return unit is not None and any(
-            NodeId(one.node) in self._plan.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)
+            NodeId(one.node) in self._directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)
         )
 
     def _take(self, one: Announcement) -> bool:

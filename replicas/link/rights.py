@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from spe.errors import RemoteProtocolError
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.stream.history import host_of
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -80,13 +81,13 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
 )
 
 
-def wrong_claim(plan: Plan, role: Role, name: str) -> str:
+def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
     """Why nobody of this name has this role in the plan; "" where somebody may.
 
     A client need not be in the plan: it is served, and no log waits for it.
     """
     known = {
-        "node": name in plan.nodes,
+        "node": name in directory.nodes,
         "source": name.startswith("source:") and name.removeprefix("source:") in plan.sources,
         "client": name.startswith("client:") and len(name) > len("client:"),
         "coordinator": name == COORDINATOR,
@@ -98,7 +99,7 @@ def wrong_claim(plan: Plan, role: Role, name: str) -> str:
     return "" if fits else f"{name!r} is no {role} of this cluster"
 
 
-def check_right(plan: Plan, role: Role, name: str, message: Message) -> None:
+def check_right(directory: Directory, role: Role, name: str, message: Message) -> None:
     """Raises RemoteProtocolError where a peer must not send this message, or not on behalf of whom it names."""
     kind = type(message).__name__
     if role not in SENDERS[type(message)]:
@@ -110,17 +111,17 @@ def check_right(plan: Plan, role: Role, name: str, message: Message) -> None:
             others = [ack.consumer for ack in acks if host_of(ack.consumer) != name]
         case PartnerRequest(unit, partition, asker):
             others = [asker] if asker != name else []
-            _check_host(plan, unit, partition, name, kind)
+            _check_host(directory, unit, partition, name, kind)
         case SnapshotRequest(unit, partition):
             others = []
-            _check_host(plan, unit, partition, name, kind)
+            _check_host(directory, unit, partition, name, kind)
         case _:
             others = []
     if others:
         raise RemoteProtocolError(f"{kind} of {name} in the name of {others[0]}")
 
 
-def _check_host(plan: Plan, unit: str, partition: int, name: str, kind: str) -> None:
+def _check_host(directory: Directory, unit: str, partition: int, name: str, kind: str) -> None:
     of = PartitionId(UnitId(unit), partition)
-    if of not in plan.placement or NodeId(name) not in plan.hosts(of):
+    if of not in directory.placement or NodeId(name) not in directory.hosts(of):
         raise RemoteProtocolError(f"{kind}: {name} is no replica of {of}")

@@ -19,7 +19,7 @@ class CheckpointTask:
     async def run(self, partition: PartitionId) -> None:
         """Until there is no replica any more."""
         hosting, id = self._hosting, ReplicaId(*partition, self._hosting.node)
-        every_us = hosting.plan.disk_us(id)
+        every_us = hosting.directory.disk_us(id)
         assert every_us is not None
         store, trace = hosting.store(id), hosting.env.trace
         last, trouble = hosting.now(), ""

@@ -16,6 +16,7 @@ from replicas.node.replica_host import ReplicaHost
 from replicas.node.ticks import Ticks
 from replicas.placement.standby import Standby
 from spe.errors import OperatorFailed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -41,9 +42,10 @@ class Hosting:
 
     nursery: trio.Nursery
 
-    def __init__(self, env: Env, plan: Plan, node: NodeId, upstream: Upstream) -> None:
+    def __init__(self, env: Env, plan: Plan, directory: Directory, node: NodeId, upstream: Upstream) -> None:
         self.env = env
         self.plan = plan
+        self.directory = directory
         self.node = node
         self.upstream = upstream
         self.running: dict[PartitionId, ReplicaHost] = {}
@@ -76,6 +78,7 @@ class Hosting:
         """A replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""
         return ReplicaHost(
             self.plan,
+            self.directory,
             id,
             random=self.env.random,
             now=self.now(),
@@ -123,7 +126,7 @@ class Hosting:
     def stand_by(self, id: ReplicaId) -> Standby:
         """Holds checkpoints, in place of the replica that may be there (H4)."""
         self.put_away(id.of)
-        standby = self.standbys[id.of] = Standby(self.plan, id, self.now())
+        standby = self.standbys[id.of] = Standby(self.plan, self.directory, id, self.now())
         if self.env.history is not None:
             self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False))
         return standby

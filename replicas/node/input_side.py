@@ -9,6 +9,7 @@ from operators.sunion.sunion import SUnion
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from spe.plan.describe import show_duration
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.stream.ids import ReplicaId
@@ -29,13 +30,13 @@ class InputSide:
       started_at: when the replica was made, or was given its state.
     """
 
-    def __init__(self, plan: Plan, id: ReplicaId, sunion: SUnion, now: int) -> None:
-        node = self._node = plan.share(id.unit, id.node)
+    def __init__(self, plan: Plan, directory: Directory, id: ReplicaId, sunion: SUnion, now: int) -> None:
+        node = self._node = directory.share(plan, id.unit, id.node)
         self._sunion = sunion
         self.inputs = [
             Input(
                 channel,
-                list(plan.producer_addresses(channel)),
+                list(directory.producer_addresses(plan, channel)),
                 port,
                 consumer=str(id),
                 stall_us=stall_us(plan, channel),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from replicas.node.hosting import Hosting, Tasks
 from replicas.placement.epoch import FollowedEpoch
 from spe.errors import OperatorFailed
-from spe.plan.plan import COORDINATOR
+from spe.plan.directory import COORDINATOR
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState, UnitId
 from spe.wire.messages import Order, OrderAnswer
@@ -42,7 +42,7 @@ class OrderFollower:
             return f"{peer} is not the coordinator"
         if message.epoch < self._epoch.latest:
             return f"epoch {message.epoch} is over: {self._epoch.latest} has begun"
-        if message.verb != "replay" and id not in hosting.plan.standbys_on(hosting.node):
+        if message.verb != "replay" and id not in hosting.directory.standbys_on(hosting.node):
             return f"{hosting.node} is no standby of {id.of}"
         if message.epoch > self._epoch.latest:
             self._epoch.latest = message.epoch

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from operators.rejections import Rejection
 from replicas.producer.output_log import OutputLog
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.spill import Spill
 from spe.stream.batch import Batch, Element
@@ -47,6 +48,7 @@ class OutputSide:
     def __init__(
         self,
         plan: Plan,
+        directory: Directory,
         id: ReplicaId,
         now: int,
         effects: Effects,
@@ -54,6 +56,7 @@ class OutputSide:
         changes: Iterator[int] | None,
     ) -> None:
         self._plan = plan
+        self._directory = directory
         self._id = id
         self._effects = effects
         channels = [Channel(stream, id.partition) for stream in plan.unit[id.unit].outputs]
@@ -61,10 +64,10 @@ class OutputSide:
             OutputLog(
                 channel,
                 plan.query.schema_of(channel.stream),
-                plan.consumers_of(channel),
+                directory.consumers_of(plan, channel),
                 plan.limits,
                 None if shelf is None else shelf(plan.query.schema_of(channel.stream)),
-                plan.standbys_of(channel),
+                directory.standbys_of(plan, channel),
                 changes,
             )
             for channel in channels
@@ -166,7 +169,7 @@ class OutputSide:
         given_up: list[str] = []
         for log in self.logs:
             if log.full:
-                consumers = self._plan.consumers_of(log.channel)
+                consumers = self._directory.consumers_of(self._plan, log.channel)
                 dead = {name for name in consumers if self._is_dead(name, now)}
                 for name in log.evictable(dead):
                     if log.full:

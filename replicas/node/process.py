@@ -23,6 +23,7 @@ from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
 from replicas.producer.server import Accepted, Injector, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -61,28 +62,37 @@ class NodeProcess:
     """
 
     def __init__(
-        self, env: Env, plan: Plan, node: NodeId, *, token: str = "", injector: Injector | None = None
+        self,
+        env: Env,
+        plan: Plan,
+        directory: Directory,
+        node: NodeId,
+        *,
+        token: str = "",
+        injector: Injector | None = None,
     ) -> None:
         self._injector = injector
         self._env = env
         self._plan = plan
+        self._directory = directory
         self._node = node
         self._me = Identity("node", node, env.clock.wall_us(), token)
         #: Of X and waits: ours, and what we pass on (T8).
-        self._announcements = Announcements(plan)
+        self._announcements = Announcements(plan, directory)
         self._began_us = env.clock.wall_us()
         #: Longest wait of each unit, over all replicas that have run here.
         self._waited: dict[UnitId, int] = {}
         upstream = Upstream(
             env,
             plan,
+            directory,
             self._me,
             pool=StringPool(),
             heard=self._heard,
             gone=self._gone,
             other_message=self._other_message,
         )
-        self.hosting = Hosting(env, plan, node, upstream)
+        self.hosting = Hosting(env, plan, directory, node, upstream)
         self._snapshots = Snapshots(self.hosting, self._me)
         self._recovery = RecoveryTask(self.hosting, self._snapshots)
         self._work = WorkTask(self.hosting, self._recovery)
@@ -91,18 +101,18 @@ class NodeProcess:
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
-        env, plan, hosting = self._env, self._plan, self.hosting
+        env, directory, hosting = self._env, self._directory, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
         self._orders = OrderFollower(hosting, self._run_replica, self._stand_by)
-        server = Server(env, plan, self._me, self)
+        server = Server(env, self._plan, directory, self._me, self)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery
-            address = await nursery.start(env.network.serve, plan.nodes[self._node].address, server.handle)
+            address = await nursery.start(env.network.serve, directory.nodes[self._node].address, server.handle)
             await nursery.start(hosting.upstream.run, self._peers())
             await hosting.open_spill()
-            for id in plan.replicas_on(self._node):
+            for id in directory.replicas_on(self._node):
                 self._orders.run(id)
-            for id in plan.standbys_on(self._node):
+            for id in directory.standbys_on(self._node):
                 self._orders.stand_by(id)
             nursery.start_soon(hosting.ticks.run)
             env.trace.event("node_started", node=self._node, address=address)
@@ -111,19 +121,19 @@ class NodeProcess:
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
         peers: dict[str, str] = {}
-        mine = self._plan.replicas_on(self._node) + self._plan.standbys_on(self._node)
+        mine = self._directory.replicas_on(self._node) + self._directory.standbys_on(self._node)
         for id in mine:
             for channel in self._plan.unit[id.unit].channels_in(id.partition):
-                peers |= self._plan.producer_addresses(channel)
-            peers |= {n: self._plan.nodes[n].address for n in self._plan.hosts(id.of) if n != self._node}
+                peers |= self._directory.producer_addresses(self._plan, channel)
+            peers |= {n: self._directory.nodes[n].address for n in self._directory.hosts(id.of) if n != self._node}
         peers.pop(self._node, None)
         # Units of one node read each other through the same door as everybody else.
         if any(
-            self._node in self._plan.producer_addresses(c)
+            self._node in self._directory.producer_addresses(self._plan, c)
             for id in mine
             for c in self._plan.unit[id.unit].channels_in(id.partition)
         ):
-            peers[self._node] = self._plan.nodes[self._node].address
+            peers[self._node] = self._directory.nodes[self._node].address
         return peers
 
     async def _run_replica(self, partition: PartitionId) -> None:
@@ -132,7 +142,7 @@ class NodeProcess:
             nursery.start_soon(self._recovery.run, partition)
             if (rejected := self.hosting.rejected(partition)) is not None:
                 nursery.start_soon(rejected.run)
-            if self._plan.disk_us(ReplicaId(*partition, self._node)) is not None:
+            if self._directory.disk_us(ReplicaId(*partition, self._node)) is not None:
                 nursery.start_soon(self._checkpoints.run, partition)
 
     async def _stand_by(self, partition: PartitionId) -> None:
@@ -220,7 +230,7 @@ class NodeProcess:
         return self._announcements.since(version, ANNOUNCEMENTS_MAX)
 
     def _announcement(self, unit: UnitId, waited_us: int) -> Announcement:
-        node, share = self._plan.nodes[self._node], self._plan.share(unit, self._node)
+        node, share = self._directory.nodes[self._node], self._directory.share(self._plan, unit, self._node)
         return Announcement(
             self._node,
             unit,
@@ -268,6 +278,7 @@ class NodeProcess:
 async def run_node(
     env: Env,
     plan: Plan,
+    directory: Directory,
     node: NodeId,
     *,
     token: str = "",
@@ -275,4 +286,4 @@ async def run_node(
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a node until cancelled."""
-    await NodeProcess(env, plan, node, token=token, injector=injector).run(task_status=task_status)
+    await NodeProcess(env, plan, directory, node, token=token, injector=injector).run(task_status=task_status)

@@ -11,7 +11,9 @@ from operators.sunion.sunion import SUnion
 from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
 from replicas.node.input_side import InputSide
-from spe.plan.plan import Plan, Reconcile
+from spe.plan.directory import Directory
+from spe.plan.nodes import Reconcile
+from spe.plan.plan import Plan
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeState
 
@@ -39,13 +41,15 @@ class ReplicaRecovery:
       partners_are_known: whoever is not heard now has not been for long: we stood by, and listened (H3).
     """
 
-    def __init__(self, plan: Plan, id: ReplicaId, inputs: InputSide, sunion: SUnion, partners: Partners) -> None:
+    def __init__(
+        self, plan: Plan, directory: Directory, id: ReplicaId, inputs: InputSide, sunion: SUnion, partners: Partners
+    ) -> None:
         self._plan = plan
-        self._node = plan.share(id.unit, id.node)
+        self._node = directory.share(plan, id.unit, id.node)
         self._inputs = inputs
         self._sunion = sunion
         self._partners = partners
-        standbys = plan.standbys.get(id.of)
+        standbys = directory.standbys.get(id.of)
         self.standbys = () if standbys is None else standbys.nodes
         self._backs = id.node in self.standbys
         self.stored: Mapping[str, Any] | None = None
@@ -53,7 +57,7 @@ class ReplicaRecovery:
         self.partners_are_known = False
         self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self._node.x_us)
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
-        self._durable = None if plan.disk_us(id) is None else [0 for _ in inputs.inputs]
+        self._durable = None if directory.disk_us(id) is None else [0 for _ in inputs.inputs]
         self._newest = self._durable
 
     # --- from what to go on ---

@@ -22,6 +22,7 @@ from replicas.node.output_side import Effects, OutputSide
 from replicas.node.recovery import Own, ReplicaRecovery
 from replicas.producer.log_entry import Entry
 from spe.log.origin import combined
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.spill import Spill
 from spe.stream.ids import Channel, ReplicaId
@@ -46,6 +47,7 @@ class Replica:
     def __init__(
         self,
         plan: Plan,
+        directory: Directory,
         id: ReplicaId,
         *,
         random: Random,
@@ -57,7 +59,7 @@ class Replica:
         self.id = id
         self.plan = plan
         self.unit = plan.unit[id.unit]
-        self.node = plan.share(id.unit, id.node)
+        self.node = directory.share(plan, id.unit, id.node)
         self.agreement = Agreement()
         stream_index = {i.stream: at for at, i in enumerate(self.unit.inputs)}
         channels = self.unit.channels_in(id.partition)
@@ -70,12 +72,12 @@ class Replica:
             redo_bytes=plan.limits.input_bytes,
             old_us=2 * self.node.x_us,
         )
-        self.reading = InputSide(plan, id, self.sunion, now)
-        self.serving = OutputSide(plan, id, now, effects, shelf, changes)
+        self.reading = InputSide(plan, directory, id, self.sunion, now)
+        self.serving = OutputSide(plan, directory, id, now, effects, shelf, changes)
         self.inputs, self.logs = self.reading.inputs, self.serving.logs
-        partners = [n for n in plan.hosts(id.of) if n != id.node]
+        partners = [n for n in directory.hosts(id.of) if n != id.node]
         self.partners = Partners(id.node, partners, request_us=plan.timing.request_us, random=random)
-        self.recovery = ReplicaRecovery(plan, id, self.reading, self.sunion, self.partners)
+        self.recovery = ReplicaRecovery(plan, directory, id, self.reading, self.sunion, self.partners)
         self.core = UnitReplica(
             self.unit,
             self.sunion,

@@ -13,6 +13,7 @@ from replicas.node.replica import Replica
 from replicas.producer.output_log import LogNotReady, LogTruncated
 from replicas.producer.server import Accepted
 from replicas.producer.substream import substream
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.spill import Handle, Shelf, Spill, SpillFolder, SpillNotLoaded
 from spe.stream.ids import Channel, ReplicaId
@@ -44,6 +45,7 @@ class ReplicaHost:
     def __init__(
         self,
         plan: Plan,
+        directory: Directory,
         id: ReplicaId,
         *,
         random: Random,
@@ -65,7 +67,7 @@ class ReplicaHost:
         self._loading: dict[Handle, SpillNotLoaded] = {}
         self._loaded: dict[Handle, SpillNotLoaded] = {}
         shelf = None if spill is None else self._shelf
-        self.replica = Replica(plan, id, random=random, now=now, effects=self, shelf=shelf, changes=changes)
+        self.replica = Replica(plan, directory, id, random=random, now=now, effects=self, shelf=shelf, changes=changes)
         self.inputs = self.replica.inputs
 
     def _shelf(self, schema: Schema) -> Spill:

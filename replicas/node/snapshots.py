@@ -79,7 +79,7 @@ class Snapshots:
     async def fetch(self, id: ReplicaId, partner: str) -> bytearray | str:
         """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""
         env, plan = self._hosting.env, self._hosting.plan
-        address = plan.nodes[NodeId(partner)].address
+        address = self._hosting.directory.nodes[NodeId(partner)].address
         try:
             connection, _ = await dial(env, plan, self._me, partner, address)
             try:

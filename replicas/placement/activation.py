@@ -16,6 +16,7 @@ import numpy as np
 from replicas.planning.configured import costs_of, partitions_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
@@ -115,13 +116,21 @@ class Activation:
     """
 
     def __init__(
-        self, plan: Plan, budget: int, *, algorithm: str, margin: float, active: Iterable[PartitionId] = ()
+        self,
+        plan: Plan,
+        directory: Directory,
+        budget: int,
+        *,
+        algorithm: str,
+        margin: float,
+        active: Iterable[PartitionId] = (),
     ) -> None:
         self._plan = plan
+        self._directory = directory
         self._algorithm = Algorithm(algorithm)
         self._margin = margin
         self.budget = budget
-        self.active = {id for id in active if id in plan.standbys}
+        self.active = {id for id in active if id in directory.standbys}
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
 
@@ -134,8 +143,8 @@ class Activation:
         Raises:
           ConfigError: the planner cannot do it; it says why.
         """
-        topology = topology_of(self._plan, rates)
-        costs = costs_of(self._plan, topology, unable)
+        topology = topology_of(self._plan, self._directory, rates)
+        costs = costs_of(self._plan, self._directory, topology, unable)
         most = PlanningProblem(topology, 0, costs).most
         problem = PlanningProblem(topology, min(self.budget, most) if unable else self.budget, costs)
         found = make_plan(problem, self._algorithm, now=_no_clock)
@@ -189,7 +198,7 @@ class Activation:
         return None
 
     def wanted(self) -> dict[PartitionId, frozenset[NodeId]]:
-        return {id: frozenset(self._plan.standbys[id].nodes[:1]) for id in self.active}
+        return {id: frozenset(self._directory.standbys[id].nodes[:1]) for id in self.active}
 
     def status(self) -> dict[str, Any]:
         """For ``spe status``."""

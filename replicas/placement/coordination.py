@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
@@ -71,15 +72,16 @@ class Coordination:
       recovery_us: the same where one of them is recovering, or was never heard: it may need nobody's help.
     """
 
-    def __init__(self, plan: Plan, now: int, *, patience_us: int, recovery_us: int) -> None:
+    def __init__(self, plan: Plan, directory: Directory, now: int, *, patience_us: int, recovery_us: int) -> None:
         self._plan = plan
+        self._directory = directory
         self._patience_us = patience_us
         self._recovery_us = recovery_us
         self._repeat_us = max(REPEAT_US, 2 * plan.timing.heartbeat_us)
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
-        self._partitions = {id: _Partition(now) for id in plan.standbys}
-        self._before = {id: _before(plan, id) for id in plan.standbys}
+        self._partitions = {id: _Partition(now) for id in directory.standbys}
+        self._before = {id: _before(plan, id) for id in directory.standbys}
         #: Smallest id that each replica of a partition still has in all its outputs.
         self._first: dict[PartitionId, dict[NodeId, int]] = {}
         self._replays_at: dict[Decision, int] = {}
@@ -96,7 +98,7 @@ class Coordination:
             firsts = self._first.setdefault(self._plan.maker_of(channel), {})
             firsts[node] = max(firsts.get(node, 0), output.first)
         for id, one in self._partitions.items():
-            if node in self._plan.hosts(id):
+            if node in self._directory.hosts(id):
                 self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
 
     def lost(self, node: NodeId, now: int) -> None:
@@ -146,7 +148,7 @@ class Coordination:
 
     def helper(self, partition: PartitionId, now: int) -> NodeState | None:
         """State of the first standby: RECOVERING also before it runs; None: it does not come, as it seems."""
-        first, one = self._plan.standbys[partition].nodes[0], self._partitions[partition]
+        first, one = self._directory.standbys[partition].nodes[0], self._partitions[partition]
         state = one.running.get(first, NodeState.RECOVERING)
         if now - one.asked_at.get(Decision("retire", ReplicaId(*partition, first)), -self._repeat_us) < self._repeat_us:
             state = NodeState.RECOVERING  # what it said last may be of before
@@ -158,7 +160,7 @@ class Coordination:
     def unable(self) -> frozenset[PartitionId]:
         """Partitions whose first standby was heard, and is dead."""
         dead = self._heard - self._alive
-        return frozenset(id for id, standbys in self._plan.standbys.items() if standbys.nodes[0] in dead)
+        return frozenset(id for id, standbys in self._directory.standbys.items() if standbys.nodes[0] in dead)
 
     # --- orders ---
 
@@ -175,13 +177,13 @@ class Coordination:
         return found
 
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
-        standbys = self._plan.standbys[id].nodes
+        standbys = self._directory.standbys[id].nodes
         missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
         if missing and one.unserved_since is None:  # else it would begin from less, or beside one that begins as well
             return [Decision("install", ReplicaId(*id, n)) for n in missing]
         if one.unserved_since is not None:
             return self._restore(id, one, one.unserved_since, now)
-        meant = {*self._plan.placement[id], *one.wanted}
+        meant = {*self._directory.placement[id], *one.wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
         steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
         if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
@@ -196,8 +198,8 @@ class Coordination:
 
     def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
         """Nobody serves it."""
-        standbys = self._plan.standbys[id].nodes
-        coming = any(n in one.running or n not in self._heard for n in self._plan.placement[id])
+        standbys = self._directory.standbys[id].nodes
+        coming = any(n in one.running or n not in self._heard for n in self._directory.placement[id])
         if now - since < (self._recovery_us if coming else self._patience_us):
             return []
         installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
@@ -209,7 +211,9 @@ class Coordination:
         if able:
             return [installs[able[0]]]
         # Somebody who is away may hold a state, and come back with it.
-        away = any(n not in self._alive and self._plan.disk_us(ReplicaId(*id, n)) for n in self._plan.hosts(id))
+        away = any(
+            n not in self._alive and self._directory.disk_us(ReplicaId(*id, n)) for n in self._directory.hosts(id)
+        )
         patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
         lacking = [now - one.lacking_since.get(n, now) >= patience_us for n in one.running]
         return self._replays(id) if lacking and all(lacking) else []
@@ -231,8 +235,8 @@ class Coordination:
             {
                 "partition": str(id),
                 "running": {n: state.name for n, state in sorted(one.running.items())},
-                "placed": list(self._plan.placement[id]),
-                "standbys": list(self._plan.standbys[id].nodes),
+                "placed": list(self._directory.placement[id]),
+                "standbys": list(self._directory.standbys[id].nodes),
                 "wanted": sorted(one.wanted),
                 "served": one.unserved_since is None,
             }

@@ -18,8 +18,8 @@ from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.store import CoordinatorStore
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
-from spe.plan.deploy import processes
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.stream.ids import PartitionId
@@ -49,24 +49,34 @@ class Coordinator(Bystander):
     who = COORDINATOR
 
     def __init__(
-        self, env: Env, plan: Plan, store: CoordinatorStore, *, token: str = "", injector: Injector | None = None
+        self,
+        env: Env,
+        plan: Plan,
+        directory: Directory,
+        store: CoordinatorStore,
+        *,
+        token: str = "",
+        injector: Injector | None = None,
     ) -> None:
         self._injector = injector
         self._env = env
         self._plan = plan
+        self._directory = directory
         self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
         self._store = store
         now = env.clock.monotonic_us()
         timing = plan.timing
         self.coordination = Coordination(
             plan,
+            directory,
             now,
             patience_us=timing.heartbeat_us,
             recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
-        settings = plan.coordinator
+        settings = directory.coordinator
         self.activation = Activation(
             plan,
+            directory,
             settings.budget,
             algorithm=settings.algorithm,
             margin=settings.margin,
@@ -78,6 +88,7 @@ class Coordinator(Bystander):
         self._upstream = Upstream(
             env,
             plan,
+            directory,
             self._me,
             pool=StringPool(),
             heard=self._heard,
@@ -100,11 +111,11 @@ class Coordinator(Bystander):
           OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
         """
         self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
-        server = Server(self._env, self._plan, self._me, self)
+        server = Server(self._env, self._plan, self._directory, self._me, self)
         self._env.trace.event("coordinator_began", epoch=self._epoch)
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(self._env.network.serve, self._plan.coordinator.address, server.handle)
-            everybody = processes(self._plan)
+            address = await nursery.start(self._env.network.serve, self._directory.coordinator.address, server.handle)
+            everybody = self._directory.addresses()
             await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
             task_status.started(address)
             nursery.start_soon(self._plan_actives)
@@ -142,7 +153,7 @@ class Coordinator(Bystander):
 
     async def _plan_actives(self) -> None:
         """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
-        every_us, activation = self._plan.coordinator.adapt_us, self.activation
+        every_us, activation = self._directory.coordinator.adapt_us, self.activation
         if len(activation.active) != activation.budget:
             await self._choose({})
         next_at = self._env.clock.monotonic_us() + (every_us or 0)
@@ -190,11 +201,11 @@ class Coordinator(Bystander):
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._meter.heard(answer.outputs)
-        if peer in self._plan.nodes:
+        if peer in self._directory.nodes:
             self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
 
     def _gone(self, peer: str) -> None:
-        if peer in self._plan.nodes:
+        if peer in self._directory.nodes:
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
 
     async def _answered(self, peer: str, message: Message) -> None:
@@ -239,6 +250,7 @@ class Coordinator(Bystander):
 async def run_coordinator(
     env: Env,
     plan: Plan,
+    directory: Directory,
     *,
     token: str = "",
     injector: Injector | None = None,
@@ -246,4 +258,4 @@ async def run_coordinator(
 ) -> None:
     """Runs a coordinator until cancelled.  Raises Superseded, LogCorrupt."""
     with CoordinatorStore(env) as store:
-        await Coordinator(env, plan, store, token=token, injector=injector).run(task_status=task_status)
+        await Coordinator(env, plan, directory, store, token=token, injector=injector).run(task_status=task_status)

@@ -15,7 +15,9 @@ from replicas.checkpoint.turns import SnapshotTurns
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input
 from spe.errors import OtherOrigin
-from spe.plan.plan import Plan, Reconcile
+from spe.plan.directory import Directory
+from spe.plan.nodes import Reconcile
+from spe.plan.plan import Plan
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import OutputStatus
@@ -35,14 +37,15 @@ class Standby:
       now: monotonic microseconds.
     """
 
-    def __init__(self, plan: Plan, id: ReplicaId, now: int) -> None:
+    def __init__(self, plan: Plan, directory: Directory, id: ReplicaId, now: int) -> None:
         self.id = id
         self.name = str(id)
         self.inputs: Sequence[Input] = ()
         self._plan = plan
+        self._directory = directory
         self._channels = plan.unit[id.unit].channels_in(id.partition)
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
-        self._every_us = plan.standbys[id.of].every_us
+        self._every_us = directory.standbys[id.of].every_us
         #: Of the newest checkpoint and of the one before it, which is what we acknowledge.
         self._held = self._positions = [0 for _ in self._channels]
         #: Where the inputs of the newest checkpoint come from (S6).
@@ -124,7 +127,10 @@ class Standby:
         With undo/redo it has no consistent state at hand while tainted, and would make it again for us: only where a
         producer is full for our sake.
         """
-        if self._plan.share(self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO and not self._crowded:
+        if (
+            self._directory.share(self._plan, self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO
+            and not self._crowded
+        ):
             return (NodeState.STABLE,)
         return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
 

@@ -12,6 +12,7 @@ from replicas.planning.layout import ALL, Place, Placement
 from replicas.planning.search import NOWHERE
 from replicas.planning.topology import OperatorDescription, Topology
 from spe.errors import ConfigError
+from spe.plan.directory import Directory
 from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
 from spe.stream.ids import PartitionId
@@ -20,7 +21,7 @@ from spe.stream.ids import PartitionId
 UNKNOWN_RATE: Final = 1.0
 
 
-def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
+def topology_of(plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]]) -> Topology:
     """Sources never fail: what they have logged they can send again.
 
     Where partitions have standbys, those that have more than one replica anyway do not fail either.
@@ -44,7 +45,7 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
         OperatorDescription(str(name), 1, {}, rates=rates.get(str(name), [_rate(source.reader)]), fails=False)
         for name, source in plan.sources.items()
     ]
-    read_by_clients = {s for client in plan.clients.values() for s in client.reads}
+    read_by_clients = {s for client in directory.clients.values() for s in client.reads}
     for unit in plan.units:
         makers: dict[str, Partitioning] = {}
         for i in unit.inputs:
@@ -58,16 +59,16 @@ def topology_of(plan: Plan, rates: Mapping[str, Sequence[float]]) -> Topology:
                 makers,
                 correlated=len(makers) > 1 and any(o.spec.CORRELATES for o in unit.operators),
                 rates=rates.get(str(unit.id)),
-                fails=_alone(plan, unit) if plan.standbys else True,
+                fails=_alone(directory, unit) if directory.standbys else True,
                 output=any(s in read_by_clients for s in unit.outputs),
             )
         )
     return Topology(specs)
 
 
-def _alone(plan: Plan, unit: Unit) -> list[bool]:
+def _alone(directory: Directory, unit: Unit) -> list[bool]:
     """Which partitions have one replica only."""
-    return [len(plan.placement[PartitionId(unit.id, p)]) < 2 for p in range(unit.partitions)]
+    return [len(directory.placement[PartitionId(unit.id, p)]) < 2 for p in range(unit.partitions)]
 
 
 def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
@@ -78,28 +79,34 @@ def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
     ]
 
 
-def costs_of(plan: Plan, topology: Topology, unable: Collection[PartitionId] = ()) -> list[float]:
+def costs_of(plan: Plan, directory: Directory, topology: Topology, unable: Collection[PartitionId] = ()) -> list[float]:
     """1 for each task; more than anybody has where partitions have standbys, and this one none that is able."""
 
     def able(id: PartitionId | None) -> bool:
-        return id is None or not plan.standbys or (id in plan.standbys and id not in unable)
+        return id is None or not directory.standbys or (id in directory.standbys and id not in unable)
 
     return [1.0 if able(id) else NOWHERE for id in partitions_of(plan, topology)]
 
 
-def standby_places(plan: Plan, topology: Topology) -> dict[int, str]:
+def standby_places(plan: Plan, directory: Directory, topology: Topology) -> dict[int, str]:
     """The first standby of each task that has one: where its active replica would be."""
     ids = partitions_of(plan, topology)
-    return {at: str(plan.standbys[id].nodes[0]) for at, id in enumerate(ids) if id is not None and id in plan.standbys}
+    return {
+        at: str(directory.standbys[id].nodes[0])
+        for at, id in enumerate(ids)
+        if id is not None and id in directory.standbys
+    }
 
 
-def fidelity_of(plan: Plan, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]) -> float:
+def fidelity_of(
+    plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]
+) -> float:
     """OF while nobody runs some partitions.
 
     Args:
       rates: as of :func:`topology_of`.
     """
-    topology = topology_of(plan, rates)
+    topology = topology_of(plan, directory, rates)
     alive = np.array([[id not in lost for id in partitions_of(plan, topology)]])
     return float(fidelity(topology, alive)[0])
 
@@ -109,7 +116,7 @@ def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]
     return [str(n) for n, s in plan.sources.items() if str(n) not in rates and "rate" not in s.reader]
 
 
-def layout_of(plan: Plan, topology: Topology) -> Placement:
+def layout_of(plan: Plan, directory: Directory, topology: Topology) -> Placement:
     """The first node of each partition is its home.  The worst case only."""
     homes: list[str | None] = []
     for operator in topology.operators:
@@ -117,8 +124,8 @@ def layout_of(plan: Plan, topology: Topology) -> Placement:
         if unit is None:
             homes += [None] * operator.tasks
         else:
-            homes += [str(plan.placement[PartitionId(unit.id, p)][0]) for p in range(unit.partitions)]
-    return Placement({str(n): Place() for n in plan.nodes}, homes, {ALL: 1.0})
+            homes += [str(directory.placement[PartitionId(unit.id, p)][0]) for p in range(unit.partitions)]
+    return Placement({str(n): Place() for n in directory.nodes}, homes, {ALL: 1.0})
 
 
 def _rate(reader: Mapping[str, object]) -> float:

@@ -13,7 +13,8 @@ from typing import Final
 import trio
 
 from replicas.link.connection import Identity
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.stream.names import NodeId
 
 #: Connections of a configured peer beside its subscriptions: heartbeats, snapshots, and what is closing.
@@ -25,19 +26,19 @@ GUESTS_MAX: Final = 64
 GUESTS: Final = "(not in the plan)"
 
 
-def subscriptions(plan: Plan, producer: str, consumer: str) -> int:
+def subscriptions(plan: Plan, directory: Directory, producer: str, consumer: str) -> int:
     """Channels of one process that another one reads, counted once per replica that reads it."""
-    if consumer in plan.nodes:
-        hosted = plan.replicas_on(NodeId(consumer)) + plan.standbys_on(NodeId(consumer))
+    if consumer in directory.nodes:
+        hosted = directory.replicas_on(NodeId(consumer)) + directory.standbys_on(NodeId(consumer))
         channels = [c for replica in hosted for c in plan.unit[replica.unit].channels_in(replica.partition)]
-        return sum(producer in plan.producer_addresses(channel) for channel in channels)
-    reads = next((c.reads for c in plan.clients.values() if f"client:{c.name}" == consumer), ())
+        return sum(producer in directory.producer_addresses(plan, channel) for channel in channels)
+    reads = next((c.reads for c in directory.clients.values() if f"client:{c.name}" == consumer), ())
     return sum(plan.partitions_of(stream) for stream in reads)
 
 
-def checkpoints(plan: Plan, maker: str, consumer: str) -> int:
+def checkpoints(directory: Directory, maker: str, consumer: str) -> int:
     """Partitions whose checkpoints one node may ask another for, all at the same moment."""
-    return sum(maker in plan.hosts(id.of) for id in plan.standbys_on(NodeId(consumer)))
+    return sum(maker in directory.hosts(id.of) for id in directory.standbys_on(NodeId(consumer)))
 
 
 class Reception:
@@ -47,14 +48,18 @@ class Reception:
       sent_away: connections that had to make room, so far.
     """
 
-    def __init__(self, plan: Plan, me: Identity) -> None:
-        peers = [*plan.nodes, *(f"source:{s}" for s in plan.sources), *(f"client:{c}" for c in plan.clients)]
-        if plan.standbys:
+    def __init__(self, plan: Plan, directory: Directory, me: Identity) -> None:
+        peers = [
+            *directory.nodes,
+            *(f"source:{s}" for s in plan.sources),
+            *(f"client:{c}" for c in directory.clients),
+        ]
+        if directory.standbys:
             peers.append(COORDINATOR)
         self._places = {GUESTS: GUESTS_MAX} | {
             peer: PLACES
-            + PLACES_PER_SUBSCRIPTION * subscriptions(plan, me.name, peer)
-            + checkpoints(plan, me.name, peer)
+            + PLACES_PER_SUBSCRIPTION * subscriptions(plan, directory, me.name, peer)
+            + checkpoints(directory, me.name, peer)
             for peer in peers
         }
         #: By peer, in order of arrival.

@@ -14,6 +14,7 @@ from replicas.link.signal import Signal
 from replicas.producer.admission import Reception
 from replicas.producer.subscription import Subscription
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import SparingTrace
@@ -148,12 +149,13 @@ class Server:
       me: our name and incarnation; the token that every peer must bring.
     """
 
-    def __init__(self, env: Env, plan: Plan, me: Identity, service: Service) -> None:
+    def __init__(self, env: Env, plan: Plan, directory: Directory, me: Identity, service: Service) -> None:
         self._env = env
         self._plan = plan
+        self._directory = directory
         self._me = me
         self._service = service
-        self._reception = Reception(plan, me)
+        self._reception = Reception(plan, directory, me)
         #: For what peers do wrong: as often as they like, but not in our trace.
         self._complaints = SparingTrace(env.trace)
         #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
@@ -188,7 +190,9 @@ class Server:
             name=self._me.name,
             incarnation=self._me.incarnation,
         )
-        if not isinstance(answer, Refused) and (why := wrong_claim(self._plan, hello.role, hello.name)):
+        if not isinstance(answer, Refused) and (
+            why := wrong_claim(self._plan, self._directory, hello.role, hello.name)
+        ):
             answer = Refused(why)
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
@@ -212,7 +216,7 @@ class Server:
         told = _Told(0, None)
         while True:
             message = await connection.receive_message()
-            check_right(self._plan, hello.role, peer, message)
+            check_right(self._directory, hello.role, peer, message)
             if isinstance(message, Subscribe):
                 await self._subscription(connection, peer, message)
                 return

@@ -45,7 +45,9 @@ from replicas.simulation.work import StateCompute
 from replicas.source.process import run_source_process
 from spe.errors import SpeError, leaves
 from spe.log.source_log import read_source_log
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.deploy import Deployed
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.runtime.env import Compute, Env
 from spe.stream.change import Change
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
@@ -75,19 +77,28 @@ class SimCluster:
     """
 
     def __init__(
-        self, plan: Plan, *, seed: int = 0, link: LinkState = GOOD, turn_us: int = 0, state_ns: int = 0
+        self,
+        plan: Plan,
+        directory: Directory,
+        *,
+        seed: int = 0,
+        link: LinkState = GOOD,
+        turn_us: int = 0,
+        state_ns: int = 0,
     ) -> None:
         self.plan = plan
+        self.directory = directory
         self._turn_us = turn_us
         self._state_ns = state_ns
         self.network = SimNetwork(Random(f"{seed}/network"), link)
         self.log: list[str] = []
         self.history = History()
-        self.changes: dict[str, list[Change]] = {name: [] for name in plan.clients}
+        self.changes: dict[str, list[Change]] = {name: [] for name in directory.clients}
         self.clients: dict[str, Client] = {}
         self.nodes: dict[str, NodeProcess] = {}
-        #: Plans of processes that were started with another one than ours.
+        #: Plans and directories of processes that were started with others than ours.
         self.plans: dict[str, Plan] = {}
+        self.directories: dict[str, Directory] = {}
         #: The last one that began.
         self.coordinator: Coordinator | None = None
         self.disks: dict[str, SimDisk] = {}
@@ -105,7 +116,7 @@ class SimCluster:
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
-        self._hosts = processes_of(plan)
+        self._hosts = processes_of(directory)
         self._clocks = {host: SimClock() for host in self._hosts}
         self._processors = Processors()
         self._rounds = Rounds(self.history, self._is_stuck)
@@ -157,7 +168,7 @@ class SimCluster:
         )
 
     def _compute(self, host: str) -> Compute:
-        if not self._state_ns or host not in self.plan.nodes:
+        if not self._state_ns or host not in self.directory.nodes:
             return SimCompute(self._turn_us)
 
         def running() -> list[Replica]:
@@ -188,11 +199,11 @@ class SimCluster:
         """Starts every process of the plan."""
         for stream in self.plan.sources:
             self.launch(f"source:{stream}", partial(self._source, stream))
-        for node in self.plan.nodes:
+        for node in self.directory.nodes:
             self.launch(node, partial(self._node, node))
-        for name in self.plan.clients:
+        for name in self.directory.clients:
             self.launch(f"client:{name}", partial(self._client, name))
-        if self.plan.standbys:
+        if self.directory.standbys:
             self.launch(COORDINATOR, self._coordinator)
         await trio.lowlevel.checkpoint()
 
@@ -207,7 +218,7 @@ class SimCluster:
 
     def expected(self) -> set[str]:
         """Replicas that run when nothing fails: those of the plan, and standbys that the coordinator wants to run."""
-        placed = {str(id) for node in self.plan.nodes for id in self.plan.replicas_on(node)}
+        placed = {str(id) for node in self.directory.nodes for id in self.directory.replicas_on(node)}
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 
@@ -420,21 +431,28 @@ class SimCluster:
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._starts[host]()
 
+    def _deployed(self, host: str) -> Deployed:
+        return Deployed(self.plans.get(host, self.plan), self.directories.get(host, self.directory))
+
     async def _node(self, name: NodeId) -> None:
-        self.nodes[name] = process = NodeProcess(self.env(name), self.plans.get(name, self.plan), name)
+        self.nodes[name] = process = NodeProcess(self.env(name), *self._deployed(name), name)
         await process.run()
 
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"
-        plan = self.plans.get(host, self.plan)
-        reader = self._producers.get(stream)
-        await run_source_process(self.env(host), plan, StreamId(stream), folder=PurePosixPath(stream), reader=reader)
+        await run_source_process(
+            self.env(host),
+            *self._deployed(host),
+            StreamId(stream),
+            folder=PurePosixPath(stream),
+            reader=self._producers.get(stream),
+        )
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)
         try:
             with CoordinatorStore(env) as store:
-                self.coordinator = Coordinator(env, self.plan, store)
+                self.coordinator = Coordinator(env, self.plan, self.directory, store)
                 await self.coordinator.run()
         except (Superseded, OSError) as error:  # of the disk: it cannot keep an epoch
             self._note(f"{COORDINATOR} ended: {error}")
@@ -442,10 +460,10 @@ class SimCluster:
             self.kill(COORDINATOR)
 
     async def _client(self, name: str) -> None:
-        if self.plan.clients[name].sinks:
+        if self.directory.clients[name].sinks:
             await self._client_process(name)
             return
-        client = Client(self.env(f"client:{name}"), self.plan, name)
+        client = Client(self.env(f"client:{name}"), self.plan, self.directory, name)
         self.clients[name] = client
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)
@@ -468,7 +486,7 @@ class SimCluster:
         try:
             process = ClientProcess(
                 replace(self.env(host), history=history),
-                self.plans.get(host, self.plan),
+                *self._deployed(host),
                 name,
                 place=lambda folder: (self.disks[host], sink_folder(folder)),
                 tap=self.changes[name].append,

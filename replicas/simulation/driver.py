@@ -19,7 +19,7 @@ from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
 from replicas.simulation.replan import OTHER_IDS, replanned
-from spe.plan.plan import COORDINATOR
+from spe.plan.directory import COORDINATOR
 from spe.stream.history import FaultBegan
 from spe.stream.names import NodeState
 
@@ -42,7 +42,7 @@ class FaultDriver:
         self._cluster = cluster
         self._random = random
         self._unlimited = unlimited
-        self._state = FaultState(processes_of(cluster.plan))
+        self._state = FaultState(processes_of(cluster.directory))
         self._told: dict[int, FaultBegan] = {}
         self._lasting: dict[FaultKind, set[str]] = {}
         self.down: set[str] = set()
@@ -246,7 +246,7 @@ class FaultDriver:
         if host in self._ahead:
             return "its incarnation is of a clock that is wrong, and there was no room to keep it"
         if host.startswith("client:"):
-            kept = self._cluster.plan.clients[host.removeprefix("client:")].sinks
+            kept = self._cluster.directory.clients[host.removeprefix("client:")].sinks
             return "" if kept else "an application that dies is another one"
         if host.startswith("source:") or host == COORDINATOR:
             return ""
@@ -265,14 +265,14 @@ class FaultDriver:
 
     def _alone(self, host: str) -> str:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
-        plan, replicas = self._cluster.plan, self._cluster.replicas()
+        plan, directory, replicas = self._cluster.plan, self._cluster.directory, self._cluster.replicas()
         frozen = self._state.frozen()
         # Where room is little, who is cut off may lose its place in a full buffer.
         given_up = self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
-        for of, nodes in plan.placement.items():
-            if of in plan.standbys:
+        for of, nodes in directory.placement.items():
+            if of in directory.standbys:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
@@ -284,9 +284,9 @@ class FaultDriver:
 
     def _needed(self, host: str) -> str:
         """Why a node must come back after it was killed; "" where each of its partitions has another node."""
-        plan = self._cluster.plan
-        for of in plan.placement:
-            if host in plan.hosts(of) and set(plan.hosts(of)) <= self.left | {host}:
+        directory = self._cluster.directory
+        for of in directory.placement:
+            if host in directory.hosts(of) and set(directory.hosts(of)) <= self.left | {host}:
                 return f"{of} would be left without a node"
         return ""
 
@@ -295,7 +295,7 @@ class FaultDriver:
     def _tell(self, event: str, happening: Happening) -> None:
         fault = happening.fault
         if event == "began" and fault.kind in DOWN and fault.for_us is None:
-            self._for_good.update(set(fault.first) & set(self._cluster.plan.nodes))
+            self._for_good.update(set(fault.first) & set(self._cluster.directory.nodes))
         self._cluster.log.append(f"{trio.current_time():9.3f} ------------ {event} {fault} {happening.errors or ''}")
         key = id(happening)
         if event == "began":

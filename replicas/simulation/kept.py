@@ -30,7 +30,7 @@ def check_kept(
     if not (premise.healed and premise.survivors and premise.quiet):
         return
     plan, at_us = cluster.plan, cluster.history.end_us
-    for name, client in plan.clients.items():
+    for name, client in cluster.directory.clients.items():
         host = f"client:{name}"
         if not client.sinks or host in premise.dead:
             continue

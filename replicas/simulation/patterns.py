@@ -17,7 +17,8 @@ from replicas.faults.model import Fault, processes_of, read_faults
 from replicas.simulation.features import NONE, Feature, Features
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.problems import Problems
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeState
@@ -45,31 +46,34 @@ Entry = dict[str, Any]
 
 
 def random_faults(
-    random: Random, plan: Plan, *, from_us: int, to_us: int, features: Features = NONE
+    random: Random, plan: Plan, directory: Directory, *, from_us: int, to_us: int, features: Features = NONE
 ) -> tuple[Fault, ...]:
     """Faults that begin within a time, in order of time; see the module."""
-    entries = _Drawing(random, plan, from_us, to_us, features).draw()
+    entries = _Drawing(random, plan, directory, from_us, to_us, features).draw()
     problems = Problems()
-    faults = read_faults([{**e, "at": show_duration(e["at"])} for e in entries], (), plan, problems)
+    faults = read_faults([{**e, "at": show_duration(e["at"])} for e in entries], (), directory, problems)
     if problems:
         raise ConfigError([str(p) for p in problems.found])
     return tuple(faults)
 
 
 class _Drawing:
-    def __init__(self, random: Random, plan: Plan, from_us: int, to_us: int, features: Features) -> None:
+    def __init__(
+        self, random: Random, plan: Plan, directory: Directory, from_us: int, to_us: int, features: Features
+    ) -> None:
         self._random = random
         self._plan = plan
+        self._directory = directory
         self._features = features
         self._from_us, self._to_us = from_us, to_us
-        self._nodes = [str(n) for n in plan.nodes]
+        self._nodes = [str(n) for n in directory.nodes]
         self._sources = [f"source:{s}" for s in plan.sources]
-        self._clients = [f"client:{c}" for c in plan.clients]
-        self._hosts = processes_of(plan)
-        self._links = _links(plan)
-        self._backed = sorted(plan.standbys)
+        self._clients = [f"client:{c}" for c in directory.clients]
+        self._hosts = processes_of(directory)
+        self._links = _links(plan, directory)
+        self._backed = sorted(directory.standbys)
         self._servers = [*self._nodes, COORDINATOR] if self._backed else self._nodes
-        node = next(iter(plan.nodes.values()))
+        node = next(iter(directory.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
         around = [round(w * f) for w in waits for f in (0.5, 0.9, 1.1, 2.0)]
         self._lengths = [50 * MILLISECOND, *around, 4 * node.x_us, 8 * SECOND, 8 * SECOND]
@@ -119,7 +123,7 @@ class _Drawing:
         Each is cut in both directions or in one.  What a replica can still reach then differs from its partner's.
         """
         random = self._random
-        least_us = LASTING_X * max(node.x_us for node in self._plan.nodes.values())
+        least_us = LASTING_X * max(node.x_us for node in self._directory.nodes.values())
         latest_us = self._to_us - least_us - max(_STAGGERED_MS) * MILLISECOND
         if len(self._links) < LASTING_LINKS[0] or latest_us <= self._from_us:
             return
@@ -142,9 +146,9 @@ class _Drawing:
         The first is alive and of no use to anybody, the second has tentative results.
         """
         found = []
-        for of, nodes in self._plan.placement.items():
+        for of, nodes in self._directory.placement.items():
             inputs = [
-                [str(p) for p in self._plan.producer_addresses(c)]
+                [str(p) for p in self._directory.producer_addresses(self._plan, c)]
                 for c in self._plan.unit[of.unit].channels_in(of.partition)
             ]
             for lost, kept in permutations(map(str, nodes), 2):
@@ -157,21 +161,21 @@ class _Drawing:
 
     def _leaves(self, cut: Sequence[tuple[str, str]], wanted: Reach) -> bool:
         """Are these the paths to a client that are left?"""
-        paths = Paths(self._plan, World(cut=frozenset(cut)))
+        paths = Paths(self._plan, self._directory, World(cut=frozenset(cut)))
         return any(
             paths.channel(f"client:{client.name}", Channel(stream, partition)) is wanted
-            for client in self._plan.clients.values()
+            for client in self._directory.clients.values()
             for stream in client.reads
             for partition in range(self._plan.partitions_of(stream))
         )
 
     def _left_dead(self) -> list[Entry]:
         """A node that is killed for good: each of its partitions has another node."""
-        plan = self._plan
+        directory = self._directory
         spare = [
             str(node)
-            for node in plan.nodes
-            if all(len(plan.hosts(of)) > 1 for of in plan.placement if node in plan.hosts(of))
+            for node in directory.nodes
+            if all(len(directory.hosts(of)) > 1 for of in directory.placement if node in directory.hosts(of))
         ]
         if not spare:
             return []
@@ -366,7 +370,7 @@ class _Drawing:
 
     def _one_by_one(self, at: int) -> Iterator[Entry]:
         """The replicas of a partition die in turn, each a little after the one before has come back."""
-        nodes = list(self._random.choice(sorted(self._plan.placement.values())))
+        nodes = list(self._random.choice(sorted(self._directory.placement.values())))
         self._random.shuffle(nodes)
         for node in nodes:
             length = self._length()
@@ -402,7 +406,7 @@ class _Drawing:
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
         at += length + self._random.choice([-1000, -300, 50, 150, 300, 700]) * MILLISECOND
-        nodes = list(self._random.choice(sorted(self._plan.placement.values())))
+        nodes = list(self._random.choice(sorted(self._directory.placement.values())))
         for node in self._random.sample(nodes, len(nodes) - 1):
             yield {"at": at, "kind": "kill", "target": str(node), "for": show_duration(8 * SECOND)}
 
@@ -427,7 +431,7 @@ class _Drawing:
 
     def _placed(self, of: PartitionId, at: int, length: str | None = None) -> Iterator[Entry]:
         """All that run a partition are killed."""
-        for node in self._plan.placement[of]:
+        for node in self._directory.placement[of]:
             yield {"at": at, "kind": "kill", "target": str(node), "for": length or self._for()}
 
     def _coordinator(self, at: int) -> Iterator[Entry]:
@@ -460,7 +464,7 @@ class _Drawing:
         length = self._grid(self._random.choice([1, 2, 3]) * SECOND)
         yield from self._placed(of, at, show_duration(length))
         at += length + self._random.choice([0, 50, 150, 300, 700]) * MILLISECOND
-        for node in self._plan.standbys[of].nodes[: self._random.choice([1, 2])]:
+        for node in self._directory.standbys[of].nodes[: self._random.choice([1, 2])]:
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
 
     def _damaged(self, at: int) -> Iterator[Entry]:
@@ -468,7 +472,7 @@ class _Drawing:
         further = [of for of in self._backed if not self._reads_sources(of)]  # the others can begin from nothing
         of = self._random.choice(further or self._backed)
         flips = self._random.choice([1, 6, 15])
-        for node in self._plan.standbys[of].nodes:
+        for node in self._directory.standbys[of].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(flips))
         lasts = show_duration(self._random.choice([1, 4, 8]) * SECOND)
         yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
@@ -478,7 +482,7 @@ class _Drawing:
         of = self._random.choice([of for of in self._backed if not self._reads_sources(of)] or self._backed)
         yield from self._placed(of, at, show_duration(8 * SECOND))
         at += self._random.choice([1, 2, 4]) * SECOND
-        for node in self._plan.standbys[of].nodes:
+        for node in self._directory.standbys[of].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(self._random.choice([1, 2])))
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
 
@@ -486,17 +490,19 @@ class _Drawing:
         return any(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
 
 
-def _links(plan: Plan) -> list[tuple[str, str]]:
+def _links(plan: Plan, directory: Directory) -> list[tuple[str, str]]:
     """(producer, consumer) of every pair of processes that share a channel; the coordinator and all that it hears."""
     channels: list[tuple[Channel, Sequence[str]]] = [
-        (c, plan.hosts(of)) for of in plan.placement for c in plan.unit[of.unit].channels_in(of.partition)
+        (c, directory.hosts(of)) for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition)
     ]
-    for client in plan.clients.values():
+    for client in directory.clients.values():
         read = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
         channels += [(channel, [f"client:{client.name}"]) for channel in read]
-    pairs = [(str(p), h) for channel, hosts in channels for p in plan.producer_addresses(channel) for h in hosts]
-    if plan.standbys:
-        pairs += [(COORDINATOR, host) for host in (*map(str, plan.nodes), *(f"source:{s}" for s in plan.sources))]
+    pairs = [
+        (str(p), h) for channel, hosts in channels for p in directory.producer_addresses(plan, channel) for h in hosts
+    ]
+    if directory.standbys:
+        pairs += [(COORDINATOR, host) for host in (*map(str, directory.nodes), *(f"source:{s}" for s in plan.sources))]
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
 
 

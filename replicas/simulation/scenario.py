@@ -10,8 +10,9 @@ from typing import Any, Final
 from replicas.faults.model import Fault, read_faults
 from replicas.simulation.link import LinkState
 from replicas.simulation.producer import live_source
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.errors import ConfigError
+from spe.plan.deploy import Deployed
 from spe.plan.plan import Plan, Source
 from spe.problems import Problems
 
@@ -43,17 +44,26 @@ class Scenario:
     heal_us: int = 0
     grace_us: int = 20_000_000
 
-    def plan(self) -> Plan:
-        """The plan, on simulated hosts.  Raises ConfigError."""
-        plan = load_plan_data(self.config)
+    def deployed(self) -> Deployed:
+        """The plan, and its directory of simulated hosts.  Raises ConfigError."""
+        plan, directory = load_data(self.config)
         limits, timing = self.options.get("limits", {}), self.options.get("timing", {})
-        return replace(
+        plan = replace(
             plan,
-            nodes={n: replace(one, address=f"{n}:1") for n, one in plan.nodes.items()},
-            sources={n: self._lively(replace(one, address=f"source-{n}:1"), n) for n, one in plan.sources.items()},
+            sources={n: self._lively(source, n) for n, source in plan.sources.items()},
             limits=replace(plan.limits, **limits) if limits else plan.limits,
             timing=replace(plan.timing, **timing) if timing else plan.timing,
         )
+        directory = replace(
+            directory,
+            nodes={n: replace(one, address=f"{n}:1") for n, one in directory.nodes.items()},
+            sources={n: f"source-{n}:1" for n in directory.sources},
+        )
+        return Deployed(plan, directory)
+
+    def plan(self) -> Plan:
+        """The plan alone.  Raises ConfigError."""
+        return self.deployed().plan
 
     def _lively(self, source: Source, name: str) -> Source:
         how = self.options.get(_LIVE, {}).get(name)
@@ -92,13 +102,13 @@ class Scenario:
                 int(data["heal_us"]),
                 int(data["grace_us"]),
             )
-            plan = one.plan()
+            directory = one.deployed().directory
             if data.get("version", VERSION) != VERSION:
                 raise ConfigError([f"a scenario of version {data['version']}; this software plays version {VERSION}"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError([f"no scenario: {error!r}"]) from error
         problems = Problems()
-        faults = read_faults(data.get("faults", []), ("faults",), plan, problems)
+        faults = read_faults(data.get("faults", []), ("faults",), directory, problems)
         if problems:
             raise ConfigError([p.message for p in problems.found])
         return replace(one, faults=tuple(faults))

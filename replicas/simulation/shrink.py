@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from replicas.faults.model import Fault, processes_of
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simpler import simpler_configurations
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.stream.times import SECOND, parse_duration
@@ -103,10 +103,10 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
         yield _shorter(scenario, last_us + _AFTER_US)
     for config in simpler_configurations(scenario.config):
         try:
-            plan = load_plan_data(config)
+            directory = load_data(config).directory
         except ConfigError:
             continue
-        known = {*processes_of(plan), "all"}
+        known = {*processes_of(directory), "all"}
         yield replace(scenario, config=config, faults=_left_of(scenario.faults, known))
 
 

@@ -76,9 +76,14 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
 
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
-    plan = scenario.plan()
+    plan, directory = scenario.deployed()
     cluster = SimCluster(
-        plan, seed=scenario.seed, link=scenario.link(), turn_us=scenario.turn_us(), state_ns=scenario.state_ns()
+        plan,
+        directory,
+        seed=scenario.seed,
+        link=scenario.link(),
+        turn_us=scenario.turn_us(),
+        state_ns=scenario.state_ns(),
     )
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
     driver = FaultDriver(
@@ -114,10 +119,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     held_up = bool(cluster.given_up) and not has_room(plan)  # what they read is kept until there is no room (A2)
     dead = driver.left | cluster.given_up
     if cluster.lost_logs:  # what clients have kept ends somewhere
-        dead = dead | {f"client:{name}" for name in plan.clients}
+        dead = dead | {f"client:{name}" for name in directory.clients}
     lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
     premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
-    verdict = judge(cluster.history, plan, reference, premise=premise, recompute=cluster.reference)
+    verdict = judge(cluster.history, plan, directory, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if held_up:
@@ -133,12 +138,12 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
     Args:
       dead: nodes and clients that do not come back.  What they read is kept for them for ever.
     """
-    clients = [cluster.clients.get(name) for name in cluster.plan.clients if f"client:{name}" not in dead]
+    clients = [cluster.clients.get(name) for name in cluster.directory.clients if f"client:{name}" not in dead]
     if not all(c is not None and c.finished and all(i.main is not None for i in c.inputs) for c in clients):
         return False
     if not _all_run(cluster, dead) or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out
-    waited_for = cluster.plan.read_by(dead)
+    waited_for = cluster.directory.read_by(cluster.plan, dead)
     for replica in cluster.replicas().values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
             return False
@@ -158,7 +163,7 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
 def _all_run(cluster: SimCluster, dead: Set[str]) -> bool:
     """Do exactly those run that should?  A standby may run for good what a dead node ran."""
     running, expected = cluster.replicas().keys(), cluster.expected()
-    helped = {str(of) for of, nodes in cluster.plan.placement.items() if dead & set(nodes)}
+    helped = {str(of) for of, nodes in cluster.directory.placement.items() if dead & set(nodes)}
     if {r for r in expected if host_of(r) not in dead} - running:
         return False
     if any(r.partition("@")[0] not in helped for r in running - expected):

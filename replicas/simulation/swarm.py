@@ -12,7 +12,7 @@ from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.topologies import random_configuration
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.stream.times import SECOND
 
 #: Time in which everything must be corrected and quiet again after healing.
@@ -64,9 +64,9 @@ def faulty(
     """
     random = Random(f"faults {seed}") if random is None else random
     features = features_of(seed) if features is None else features
-    plan = load_plan_data(config)
+    plan, directory = load_data(config)
     begin_us = random.choice([_FIRST_US, SECOND])
-    faults = random_faults(random, plan, from_us=begin_us, to_us=heal_us, features=features)
+    faults = random_faults(random, plan, directory, from_us=begin_us, to_us=heal_us, features=features)
     options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
     if Feature.COSTLY_STATE in features:
         options = {**options, "state_ns": random.choice(_STATE_NS)}

@@ -19,6 +19,7 @@ from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.substream import substream
 from replicas.source.proxy import SourceProxy
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -108,6 +109,7 @@ class SourceProcess(Bystander):
         self,
         env: Env,
         plan: Plan,
+        directory: Directory,
         stream: StreamId,
         *,
         token: str = "",
@@ -118,6 +120,8 @@ class SourceProcess(Bystander):
     ) -> None:
         self._env = env
         self._plan = plan
+        self._directory = directory
+        self._address = directory.sources[stream]
         self._source = plan.sources[stream]
         self._folder = folder
         self._begun_us = begun_us
@@ -137,10 +141,10 @@ class SourceProcess(Bystander):
         """
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
-        server = Server(self._env, self._plan, self._me, self)
+        server = Server(self._env, self._plan, self._directory, self._me, self)
         try:
             async with trio.open_nursery() as nursery:
-                address = await nursery.start(self._env.network.serve, self._source.address, server.handle)
+                address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(address)
                 await proxy.run(self._publish, say, self._reader)
                 self._signal.wake()
@@ -235,6 +239,7 @@ class SourceProcess(Bystander):
 async def run_source_process(
     env: Env,
     plan: Plan,
+    directory: Directory,
     stream: StreamId,
     *,
     token: str = "",
@@ -246,6 +251,6 @@ async def run_source_process(
 ) -> None:
     """Runs a source until cancelled; see :class:`SourceProcess`."""
     process = SourceProcess(
-        env, plan, stream, token=token, folder=folder, begun_us=begun_us, injector=injector, reader=reader
+        env, plan, directory, stream, token=token, folder=folder, begun_us=begun_us, injector=injector, reader=reader
     )
     await process.run(task_status=task_status)

@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 from replicas.faults.model import processes_of
-from spe.config import load_plan
+from spe.config import load
 from spe.errors import SpeError
 from spe.plan.deploy import with_default_client
 from spe.runtime.tls import CONTROL
@@ -20,11 +20,12 @@ def certs(config: Path, out: Path | None, days: int) -> int:
         raise SpeError(f"spe certs needs the extra tls: pip install 'tentative-spe[tls]' ({error})") from error
     if days < 1:
         raise SpeError(f"--days: expected at least 1, got {days}")
-    plan = with_default_client(load_plan(config))
+    plan, directory = load(config)
+    directory = with_default_client(plan, directory)
     given = plan.security.certificates
     folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
-    found = issue(folder, plan.cluster, [*processes_of(plan), CONTROL], days, now)
+    found = issue(folder, plan.cluster, [*processes_of(directory), CONTROL], days, now)
     width = max(len(f.name) for f in found)
     for one in found:
         left = (one.expires - now).days

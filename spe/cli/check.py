@@ -17,12 +17,12 @@ from spe.wire.state import encode_state
 
 def check(config: Path, data: Path | None) -> int:
     document = read_document(config)
-    plan = load_document(document, data)
-    faults = configured_faults(document, plan)
+    plan, directory = load_document(document, data)
+    faults = configured_faults(document, directory)
     if wrong := unfit_operators(plan):
         raise ConfigError([f"{config}: {text}" for text in wrong])
     missing, unfit = missing_files(plan), unfit_files(plan)
-    text = check_text(plan)
+    text = check_text(plan, directory)
     print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
     if faults:
         print("\nFAULTS")

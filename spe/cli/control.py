@@ -37,7 +37,7 @@ def status(path: Path, as_json: bool) -> int:
         env = production_env(Path())
         sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
         console = make_console()
-        console.print(render(target.plan, sight))
+        console.print(render(target.plan, target.directory, sight))
         if over and len(silent) == len(poller.errors) and not poller.seen:
             console.print(f"the run in {path} is over; its figures are in {path / 'summary.json'}", style="bold")
             return 1
@@ -70,7 +70,7 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
             f"--links proxy also {with_proxies}"
         )
     data = fault_data(kind, names, for_, by, one_way)
-    fault = one_fault(data, target.plan)
+    fault = one_fault(data, target.directory)
     if not _alive(target.supervisor_pid):
         raise SpeError(f"the run in {path} is over")
     error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})

@@ -26,7 +26,7 @@ def ingest(
 ) -> int:  # fmt: skip
     """Writes the logs; returns 1 where rows had to be left out."""
     document = read_document(config)
-    plan = load_document(document, data)
+    plan = load_document(document, data).plan
     for name in names:
         check_known("source", name, plan.sources)
     wanted = [StreamId(n) for n in names] or list(plan.sources)

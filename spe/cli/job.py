@@ -12,8 +12,8 @@ from replicas.faults.model import Fault, processes_of
 from replicas.local.ports import check_free, free_addresses
 from replicas.local.process import ProcessSpec
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
-from spe.plan.deploy import processes
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Job:
     config: str
     data: Path
     plan: Plan
+    directory: Directory
     run: RunDirectory
     faults: list[Fault]
     addresses: dict[str, str]
@@ -41,17 +42,17 @@ class Job:
     specs: list[ProcessSpec] = field(default_factory=list)
 
 
-def local_addresses(plan: Plan) -> dict[str, str]:
+def local_addresses(directory: Directory) -> dict[str, str]:
     """Loopback addresses for all: those of the configuration where they are such, free ones otherwise.
 
     Raises:
       PortInUse: one of the configuration is taken.
     """
-    wanted = {n: a for n, a in processes(plan).items() if _is_local(a)}
+    wanted = {n: a for n, a in directory.addresses().items() if _is_local(a)}
     check_free(wanted)
-    others = [n for n in [*processes_of(plan), SUPERVISOR] if n not in wanted]
+    others = [n for n in [*processes_of(directory), SUPERVISOR] if n not in wanted]
     free = iter(a for a in free_addresses(len(others) + len(wanted)) if a not in wanted.values())
-    return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(plan), SUPERVISOR]}
+    return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(directory), SUPERVISOR]}
 
 
 def _is_local(address: str) -> bool:
@@ -98,12 +99,12 @@ def process_specs(job: Job) -> list[ProcessSpec]:
         name = f"source:{stream}"
         stdin = source.reader.get("kind") == "stdin"
         specs.append(spec(name, command, reads_stdin=stdin))
-    for node in job.plan.nodes:
+    for node in job.directory.nodes:
         command = [*words, "node", where, "--node", node, "--seed", seed]
         specs.append(spec(str(node), command))
-    if job.plan.standbys:
+    if job.directory.standbys:
         specs.append(spec(COORDINATOR, [*words, "coordinator", where, "--seed", seed]))
-    for client in job.plan.clients:
+    for client in job.directory.clients:
         command = [*words, "client", where, "--client", client, "--seed", seed]
         name = f"client:{client}"
         specs.append(spec(name, command))

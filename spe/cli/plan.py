@@ -20,7 +20,7 @@ from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Topology
 from replicas.planning.trees import count_trees
 from spe.cli.plot import Line, Panel, bars, svg
-from spe.config import load_plan
+from spe.config import load
 from spe.errors import ConfigError
 
 #: Budgets of the curve; all of them where there are no more.
@@ -89,20 +89,20 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
             homes = layout.homes if layout is not None else None
             layout = read_layout(_text(domains), str(domains), read.topology, homes)
         return _Input(read.topology, read.costs, layout)
-    configured = load_plan(target, data)
+    plan, directory = load(target, data)
     measured = {} if rates is None else read_rates(_text(rates), str(rates))
-    topology = topology_of(configured, measured)
+    topology = topology_of(plan, directory, measured)
     notes = [
         f"nothing is known of the rate of {name}: {UNKNOWN_RATE:g} tuple per second is assumed (--rates)"
-        for name in without_rates(configured, measured)
+        for name in without_rates(plan, measured)
     ]
-    layout = layout_of(configured, topology)
+    layout = layout_of(plan, directory, topology)
     if domains is not None:
         layout = read_layout(_text(domains), str(domains), topology, layout.homes)
     elif len(layout.nodes) < 2:
         layout, notes = None, [*notes, "one node only: nothing is said of places for replicas"]
-    places = {} if domains is not None else standby_places(configured, topology)
-    return _Input(topology, tuple(costs_of(configured, topology)), layout, tuple(notes), places)
+    places = {} if domains is not None else standby_places(plan, directory, topology)
+    return _Input(topology, tuple(costs_of(plan, directory, topology)), layout, tuple(notes), places)
 
 
 def _text(path: Path) -> str:

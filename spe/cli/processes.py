@@ -15,8 +15,9 @@ from replicas.local.supervised import Supervision, die_with_parent
 from spe.cli.run_dir import RunDirectory, Target, load_target, require_addresses
 from spe.config import load_plan, missing_files
 from spe.errors import ConfigError
+from spe.plan.directory import COORDINATOR
 from spe.plan.exposure import unlocked
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.plan import Plan
 from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.runtime.log_line import begin_lines_with, log_time, say
@@ -66,14 +67,20 @@ Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 
 def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
     target = load_target(path, node)
-    check_known("node", node, target.plan.nodes)
+    check_known("node", node, target.directory.nodes)
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
         from replicas.node.process import run_node
 
         await run_node(
-            here.env, target.plan, NodeId(node), token=target.token, injector=here.faults, task_status=task_status
+            here.env,
+            target.plan,
+            target.directory,
+            NodeId(node),
+            token=target.token,
+            injector=here.faults,
+            task_status=task_status,
         )
 
     return _run(node, target, storage, seed, link, serve)
@@ -81,14 +88,16 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
 
 def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, link: int | None) -> int:
     target = load_target(path, COORDINATOR)
-    if not target.plan.standbys:
+    if not target.directory.standbys:
         raise ConfigError([f"{path} has no standbys, so there is nothing to coordinate; see `standby` in fragments"])
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
         from replicas.placement.coordinator import run_coordinator
 
-        await run_coordinator(here.env, target.plan, token=target.token, injector=here.faults, task_status=task_status)
+        await run_coordinator(
+            here.env, target.plan, target.directory, token=target.token, injector=here.faults, task_status=task_status
+        )
 
     return _run(COORDINATOR, target, storage, seed, link, serve)
 
@@ -109,6 +118,7 @@ def run_source_process(
         await run_source_process(
             here.env,
             target.plan,
+            target.directory,
             StreamId(source),
             token=target.token,
             begun_us=begun_us,
@@ -123,8 +133,8 @@ def run_client_process(
     path: Path, client: str, storage: Path | None, seed: int | None, print_: str, link: int | None
 ) -> int:
     target = load_target(path, f"client:{client}")
-    check_known("client", client, target.plan.clients)
-    require_addresses(path, target, target.plan.nodes)
+    check_known("client", client, target.directory.clients)
+    require_addresses(path, target, target.directory.nodes)
     name = f"client:{client}"
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
@@ -136,6 +146,7 @@ def run_client_process(
         process = ClientProcess(
             here.env,
             target.plan,
+            target.directory,
             client,
             place=in_folder,
             token=target.token,

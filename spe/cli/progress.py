@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 
@@ -12,10 +13,10 @@ from spe.stream.ids import PartitionId
 class ProgressWatch:
     """Knows when a run is complete, and when nothing moves any more.  Pure."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, directory: Directory) -> None:
+        self._directory = directory
         self._sources = [f"source:{s}" for s in plan.sources]
-        self._clients = [f"client:{c}" for c in plan.clients]
+        self._clients = [f"client:{c}" for c in directory.clients]
         self._replayed = not any(s.live for s in plan.sources.values())
         self._last: Mapping[str, Mapping[str, Any]] = {}
         #: Wall time of the last change of each process's figures.
@@ -50,7 +51,7 @@ class ProgressWatch:
 
     def stuck(self, now_us: int, patience_us: int) -> bool:
         """No source and no client has moved for twice the sum of X over the nodes, and this long."""
-        x_us = sum(n.x_us for n in self._plan.nodes.values())
+        x_us = sum(n.x_us for n in self._directory.nodes.values())
         return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
 
     def hopeless(self, now_us: int, grace_us: int, gone: Collection[str] = ()) -> str:
@@ -74,7 +75,7 @@ class ProgressWatch:
         for name in self._sources:
             if fault := self._last.get(name, {}).get("fault"):
                 return f"{name}: {fault}"
-        for partition, nodes in self._plan.placement.items():
+        for partition, nodes in self._directory.placement.items():
             stopped = {n: _error(self._last.get(n, {}), partition) for n in nodes}
             errors = [e for e in stopped.values() if e]
             if errors and all(e or n in gone for n, e in stopped.items()):
@@ -85,7 +86,7 @@ class ProgressWatch:
         """Replicas that have yet to return, of processes that run.  One that has stopped for good does not count."""
         return [
             f"{partition}@{node}"
-            for partition, nodes in self._plan.placement.items()
+            for partition, nodes in self._directory.placement.items()
             for node in nodes
             if node not in gone and _recovers(self._last.get(node, {}), partition)
         ]

@@ -20,7 +20,8 @@ from replicas.faults.model import one_fault, others, processes_of
 from spe.cli.reference import logged_inputs
 from spe.log.recording import channel_folder, client_folder
 from spe.plan.delays import source_epoch
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import (
@@ -42,7 +43,7 @@ from spe.stream.times import BEFORE_TIME
 NOISE_US: Final = 500_000
 
 
-def recorded_history(plan: Plan, folder: Path) -> History:
+def recorded_history(plan: Plan, directory: Directory, folder: Path) -> History:
     """What happened in a run.
 
     Raises:
@@ -51,20 +52,26 @@ def recorded_history(plan: Plan, folder: Path) -> History:
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     first_us = min((int(line["t"]) for line in lines), default=0)
     begun_us = next((int(line["begun_us"]) for line in lines if line["event"] == "begin"), None)
-    events = [*_of_the_supervisor(plan, lines), *_of_clients(plan, folder), *_of_sources(plan, folder, begun_us)]
+    events = [
+        *_of_the_supervisor(directory, lines),
+        *_of_clients(plan, directory, folder),
+        *_of_sources(plan, folder, begun_us),
+    ]
     return History(_since(first_us, e) for e in sorted(events, key=lambda e: e.at_us))
 
 
 def judge_recorded(
-    plan: Plan, folder: Path, reference: Reference, *, complete: bool, noise_us: int = NOISE_US
+    plan: Plan, directory: Directory, folder: Path, reference: Reference, *, complete: bool, noise_us: int = NOISE_US
 ) -> RunVerdict:
     """Judges a run by what its clients recorded: P1 with an allowance for noise, P2, P4, and P3 where it is complete.
 
     Raises LogError as :func:`recorded_history`.
     """
     premise = Premise(healed=complete, survivors=complete, quiet=False)
-    history = recorded_history(plan, folder)
-    return judge_history(history, plan, reference, premise=premise, bounds=Bounds.of(plan, noise_us=noise_us))
+    history = recorded_history(plan, directory, folder)
+    return judge_history(
+        history, plan, directory, reference, premise=premise, bounds=Bounds.of(plan, directory, noise_us=noise_us)
+    )
 
 
 def _since(first_us: int, event: Event) -> Event:
@@ -72,9 +79,9 @@ def _since(first_us: int, event: Event) -> Event:
     return type(event)(event.at_us - first_us, *fields)
 
 
-def _of_clients(plan: Plan, folder: Path) -> Iterator[Event]:
+def _of_clients(plan: Plan, directory: Directory, folder: Path) -> Iterator[Event]:
     storage = DiskStorage(folder)
-    for name, client in plan.clients.items():
+    for name, client in directory.clients.items():
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
             schema = plan.query.schema_of(channel.stream)
             for change in read_recording(storage, channel_folder(client_folder(name), channel), schema):
@@ -99,7 +106,7 @@ def _of_sources(plan: Plan, folder: Path, begun_us: int | None) -> Iterator[Even
             yield Sent(at_us, Channel(stream, 0), upto_id, high, frontier)
 
 
-def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[Event]:
+def _of_the_supervisor(directory: Directory, lines: list[Mapping[str, Any]]) -> Iterator[Event]:
     numbers: dict[str, int] = {}
     for line in lines:
         at_us, event = int(line["t"]), line["event"]
@@ -109,7 +116,7 @@ def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[E
             host = line["process"]
             yield ProcessUp(at_us, host, int(line["start"]))
             node = NodeId(host)
-            for replica in plan.replicas_on(node) + plan.standbys_on(node) if node in plan.nodes else ():
+            for replica in directory.replicas_on(node) + directory.standbys_on(node) if node in directory.nodes else ():
                 yield StateChanged(at_us, str(replica), NodeState.RECOVERING, False)
         elif event in ("process_killed", "process_died"):
             yield ProcessDown(at_us, line["process"])
@@ -120,17 +127,17 @@ def _of_the_supervisor(plan: Plan, lines: list[Mapping[str, Any]]) -> Iterator[E
             key = json.dumps(fault, sort_keys=True)
             if event == "fault_began":
                 numbers[key] = len(numbers) + 1
-                hosts, links = _targets(plan, fault)
-                yield FaultBegan(at_us, numbers[key], fault["kind"], hosts, links, one_fault(fault, plan).severity)
+                hosts, links = _targets(directory, fault)
+                yield FaultBegan(at_us, numbers[key], fault["kind"], hosts, links, one_fault(fault, directory).severity)
             else:
                 yield FaultEnded(at_us, numbers[key])
 
 
-def _targets(plan: Plan, fault: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def _targets(directory: Directory, fault: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """(processes, links) of a fault as it was noted."""
     if "from" not in fault:
         return tuple(fault.get("target", ())), ()
-    known = processes_of(plan)
+    known = processes_of(directory)
     links = [(a, b) for a in others(fault["from"], "", known) for b in others(fault["to"], a, known)]
     if not fault.get("one_way"):
         links += [(b, a) for a, b in links]

@@ -35,7 +35,8 @@ from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_document, missing_files
 from spe.config.document import Document
 from spe.errors import ConfigError
-from spe.plan.deploy import processes, with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.deploy import with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env
 
@@ -76,10 +77,11 @@ def run_document(
 
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
-    plan = with_default_client(load_document(document, data))
+    plan, directory = load_document(document, data)
+    directory = with_default_client(plan, directory)
     if budget is not None:
-        plan = with_budget(plan, budget)
-    schedule = configured_faults(document, plan) + (load_faults(faults, plan) if faults is not None else [])
+        directory = with_budget(directory, budget)
+    schedule = configured_faults(document, directory) + (load_faults(faults, directory) if faults is not None else [])
     mode = LinkMode(links)
     refuse_unreal(schedule, mode)
     missing = missing_files(plan)
@@ -87,14 +89,15 @@ def run_document(
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     origins = common_origins(plan)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
-    addresses = local_addresses(plan)
-    ways = open_links(mode, plan, addresses, Random(seed))
-    directory = RunDirectory.create(run_dir, document)
+    addresses = local_addresses(directory)
+    ways = open_links(mode, plan, directory, addresses, Random(seed))
+    run_directory = RunDirectory.create(run_dir, document)
     job = Job(
         config=document.name,
         data=(data if data is not None else document.home).absolute(),
-        plan=with_origins(with_addresses(plan, {n: addresses[n] for n in processes(plan)}), origins),
-        run=directory,
+        plan=with_origins(plan, origins),
+        directory=with_addresses(directory, {n: addresses[n] for n in directory.addresses()}),
+        run=run_directory,
         faults=sorted(schedule, key=lambda f: f.at_us),
         addresses=addresses,
         origins=origins,
@@ -105,8 +108,8 @@ def run_document(
         links=ways,
     )
     job.specs = process_specs(job)
-    directory.write("faults.json", [f.to_data() for f in job.faults])
-    directory.write_cluster(
+    run_directory.write("faults.json", [f.to_data() for f in job.faults])
+    run_directory.write_cluster(
         plan,
         data=str(job.data),
         addresses=addresses,
@@ -117,8 +120,8 @@ def run_document(
         **certificates(plan),
         **({} if budget is None else {"budget": budget}),
     )
-    with reporter(directory.path) as proof:
-        return directory.path, trio.run(Supervisor(job, proof if report else None).main)
+    with reporter(run_directory.path) as proof:
+        return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
 
 
 def certificates(plan: Plan) -> dict[str, str]:
@@ -136,7 +139,7 @@ class Supervisor:
         self._console = make_console()
         self._history = EventList()
         self._story = Story()
-        self._state = FaultState(processes_of(job.plan))
+        self._state = FaultState(processes_of(job.directory))
         self._cluster: Cluster | None = None
         self._faults: FaultRunner | None = None
         self._begun_us: int | None = None
@@ -221,7 +224,7 @@ class Supervisor:
                 await self._last_words(cluster)
                 nursery.cancel_scope.cancel()
         # The cluster has ended: what it recorded is complete.
-        summary = figures(job.plan, self._history, faults.happenings, begun_us, ended_us)
+        summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
         summary |= {"never_returned": self._never_returned}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
@@ -234,12 +237,14 @@ class Supervisor:
         """The door for ``spe inject``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        server = Server(env, job.plan, me, SupervisorService(job.plan, faults, job.links.mode, me.incarnation))
+        server = Server(
+            env, job.plan, job.directory, me, SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
+        )
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:
         """Returns why the run was broken off; "" where it is complete."""
-        watch = ProgressWatch(self._job.plan)
+        watch = ProgressWatch(self._job.plan, self._job.directory)
         healed = False
         while True:
             with trio.move_on_after(_LOOK_S):
@@ -254,7 +259,7 @@ class Supervisor:
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
                 return ""
-            if lost := without_whom(self._job.plan, [n for n in self._died if not cluster.processes[n].alive]):
+            if lost := without_whom(self._job.directory, [n for n in self._died if not cluster.processes[n].alive]):
                 return f"{lost} died: {self._died[lost]}"
             gone = [n for n, p in cluster.processes.items() if not p.alive]
             if not faults.pending and (why := watch.hopeless(now, GRACE_US, gone)):
@@ -296,7 +301,8 @@ class Supervisor:
         self._comparing = trio.CancelScope()
         with self._comparing:
             verdict = await trio.to_thread.run_sync(
-                lambda: judge(job.plan, job.run.path, complete=not reason, reason=reason), abandon_on_cancel=True
+                lambda: judge(job.plan, job.directory, job.run.path, complete=not reason, reason=reason),
+                abandon_on_cancel=True,
             )
         return verdict or {"equal": None, "complete": not reason, "rows": 0, "differences": [], "reason": "interrupted"}
 
@@ -369,10 +375,10 @@ class Supervisor:
             async def draw() -> None:
                 try:
                     while True:
-                        live.update(render(self._job.plan, self._sight()), refresh=True)
+                        live.update(render(self._job.plan, self._job.directory, self._sight()), refresh=True)
                         await trio.sleep(_DRAW_S)
                 finally:
-                    live.update(render(self._job.plan, self._sight()), refresh=True)
+                    live.update(render(self._job.plan, self._job.directory, self._sight()), refresh=True)
 
             self._drawn = True
             try:
@@ -396,7 +402,7 @@ class Supervisor:
     async def _tell_now_and_then(self) -> None:
         while True:
             await trio.sleep(_TELL_S)
-            for client in self._job.plan.clients:
+            for client in self._job.directory.clients:
                 for one in self._history.last(f"client:{client}").get("channels", ()):
                     self._say(
                         f"{client} {one['channel']}: {one['stable']:,} stable, {one['tentative']:,} tentative, "
@@ -404,13 +410,13 @@ class Supervisor:
                     )
 
 
-def without_whom(plan: Plan, died: Collection[str]) -> str:
+def without_whom(directory: Directory, died: Collection[str]) -> str:
     """A process that died by itself and without which nothing more can come: a source, a client, or the last node
     of a partition.  "" where the run can go on."""
     for name in died:
         if name.startswith(("source:", "client:")):
             return name
-    hosts = [plan.hosts(id) for id in plan.placement]
+    hosts = [directory.hosts(id) for id in directory.placement]
     return next((str(nodes[-1]) for nodes in hosts if all(n in died for n in nodes)), "")
 
 

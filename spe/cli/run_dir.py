@@ -23,17 +23,11 @@ from typing import Any, Final
 from replicas.faults.state import Conditions
 from replicas.link.connection import TOKEN_VARIABLE
 from spe import __version__
-from spe.config import load_plan
+from spe.config import load
 from spe.config.document import Document
 from spe.errors import SpeError
-from spe.plan.deploy import (
-    check_all_addressed,
-    processes,
-    with_addresses,
-    with_budget,
-    with_default_client,
-    with_origins,
-)
+from spe.plan.deploy import check_all_addressed, with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 
 CONFIG: Final = "config.yaml"
@@ -54,6 +48,7 @@ class Target:
     """
 
     plan: Plan
+    directory: Directory
     addresses: Mapping[str, str]
     token: str
     folder: Path | None = None
@@ -70,22 +65,23 @@ def load_target(path: Path, process: str = "") -> Target:
       ConfigError, SpeError: it is neither.
     """
     if not path.is_dir():
-        plan = load_plan(path)
-        return Target(plan, processes(plan), os.environ.get(TOKEN_VARIABLE, ""))
+        plan, directory = load(path)
+        return Target(plan, directory, directory.addresses(), os.environ.get(TOKEN_VARIABLE, ""))
     file = path / CLUSTER
     try:
         data = json.loads(file.read_text())
         folder = Path(data["data"])
-        plan = with_default_client(load_plan(path / CONFIG, folder))
-        known = processes(plan)
+        plan, directory = load(path / CONFIG, folder)
+        directory = with_default_client(plan, directory)
+        known = directory.addresses()
         addresses = data["addresses"] | data.get("via", {}).get(process, {})
-        plan = with_addresses(plan, {n: a for n, a in addresses.items() if n in known})
+        directory = with_addresses(directory, {n: a for n, a in addresses.items() if n in known})
         plan = with_origins(plan, data["origins"])
         if "budget" in data:
-            plan = with_budget(plan, int(data["budget"]))
+            directory = with_budget(directory, int(data["budget"]))
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
-        return Target(plan, addresses, data["token"], path, int(data["pid"]))
+        return Target(plan, directory, addresses, data["token"], path, int(data["pid"]))
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:

@@ -20,7 +20,7 @@ from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulated import configuration_to_simulate, grace_us
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.errors import SpeError
 from spe.stream.times import SECOND
 
@@ -101,7 +101,7 @@ def _scenarios(config: Path | None, data: Path | None, faults: Path | None, leng
         print(line)
     if faults is None:
         return partial(_with_random_faults, changed, length_us)
-    return partial(_with_faults, changed, length_us, tuple(load_faults(faults, load_plan_data(changed))))
+    return partial(_with_faults, changed, length_us, tuple(load_faults(faults, load_data(changed).directory)))
 
 
 def _with_random_faults(config: dict[str, Any], length_us: int, seed: int) -> Scenario:

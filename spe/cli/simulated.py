@@ -11,7 +11,8 @@ from typing import Any, Final
 from replicas.simulation.swarm import GRACE_US
 from spe.config import load_document, read_document
 from spe.plan.describe import show_duration
-from spe.plan.plan import Plan, Source
+from spe.plan.directory import Directory
+from spe.plan.plan import Source
 from spe.plan.timing import speed_of
 from spe.stream.times import SECOND
 
@@ -30,7 +31,7 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
       ConfigError: as :func:`spe.config.load_plan`.
     """
     document = read_document(config)
-    plan = load_document(document, data)
+    plan, directory = load_document(document, data)
     changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
     said = []
     for name, source in plan.sources.items():
@@ -49,7 +50,7 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
                 for key in ("ahead", "watermark", "idle"):
                     entry.pop(key, None)
                 entry.setdefault("time", _time_attribute(source))
-    _in_memory(changed, plan)
+    _in_memory(changed, directory)
     return changed, said
 
 
@@ -87,9 +88,9 @@ def _made_up(source: Source, length_us: int) -> dict[str, Any]:
     }
 
 
-def _in_memory(config: dict[str, Any], plan: Plan) -> None:
+def _in_memory(config: dict[str, Any], directory: Directory) -> None:
     """Clients of a simulation write nothing but JSON lines, to a simulated disk: Parquet's library knows files only."""
-    for name in plan.clients:
+    for name in directory.clients:
         client = (config.get("clients") or {}).get(name)
         if isinstance(client, Mapping):
             sinks = [sink for sink in client.get("sinks", ()) if "jsonl" in sink]

@@ -14,18 +14,19 @@ from spe.cli.history import EventList
 from spe.cli.view import count, seconds
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
 
 def figures(
-    plan: Plan, history: EventList, happenings: Sequence[Happening], begun_us: int, ended_us: int
+    plan: Plan, directory: Directory, history: EventList, happenings: Sequence[Happening], begun_us: int, ended_us: int
 ) -> dict[str, Any]:
     """Everything that was measured, in plain data; times in microseconds."""
     channels = [
-        _channel(plan, history, client.name, Channel(stream, p))
-        for client in plan.clients.values()
+        _channel(plan, directory, history, client.name, Channel(stream, p))
+        for client in directory.clients.values()
         for stream in client.reads
         for p in range(plan.partitions_of(stream))
     ]
@@ -41,17 +42,17 @@ def figures(
         "channels": channels,
         "switches": [
             {**switch, "at_us": switch["at_us"] - begun_us, "client": client}
-            for client in plan.clients
+            for client in directory.clients
             for data in history.over(f"client:{client}")
             for switch in data.get("switches", ())
         ],
-        "replicas": [_replica(history, id) for node in plan.nodes for id in _ran(plan, history, node)],
+        "replicas": [_replica(history, id) for node in directory.nodes for id in _ran(directory, history, node)],
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
 
 
-def _channel(plan: Plan, history: EventList, client: str, channel: Channel) -> dict[str, Any]:
+def _channel(plan: Plan, directory: Directory, history: EventList, client: str, channel: Channel) -> dict[str, Any]:
     name = f"client:{client}"
     parts = history.parts(name, "channels", "channel", str(channel))
     delays = [p["delay_max_us"] for p in parts if p["delay_max_us"] is not None]
@@ -62,7 +63,7 @@ def _channel(plan: Plan, history: EventList, client: str, channel: Channel) -> d
         "tentative": sum(p["tentative"] for p in parts),
         "undone": sum(p["undone"] for p in parts),
         "delay_max_us": max(delays, default=None),
-        "bound_us": delay_bound_us(plan, channel.stream),
+        "bound_us": delay_bound_us(plan, directory, channel.stream),
         "k": longest_path(plan, channel.stream),
         "gap_max_us": max((p["gap_max_us"] for p in parts), default=0),
         "stable_gap_max_us": max((p["stable_gap_max_us"] for p in parts), default=0),
@@ -71,9 +72,9 @@ def _channel(plan: Plan, history: EventList, client: str, channel: Channel) -> d
     }
 
 
-def _ran(plan: Plan, history: EventList, node: NodeId) -> list[ReplicaId]:
+def _ran(directory: Directory, history: EventList, node: NodeId) -> list[ReplicaId]:
     """The replicas of a node, and those that it stood by for and ran."""
-    return [*plan.replicas_on(node), *(id for id in plan.standbys_on(node) if _parts(history, id))]
+    return [*directory.replicas_on(node), *(id for id in directory.standbys_on(node) if _parts(history, id))]
 
 
 def _parts(history: EventList, id: ReplicaId) -> list[Any]:

@@ -18,7 +18,7 @@ from replicas.producer.server import Bystander
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
-from spe.plan.plan import Plan
+from spe.plan.directory import Directory
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0
@@ -93,15 +93,15 @@ class Hands:
 class SupervisorService(Bystander):
     """What the supervisor does for those who connect (replicas.serving.Service)."""
 
-    def __init__(self, plan: Plan, runner: FaultRunner, links: str, incarnation: int) -> None:
-        self._plan = plan
+    def __init__(self, directory: Directory, runner: FaultRunner, links: str, incarnation: int) -> None:
+        self._directory = directory
         self._links = links
         self._runner = runner
         self.who, self.incarnation = "the supervisor", incarnation
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         try:
-            one = one_fault(fault, self._plan)
+            one = one_fault(fault, self._directory)
             refuse_unreal([one], self._links)
             return await self._runner.inject(one)
         except ConfigError as error:

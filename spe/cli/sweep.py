@@ -18,10 +18,11 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.delays import delay_bound_us
 from spe.plan.describe import show_duration
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.times import SECOND
 
@@ -59,10 +60,10 @@ def run_sweep(
     changed, said = configuration_to_simulate(config, data, length_us)
     for line in said:
         print(line)
-    plan = load_plan_data(changed)
+    plan, directory = load_data(changed)
     for x_us in xs_us:
         _check_x(changed, x_us)
-    happening = _faults(plan, faults, cut, for_us, length_us)
+    happening = _faults(plan, directory, faults, cut, for_us, length_us)
     for fault in happening:
         print(f"at {show_duration(fault.at_us):<8} {fault}")
     last_us = max((f.at_us + (f.for_us or 0) for f in happening), default=0)
@@ -82,7 +83,7 @@ def run_sweep(
 def measure(scenario: Scenario, x_us: int) -> Point:
     """One run with X on every node."""
     config = with_x(scenario.config, x_us)
-    plan = load_plan_data(config)
+    plan, directory = load_data(config)
     outcome = simulate(
         Scenario(
             seed=scenario.seed,
@@ -92,21 +93,21 @@ def measure(scenario: Scenario, x_us: int) -> Point:
             grace_us=scenario.grace_us,
         )
     )
-    costs = [cost(outcome.history, plan, name) for name in plan.clients]
+    costs = [cost(outcome.history, plan, directory, name) for name in directory.clients]
     whole = Cost(
         tuple(sorted(d for c in costs for d in c.delays_us)),
         sum(c.never for c in costs),
         sum(c.tentative for c in costs),
         sum(c.stable for c in costs),
     )
-    bound_us = max(delay_bound_us(plan, s) for s in plan.query.outputs)
+    bound_us = max(delay_bound_us(plan, directory, s) for s in plan.query.outputs)
     return Point(x_us, bound_us, whole, tuple(map(str, outcome.findings)))
 
 
 def _check_x(config: Mapping[str, Any], x_us: int) -> None:
     """Raises ConfigError, which names the X, before anything has run."""
     try:
-        load_plan_data(with_x(config, x_us))
+        load_data(with_x(config, x_us))
     except ConfigError as error:
         raise ConfigError([f"X = {show_duration(x_us)}: {mistake}" for mistake in error.problems]) from error
 
@@ -121,14 +122,16 @@ def with_x(config: Mapping[str, Any], x_us: int) -> dict[str, Any]:
     return changed
 
 
-def _faults(plan: Plan, path: Path | None, cut: str | None, for_us: int, length_us: int) -> tuple[Fault, ...]:
+def _faults(
+    plan: Plan, directory: Directory, path: Path | None, cut: str | None, for_us: int, length_us: int
+) -> tuple[Fault, ...]:
     """Those of a file, or one cut (of the first source where nothing is said) in the middle of the run."""
     if path is not None:
-        return tuple(load_faults(path, plan))
+        return tuple(load_faults(path, directory))
     target = cut or f"source:{next(iter(plan.sources))}"
     at_us = (length_us - for_us) // 2
     data = {"kind": "cut", "target": target, "for": show_duration(for_us), "at": show_duration(at_us)}
-    return (one_fault(data, plan),)
+    return (one_fault(data, directory),)
 
 
 def table(points: Sequence[Point]) -> str:

@@ -12,12 +12,13 @@ from spe.cli.recorded import judge_recorded
 from spe.cli.reference import logged_inputs
 from spe.errors import OperatorFailed
 from spe.log.recording import client_folder
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 
 
-def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str, Any]:
+def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, reason: str) -> dict[str, Any]:
     """Compares the recordings of a run with the reference, computed from the sources' logs.
 
     Args:
@@ -42,7 +43,7 @@ def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str,
     storage = DiskStorage(folder)
     differences: list[str] = []
     rows = 0
-    for name, client in plan.clients.items():
+    for name, client in directory.clients.items():
         channels = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         recorded = recorded_stable(storage, client_folder(name), schemas)
@@ -50,7 +51,7 @@ def judge(plan: Plan, folder: Path, *, complete: bool, reason: str) -> dict[str,
         found = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
         differences += [f"client {name}: {d}" for d in found]
         rows += sum(len(ids) for ids, _ in recorded.values())
-    verdict = judge_recorded(plan, folder, reference, complete=complete)
+    verdict = judge_recorded(plan, directory, folder, reference, complete=complete)
     if not differences:  # what was taken back, or lived twice, does not show in the rows
         differences = [str(f) for f in verdict.findings if f.property in ("P2", "P3", "P4")]
     return {

@@ -18,7 +18,8 @@ from spe.cli.polling import Seen
 from spe.cli.story import failures_of
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration
-from spe.plan.plan import COORDINATOR, Plan
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
@@ -72,12 +73,12 @@ def make_console() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ELSEWHERE_COLUMNS)
 
 
-def render(plan: Plan, sight: Sight) -> RenderableType:
+def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     """Replicas, sources, clients, faults."""
-    parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, sight)]
-    if plan.standbys:
-        parts.append(_coordinator(plan, sight))
-    clients = _clients(plan, sight)
+    parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, directory, sight)]
+    if directory.standbys:
+        parts.append(_coordinator(sight))
+    clients = _clients(plan, directory, sight)
     if clients.row_count:
         parts.append(clients)
     if sight.happenings:
@@ -142,15 +143,15 @@ def _source_state(data: Mapping[str, Any]) -> Text:
     return Text("ended", style="dim") if data.get("ended") else Text("running", style="green")
 
 
-def _replicas(plan: Plan, sight: Sight) -> Table:
+def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
     right = ("stable", "tentative", "corrections", "buffer")
     table = _table("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
-    for node in plan.nodes:
+    for node in directory.nodes:
         data = sight.seen[node].data if node in sight.seen else {}
         hidden = process_state(sight, node)
         known = {(r["unit"], r["partition"]): r for r in data.get("replicas", ())}
         passive = {(s["unit"], s["partition"]): s for s in data.get("standbys", ())}
-        for id in plan.replicas_on(node) + plan.standbys_on(node):
+        for id in directory.replicas_on(node) + directory.standbys_on(node):
             one: Mapping[str, Any] = known.get((id.unit, id.partition), {})
             unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
             if (standby := passive.get((id.unit, id.partition))) is not None:
@@ -170,7 +171,7 @@ def _replicas(plan: Plan, sight: Sight) -> Table:
     return table
 
 
-def _coordinator(plan: Plan, sight: Sight) -> Text:
+def _coordinator(sight: Sight) -> Text:
     text = Text("coordinator  ")
     if (hidden := process_state(sight, COORDINATOR)) is not None:
         return text.append_text(hidden)
@@ -215,12 +216,14 @@ def _reads(one: Mapping[str, Any]) -> Text:
     return text
 
 
-def _clients(plan: Plan, sight: Sight) -> Table:
+def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
     """One row per channel; the client's name stands before it where there are several."""
     right = ("stable", "tentative", "undone", "worst", "gap")
-    title = "client" if len(plan.clients) > 1 else f"client {next(iter(plan.clients), '')}"
-    table = _table(title, "stable", "tentative", "undone", _delay_title(plan), "worst", "gap", "reads", right=right)
-    for client in plan.clients:
+    title = "client" if len(directory.clients) > 1 else f"client {next(iter(directory.clients), '')}"
+    table = _table(
+        title, "stable", "tentative", "undone", _delay_title(plan, directory), "worst", "gap", "reads", right=right
+    )
+    for client in directory.clients:
         name = f"client:{client}"
         if not any(name in known for known in (sight.phases, sight.seen, sight.errors)):
             continue  # nobody can ask it: only a run's clients answer for themselves
@@ -228,10 +231,10 @@ def _clients(plan: Plan, sight: Sight) -> Table:
         data = sight.seen[name].data if name in sight.seen else {}
         for one in data.get("channels", ()):
             stream = str(one["channel"]).rpartition("/")[0]
-            bound = delay_bound_us(plan, StreamId(stream))
+            bound = delay_bound_us(plan, directory, StreamId(stream))
             label = one["channel"] if plan.partitions_of(StreamId(stream)) > 1 else stream
             table.add_row(
-                Text.assemble((f"{client} ", "bold") if len(plan.clients) > 1 else "", label),
+                Text.assemble((f"{client} ", "bold") if len(directory.clients) > 1 else "", label),
                 f"{one['position']:,}",  # ids are ordinals, also after the client was restarted
                 tentative(one["tentative"]),
                 count(one["undone"]),
@@ -245,16 +248,16 @@ def _clients(plan: Plan, sight: Sight) -> Table:
     return table
 
 
-def _delay_title(plan: Plan) -> str:
+def _delay_title(plan: Plan, directory: Directory) -> str:
     """``delay / X 2s``: what the bars are measured against, where that is the same for all outputs."""
-    allowed = {allowed_text(plan, s) for s in plan.query.outputs}
+    allowed = {allowed_text(plan, directory, s) for s in plan.query.outputs}
     return f"delay / {allowed.pop()}" if len(allowed) == 1 else "delay / kX"
 
 
-def allowed_text(plan: Plan, stream: StreamId) -> str:
+def allowed_text(plan: Plan, directory: Directory, stream: StreamId) -> str:
     """``X 2s``, ``4X 8s``: k SUnions on the longest path, and the time they may take."""
     k = longest_path(plan, stream)
-    return f"{'' if k <= 1 else k}X {show_duration(delay_bound_us(plan, stream))}"
+    return f"{'' if k <= 1 else k}X {show_duration(delay_bound_us(plan, directory, stream))}"
 
 
 def _delay(one: Mapping[str, Any], bound_us: int, now_us: int) -> Text:

@@ -11,19 +11,9 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.validate import validated
 from spe.connectors import SINKS
-from spe.plan.plan import (
-    ANY_ADDRESS,
-    COORDINATOR,
-    Checkpoints,
-    Client,
-    CoordinatorSettings,
-    Limits,
-    Node,
-    Policy,
-    Reconcile,
-    Security,
-    Timing,
-)
+from spe.plan.directory import ANY_ADDRESS, COORDINATOR, Client, CoordinatorSettings
+from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
+from spe.plan.plan import Limits, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId

@@ -1,4 +1,4 @@
-"""A configuration to a plan, or to the list of everything that is wrong with it."""
+"""A configuration to a plan and a directory, or to the list of everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.errors import ConfigError
-from spe.plan.deploy import Deployment, check_cover, place, try_plan
-from spe.plan.plan import COORDINATOR, Plan, Source
+from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy
+from spe.plan.directory import COORDINATOR
+from spe.plan.plan import Plan, Source
 from spe.plan.review import Severity, review
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
@@ -56,8 +57,8 @@ SECTIONS: Final = (
 _FORBIDDEN: Final = frozenset("/\\:@ \t\n\"'")
 
 
-def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Plan:
-    """The plan of a configuration file.
+def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Deployed:
+    """The plan of a configuration file, and who runs what of it, where.
 
     Args:
       path: a YAML file, or a Python script that makes an :class:`spe.api.Environment`.
@@ -83,18 +84,38 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     return read_script(file) if file.suffix == ".py" else _parsed(text, str(path), file.parent)
 
 
-def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Plan:
-    """As :func:`load_plan`, for what :func:`read_document` has read."""
+def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Deployed:
+    """As :func:`load`, for what :func:`read_document` has read."""
     folder = document.home if data is None else FilePath(data)
     problems = Problems(list(document.problems.found))
-    plan = _plan(document.data, folder, document.home, problems)
-    if plan is not None and not problems:
-        for finding in review(plan):
+    deployed = _deployed(document.data, folder, document.home, problems)
+    if deployed is not None and not problems:
+        for finding in review(*deployed):
             if finding.severity is Severity.ERROR:
                 problems.add(_where_written(finding.path, document.data), finding.message)
-    if plan is None or problems:
+    if deployed is None or problems:
         raise ConfigError(document.in_order(problems))
-    return plan
+    return deployed
+
+
+def load_text(
+    text: str,
+    name: str = "<text>",
+    data: str | os.PathLike[str] | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> Deployed:
+    """As :func:`load`, for a text; ``name`` stands in messages for the file, ``home`` is its folder."""
+    return load_document(_parsed(text, name, FilePath(home or data or ".")), data or ".")
+
+
+def load_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Deployed:
+    """As :func:`load`, for plain data of the same layout."""
+    return load_document(Document(name, data, home=FilePath(folder)))
+
+
+def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Plan:
+    """The plan alone, as :func:`load` has it."""
+    return load(path, data).plan
 
 
 def load_plan_text(
@@ -103,13 +124,13 @@ def load_plan_text(
     data: str | os.PathLike[str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> Plan:
-    """As :func:`load_plan`, for a text; ``name`` stands in messages for the file, ``home`` is its folder."""
-    return load_document(_parsed(text, name, FilePath(home or data or ".")), data or ".")
+    """The plan alone, as :func:`load_text` has it."""
+    return load_text(text, name, data, home).plan
 
 
 def load_plan_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Plan:
-    """As :func:`load_plan`, for plain data of the same layout."""
-    return load_document(Document(name, data, home=FilePath(folder)))
+    """The plan alone, as :func:`load_data` has it."""
+    return load_data(data, name, folder).plan
 
 
 def _parsed(text: str, name: str, home: FilePath) -> Document:
@@ -132,7 +153,7 @@ def _where_written(path: Path, data: Any) -> Path:
     return path
 
 
-def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Plan | None:
+def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Deployed | None:
     if not isinstance(data, Mapping):
         problems.add((), f"expected a mapping with the sections {', '.join(SECTIONS)}")
         return None
@@ -140,7 +161,7 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
         if key not in SECTIONS:
             problems.add((key,), f"unknown section{did_you_mean(str(key), SECTIONS)}; expected {one_of(SECTIONS)}")
     _check_names(data, problems)
-    sources, schemas = _sources(data.get("sources"), folder, problems)
+    sources, schemas, addresses = _sources(data.get("sources"), folder, problems)
     specs = read_operators(data.get("query"), problems)
     section = data.get("query")
     typed = type_query(schemas, specs, section, problems) if isinstance(section, Mapping) else {}
@@ -175,8 +196,9 @@ def _plan(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Pl
         security.security(home),
         accuracy,
         coordinator.settings(),
+        addresses,
     )
-    return try_plan(query, deployment, problems)
+    return try_deploy(query, deployment, problems)
 
 
 def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
@@ -209,18 +231,21 @@ def _check_file_names(data: Mapping[str, Any], problems: Problems) -> None:
 
 def _sources(
     section: Any, folder: FilePath, problems: Problems
-) -> tuple[dict[StreamId, Source], dict[StreamId, Schema | None]]:
+) -> tuple[dict[StreamId, Source], dict[StreamId, Schema | None], dict[StreamId, str]]:
+    """Sources, their schemas, their addresses."""
     if not isinstance(section, Mapping) or not section:
         problems.add(("sources",), "expected a mapping of sources: NAME: {schema: {…}, time: …, from: {…}}")
-        return {}, {}
+        return {}, {}, {}
     sources: dict[StreamId, Source] = {}
     schemas: dict[StreamId, Schema | None] = {}
+    addresses: dict[StreamId, str] = {}
     for name, entry in section.items():
-        source, schema = read_source(name, entry, ("sources", name), folder, problems)
+        source, schema, address = read_source(name, entry, ("sources", name), folder, problems)
         schemas[StreamId(name)] = schema
         if source is not None:
             sources[StreamId(name)] = source
-    return sources, schemas
+            addresses[StreamId(name)] = address
+    return sources, schemas, addresses
 
 
 def _most_replicas(fragments: tuple[FragmentSpec, ...]) -> int:
@@ -263,4 +288,14 @@ def missing_files(plan: Plan) -> list[str]:
     ]
 
 
-__all__ = ["load_document", "load_plan", "load_plan_data", "load_plan_text", "missing_files", "read_document"]
+__all__ = [
+    "load",
+    "load_data",
+    "load_document",
+    "load_plan",
+    "load_plan_data",
+    "load_plan_text",
+    "load_text",
+    "missing_files",
+    "read_document",
+]

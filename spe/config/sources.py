@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 from spe.config.validate import validated
 from spe.connectors import READERS
 from spe.connectors.declaration import OPTIONS, Reader
-from spe.plan.plan import ANY_ADDRESS, Source, Watermark
+from spe.plan.directory import ANY_ADDRESS
+from spe.plan.plan import Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
@@ -145,14 +146,14 @@ def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> S
 
 def read_source(
     name: str, entry: Any, path: Path, data: FilePath, problems: Problems
-) -> tuple[Source | None, Schema | None]:
-    """The source and its schema; each None where it is not known for a mistake."""
+) -> tuple[Source | None, Schema | None, str]:
+    """The source, its schema, its address; each None or "" where it is not known for a mistake."""
     model = validated(SourceModel, entry, path, problems)
     if model is None:
-        return None, _schema_alone(entry, path, problems)
+        return None, _schema_alone(entry, path, problems), ""
     schema = _schema(model, path, problems)
     if schema is None:
-        return None, None
+        return None, None, ""
     declared, brought = model.from_.declared, model.from_.declared.brought(model.from_.value)
     time = model.time or brought.time
     if time is not None or not declared.live:
@@ -168,7 +169,6 @@ def read_source(
     source = Source(
         stream=StreamId(name),
         schema=schema,
-        address=model.address,
         boundary_us=model.boundary,
         disorder_us=brought.disorder_us if model.disorder is None else model.disorder,
         ahead_us=ahead,
@@ -179,7 +179,7 @@ def read_source(
         disorder_given=model.disorder is not None,
         **_watermark(model, path, problems),
     )
-    return source, schema
+    return source, schema, model.address
 
 
 def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source, Watermark
 from spe.plan.timing import origins
 from spe.stream.ids import PartitionId
@@ -74,10 +75,12 @@ def longest_path(plan: Plan, stream: StreamId) -> int:
     return 1 + max(longest_path(plan, i.stream) for i in plan.producer[stream].inputs)
 
 
-def delay_bound_us(plan: Plan, stream: StreamId) -> int:
+def delay_bound_us(plan: Plan, directory: Directory, stream: StreamId) -> int:
     """kX: the longest time that a new result of a stream may take, the sum of X along the slowest path."""
     if stream in plan.sources:
         return 0
     unit = plan.producer[stream]
-    nodes = [n for p in range(unit.partitions) for n in plan.placement[PartitionId(unit.id, p)]]
-    return max(plan.share(unit.id, n).x_us for n in nodes) + max(delay_bound_us(plan, i.stream) for i in unit.inputs)
+    nodes = [n for p in range(unit.partitions) for n in directory.placement[PartitionId(unit.id, p)]]
+    return max(directory.share(plan, unit.id, n).x_us for n in nodes) + max(
+        delay_bound_us(plan, directory, i.stream) for i in unit.inputs
+    )

@@ -1,4 +1,4 @@
-"""A query and a deployment to a plan: fragments are cut into units (spe.units), their partitions get nodes.
+"""A query and a deployment to a plan and a directory: fragments are cut into units, their partitions get nodes.
 
 Pure: everything that is wrong is collected in a :class:`spe.problems.Problems`, with paths as in the configuration.
 """
@@ -11,19 +11,9 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
-from spe.plan.plan import (
-    COORDINATOR,
-    AccuracyChoice,
-    Client,
-    CoordinatorSettings,
-    Limits,
-    Node,
-    Plan,
-    Security,
-    Source,
-    Standbys,
-    Timing,
-)
+from spe.plan.directory import ANY_ADDRESS, COORDINATOR, Client, CoordinatorSettings, Directory, Standbys
+from spe.plan.nodes import Node
+from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query.query import Query
@@ -38,7 +28,11 @@ WHOLE_QUERY: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where and how a query runs."""
+    """Where and how a query is to run.
+
+    Attributes:
+      addresses: of sources; one that is not in it has any free port of this machine.
+    """
 
     cluster: str
     bucket_us: int
@@ -51,19 +45,27 @@ class Deployment:
     security: Security = field(default_factory=Security)
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    addresses: Mapping[StreamId, str] = field(default_factory=dict)
 
 
-def make_plan(query: Query, deployment: Deployment) -> Plan:
-    """The plan.  Raises ConfigError with everything that does not fit."""
+class Deployed(NamedTuple):
+    """A query that has its place: what ids depend on, and who runs what, where (rule D1)."""
+
+    plan: Plan
+    directory: Directory
+
+
+def deploy(query: Query, deployment: Deployment) -> Deployed:
+    """The plan, and version 0 of its directory.  Raises ConfigError with everything that does not fit."""
     problems = Problems()
-    plan = try_plan(query, deployment, problems)
-    if plan is None or problems:
+    deployed = try_deploy(query, deployment, problems)
+    if deployed is None or problems:
         raise ConfigError([f"{show_path(p.path)}: {p.message}" for p in problems.found])
-    return plan
+    return deployed
 
 
-def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan | None:
-    """The plan, or None; what is wrong goes to ``problems``."""
+def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed | None:
+    """As :func:`deploy`, or None; what is wrong goes to ``problems``."""
     before = len(problems.found)
     fragments = deployment.fragments or (_whole(query, deployment),)
     check_cover([o.name for o in query.operators], fragments, problems)
@@ -82,22 +84,26 @@ def try_plan(query: Query, deployment: Deployment, problems: Problems) -> Plan |
     if why := _beyond(deployment.coordinator.budget, placement, standbys):
         problems.add(("coordinator", "budget"), why)
         return None
-    return Plan(
+    plan = Plan(
         cluster=deployment.cluster,
         query=query,
         bucket_us=deployment.bucket_us,
         units=units,
-        nodes=deployment.nodes,
         sources=deployment.sources,
-        clients=deployment.clients,
-        placement=placement,
         timing=deployment.timing,
         limits=deployment.limits,
         security=deployment.security,
         accuracy=deployment.accuracy,
+    )
+    directory = Directory(
+        nodes=deployment.nodes,
+        placement=placement,
+        sources={s: deployment.addresses.get(s, ANY_ADDRESS) for s in deployment.sources},
+        clients=deployment.clients,
         standbys=standbys,
         coordinator=deployment.coordinator,
     )
+    return Deployed(plan, directory)
 
 
 def _whole(query: Query, deployment: Deployment) -> FragmentSpec:
@@ -135,7 +141,7 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
     where: list[tuple[Path, str]] = [
         (("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()
     ]
-    where += [(("sources", str(s), "address"), source.address) for s, source in deployment.sources.items()]
+    where += [(("sources", str(s), "address"), address) for s, address in deployment.addresses.items()]
     where += [(("coordinator", "address"), deployment.coordinator.address)]
     taken: dict[str, Path] = {}
     for path, address in where:
@@ -208,36 +214,34 @@ def _check_row(row: Sequence[NodeId], path: Path, nodes: Sequence[NodeId], probl
             problems.add((*path, r), f"{node!r} is listed twice; a node holds at most one replica of a partition")
 
 
-def with_addresses(plan: Plan, addresses: Mapping[str, str]) -> Plan:
-    """The same plan with other addresses.  The fingerprint stays: ids do not depend on where things run.
+def with_addresses(directory: Directory, addresses: Mapping[str, str]) -> Directory:
+    """The same directory with other addresses.
 
     Args:
-      addresses: ``host:port`` by node id, or by ``source:NAME``; what is not in it stays.
+      addresses: ``host:port`` by the names of :meth:`Directory.addresses`; what is not in it stays.
 
     Raises:
-      KeyError: a name that the plan does not have.
+      KeyError: a name that the directory does not have.
     """
-    known = processes(plan)
+    known = directory.addresses()
     for name in addresses:
         if name not in known:
             raise KeyError(f"no process {name!r}; there are: {', '.join(sorted(known))}")
-    nodes = {n: replace(node, address=addresses.get(n, node.address)) for n, node in plan.nodes.items()}
-    sources = {
-        s: replace(source, address=addresses.get(f"source:{s}", source.address)) for s, source in plan.sources.items()
-    }
-    coordinator = replace(plan.coordinator, address=addresses.get(COORDINATOR, plan.coordinator.address))
-    return replace(plan, nodes=nodes, sources=sources, coordinator=coordinator)
+    nodes = {n: replace(node, address=addresses.get(n, node.address)) for n, node in directory.nodes.items()}
+    sources = {s: addresses.get(f"source:{s}", address) for s, address in directory.sources.items()}
+    coordinator = replace(directory.coordinator, address=addresses.get(COORDINATOR, directory.coordinator.address))
+    return replace(directory, nodes=nodes, sources=sources, coordinator=coordinator)
 
 
-def with_budget(plan: Plan, budget: int) -> Plan:
-    """The same plan with another number of partitions whose first standby runs from the start.
+def with_budget(directory: Directory, budget: int) -> Directory:
+    """The same directory with another number of partitions whose first standby runs from the start.
 
     Raises:
       ConfigError: fewer have standbys.
     """
-    if why := _beyond(budget, plan.placement, plan.standbys):
+    if why := _beyond(budget, directory.placement, directory.standbys):
         raise ConfigError([f"--budget: {why}"])
-    return replace(plan, coordinator=replace(plan.coordinator, budget=budget))
+    return replace(directory, coordinator=replace(directory.coordinator, budget=budget))
 
 
 def _beyond(
@@ -247,13 +251,6 @@ def _beyond(
     if 0 <= budget <= most:
         return ""
     return f"expected at most {most}, as many partitions have one replica and a standby, got {budget}"
-
-
-def processes(plan: Plan) -> dict[str, str]:
-    """Address of every process that listens, by the names of :func:`with_addresses`."""
-    nodes = {str(n): node.address for n, node in plan.nodes.items()}
-    sources = {f"source:{s}": source.address for s, source in plan.sources.items()}
-    return nodes | sources | ({COORDINATOR: plan.coordinator.address} if plan.standbys else {})
 
 
 def check_all_addressed(where: str, addresses: Mapping[str, str]) -> None:
@@ -267,11 +264,11 @@ def check_all_addressed(where: str, addresses: Mapping[str, str]) -> None:
         )
 
 
-def with_default_client(plan: Plan) -> Plan:
-    """A run has somebody who reads what it makes.  The fingerprint stays."""
-    if plan.clients:
-        return plan
-    return replace(plan, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
+def with_default_client(plan: Plan, directory: Directory) -> Directory:
+    """A run has somebody who reads what it makes: a client of all outputs, where none is configured."""
+    if directory.clients:
+        return directory
+    return replace(directory, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
 
 
 def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:

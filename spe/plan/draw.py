@@ -7,7 +7,9 @@ from typing import Final
 
 from spe.connectors import READERS
 from spe.plan.describe import describe_pace, show_duration
-from spe.plan.plan import InputStream, Node, Partitioning, Plan, Unit
+from spe.plan.directory import Directory
+from spe.plan.nodes import Node
+from spe.plan.plan import InputStream, Partitioning, Plan, Unit
 from spe.plan.review import PlanFinding, review
 from spe.problems import show_path
 from spe.stream.ids import PartitionId
@@ -17,7 +19,7 @@ from spe.stream.schema import Schema
 NO_WARNINGS: Final = "No warnings."
 
 
-def check_text(plan: Plan) -> str:
+def check_text(plan: Plan, directory: Directory) -> str:
     """Sources, units with their operators and schemas, partitions, replicas, nodes, clients, warnings.
 
     The same plan gives the same text, so it can be compared and kept.
@@ -25,10 +27,10 @@ def check_text(plan: Plan) -> str:
     parts = [
         [f"{plan.cluster}   bucket {show_duration(plan.bucket_us)}   plan {plan.fingerprint}"],
         ["SOURCES", *_sources(plan)],
-        *(_unit(plan, u) for u in plan.units),
-        ["NODES", *_nodes(plan)],
-        ["CLIENTS", *_clients(plan)],
-        _findings(review(plan)),
+        *(_unit(plan, directory, u) for u in plan.units),
+        ["NODES", *_nodes(directory)],
+        ["CLIENTS", *_clients(directory)],
+        _findings(review(plan, directory)),
     ]
     return "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts) + "\n"
 
@@ -62,16 +64,16 @@ def _sources(plan: Plan) -> list[str]:
     ]
 
 
-def _unit(plan: Plan, unit: Unit) -> list[str]:
+def _unit(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
     kinds = [(str(o.name), o.spec.KEYWORD) for o in unit.operators]
     operators = table(((n, k, o.spec.describe()) for (n, k), o in zip(kinds, unit.operators)))
     listing = [line for text, o in zip(operators, unit.operators) for line in (text, f"      {_schema(o.schema)}")]
     return [
         _unit_title(unit),
-        *_picture(plan, unit),
+        *_picture(plan, directory, unit),
         *listing,
         "  replicas",
-        *table(_replica_rows(plan, unit), "    "),
+        *table(_replica_rows(plan, directory, unit), "    "),
     ]
 
 
@@ -81,10 +83,10 @@ def _unit_title(unit: Unit) -> str:
     return f"UNIT {unit.id}{of}   {partitions}"
 
 
-def _picture(plan: Plan, unit: Unit) -> list[str]:
+def _picture(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
     """Inputs, a box with the operators, outputs with who reads them."""
     left = [_input_label(i, unit.partitions) for i in unit.inputs]
-    right = [f"{s} ──▶ {', '.join(_readers(plan, s)) or 'nobody'}" for s in unit.outputs]
+    right = [f"{s} ──▶ {', '.join(_readers(plan, directory, s)) or 'nobody'}" for s in unit.outputs]
     inside = table(((str(o.name), o.spec.KEYWORD) for o in unit.operators), " ")
     height = max(len(left), len(inside), len(right))
     width = max(*(len(line) for line in inside), len(unit.id) + 2) + 1
@@ -124,17 +126,17 @@ def _joined(labels: Sequence[str], height: int) -> list[str]:
     return out
 
 
-def _readers(plan: Plan, stream: StreamId) -> list[str]:
+def _readers(plan: Plan, directory: Directory, stream: StreamId) -> list[str]:
     units = [str(u.id) for u in plan.units if any(i.stream == stream for i in u.inputs)]
-    return units + [f"client {c.name}" for c in plan.clients.values() if stream in c.reads]
+    return units + [f"client {c.name}" for c in directory.clients.values() if stream in c.reads]
 
 
-def _replica_rows(plan: Plan, unit: Unit) -> list[list[str]]:
+def _replica_rows(plan: Plan, directory: Directory, unit: Unit) -> list[list[str]]:
     rows = []
     for p in range(unit.partitions):
         id = PartitionId(unit.id, p)
-        where = ", ".join(f"{n} ({_x(plan.share(unit.id, n))})" for n in plan.placement[id])
-        if (standbys := plan.standbys.get(id)) is not None:
+        where = ", ".join(f"{n} ({_x(directory.share(plan, unit.id, n))})" for n in directory.placement[id])
+        if (standbys := directory.standbys.get(id)) is not None:
             where += f"; standby {', '.join(standbys.nodes)}, a checkpoint every {show_duration(standbys.every_us)}"
         rows.append([str(id), where])
     return rows
@@ -144,12 +146,12 @@ def _x(node: Node) -> str:
     return f"X {show_duration(node.x_us)}, αX {show_duration(node.alpha_x_us)}"
 
 
-def _nodes(plan: Plan) -> list[str]:
+def _nodes(directory: Directory) -> list[str]:
     rows = []
-    for node in plan.nodes.values():
+    for node in directory.nodes.values():
         policy = f"{node.during_failure} in failure, {node.during_stabilization} in stabilization"
-        hosts = ", ".join(f"{r.unit}/{r.partition}" for r in plan.replicas_on(node.id)) or "nothing"
-        if passive := plan.standbys_on(node.id):
+        hosts = ", ".join(f"{r.unit}/{r.partition}" for r in directory.replicas_on(node.id)) or "nothing"
+        if passive := directory.standbys_on(node.id):
             hosts += f"; standby of {', '.join(f'{r.unit}/{r.partition}' for r in passive)}"
         rows.append([str(node.id), _address(node.address), _x(node), policy, _reconcile(node), hosts])
     return table(rows)
@@ -167,9 +169,9 @@ def _address(address: str) -> str:
     return "any port" if address.endswith(":0") else address
 
 
-def _clients(plan: Plan) -> list[str]:
+def _clients(directory: Directory) -> list[str]:
     rows = []
-    for client in plan.clients.values():
+    for client in directory.clients.values():
         sinks = ", ".join(f"{s['kind']} {s['path']} ({s['mode']})" for s in client.sinks)
         rows.append([client.name, f"reads {', '.join(client.reads)}", sinks or "no sink"])
     return table(rows) or ["  none: nothing holds the output buffers"]

@@ -1,4 +1,7 @@
-"""The physical plan: units, partitions, replicas, channels.  Plain data; ``spe.plan.deploy`` derives it.
+"""The physical plan: units, partitions, channels.  Plain data; ``spe.plan.deploy`` derives it.
+
+It says what ids depend on, and never changes while a cluster runs; who runs what, and where, is said by the directory
+(``spe.plan.directory``, rule D1).
 
 A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (rule U1).  It has
 one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
@@ -10,30 +13,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from spe.connectors import READERS
 from spe.query.query import Operator, Query
 from spe.stream.hashing import HASH_VERSION
-from spe.stream.ids import Channel, PartitionId, ReplicaId
-from spe.stream.names import NodeId, StreamId, UnitId
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import StreamId, UnitId
 from spe.stream.schema import Schema
-
-#: Any free port of this machine.
-ANY_ADDRESS: Final = "127.0.0.1:0"
-#: The process that tells standbys to run, by the name that it has for others.
-COORDINATOR: Final = "coordinator"
-
-
-class Policy(enum.StrEnum):
-    """What to do with new tuples while inputs are not stable (rules T4, R5)."""
-
-    SUSPEND = "suspend"
-    DELAY = "delay"
-    PROCESS = "process"
 
 
 class Partitioning(enum.StrEnum):
@@ -43,36 +33,6 @@ class Partitioning(enum.StrEnum):
     SPLIT = "split"
     MERGE = "merge"
     FULL = "full"
-
-
-class Reconcile(enum.StrEnum):
-    """How a replica gets back behind tentative data (rule R9)."""
-
-    CHECKPOINT = "checkpoint"
-    UNDO = "undo"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """When a node's replicas remember where they could start again (rule C1).
-
-    Attributes:
-      every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
-      disk: they are written to disk, for restarts; the one in memory is then taken on entering UP_FAILURE all the same.
-    """
-
-    every_us: int | None = None
-    disk: bool = False
-
-    @property
-    def memory_us(self) -> int | None:
-        """Interval of those in memory; None: on entering UP_FAILURE."""
-        return None if self.disk else self.every_us
-
-    @property
-    def disk_us(self) -> int | None:
-        """Interval of those on disk; None: there are none."""
-        return self.every_us if self.disk else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,70 +95,6 @@ class Unit:
         return tuple(Channel(i.stream, p) for i in self.inputs for p in i.upstream(partition, self.partitions))
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A process that hosts replicas.
-
-    Attributes:
-      address: ``host:port``.
-      x_us: availability threshold X, microseconds of wall time; units in sequence on the node share it (Plan.share).
-      alpha: the share of X that an SUnion may spend waiting.
-      during_failure, during_stabilization: policies for new tuples.
-      reconcile: how to get back behind tentative data.
-      checkpoints: when to remember where.
-    """
-
-    id: NodeId
-    address: str
-    x_us: int
-    alpha: float
-    during_failure: Policy
-    during_stabilization: Policy
-    reconcile: Reconcile = Reconcile.CHECKPOINT
-    checkpoints: Checkpoints = Checkpoints()
-
-    @property
-    def alpha_x_us(self) -> int:
-        return round(self.alpha * self.x_us)
-
-    @property
-    def hard_us(self) -> int:
-        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (rule T3)."""
-        return round((1 + self.alpha) / 2 * self.x_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Standbys:
-    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (rules H1-H8).
-
-    Attributes:
-      nodes: where; the first that can is taken first.
-      every_us: microseconds of wall time between the checkpoints that each of them gets.
-    """
-
-    nodes: tuple[NodeId, ...]
-    every_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorSettings:
-    """The process that tells standbys to run; there is one where there are standbys (rules H1-H8).
-
-    Attributes:
-      address: ``host:port`` where it answers.
-      budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
-      algorithm: of the planner that chooses them.
-      adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
-      margin: by how much, relative to what runs, another choice must be better to take its place.
-    """
-
-    address: str = ANY_ADDRESS
-    budget: int = 0
-    algorithm: str = "structure-aware"
-    adapt_us: int | None = None
-    margin: float = 0.05
-
-
 class Watermark(enum.StrEnum):
     """What lets time pass in a live source (docs/explanation/live.md)."""
 
@@ -226,7 +122,6 @@ class Source:
 
     stream: StreamId
     schema: Schema
-    address: str
     boundary_us: int
     disorder_us: int
     ahead_us: int | None
@@ -243,19 +138,6 @@ class Source:
     def live(self) -> bool:
         """Rows happen once, and nobody knows the next one."""
         return self.reader.get("kind") in READERS and READERS[self.reader["kind"]].live
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A named consumer whose acknowledgements hold the output buffers.
-
-    Attributes:
-      sinks: ``{"kind": "parquet" | "jsonl", "path": …, "mode": "stable" | "corrections"}`` each.
-    """
-
-    name: str
-    reads: tuple[StreamId, ...]
-    sinks: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,15 +223,14 @@ class Security:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a node, a source or a client needs to know of the cluster.
+    """What all processes of a cluster have in common, wherever they run.
+
+    What ids depend on is in the fingerprint; the rest are settings of the cluster.
 
     Attributes:
       cluster: name that every hello must carry.
       bucket_us: width d of SUnion's buckets, tuple time.
       units: in topological order.
-      placement: nodes that run each partition from the start, the first being replica 0.
-      standbys: further nodes of a partition, which take over where those are lost.
-      coordinator: of the process that tells them to.
       accuracy: by output, where the configuration says it; only reports look at it.
     """
 
@@ -357,16 +238,11 @@ class Plan:
     query: Query
     bucket_us: int
     units: tuple[Unit, ...]
-    nodes: Mapping[NodeId, Node]
     sources: Mapping[StreamId, Source]
-    clients: Mapping[str, Client]
-    placement: Mapping[PartitionId, tuple[NodeId, ...]]
     timing: Timing = Timing()
     limits: Limits = Limits()
     security: Security = Security()
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
-    standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
-    coordinator: CoordinatorSettings = CoordinatorSettings()
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:
@@ -387,57 +263,16 @@ class Plan:
                     found.setdefault(channel, []).append(PartitionId(unit.id, partition))
         return found
 
+    def readers_of(self, channel: Channel) -> Sequence[PartitionId]:
+        """Partitions that read a channel."""
+        return self._readers.get(channel, ())
+
     def maker_of(self, channel: Channel) -> PartitionId:
         """The partition that makes a channel (sources' are not made by one)."""
         return PartitionId(self.producer[channel.stream].id, channel.partition)
 
-    def standbys_of(self, channel: Channel) -> tuple[str, ...]:
-        """Names of those consumers of a channel that stand by (H2)."""
-        return tuple(
-            str(ReplicaId(id.unit, id.partition, n))
-            for id in self._readers.get(channel, ())
-            if (standbys := self.standbys.get(id)) is not None
-            for n in standbys.nodes
-        )
-
     def partitions_of(self, stream: StreamId) -> int:
         return 1 if stream in self.sources else self.producer[stream].partitions
-
-    def producer_addresses(self, channel: Channel) -> Mapping[str, str]:
-        """Name (node id, or ``source:NAME``) -> address of every process that serves a channel."""
-        if channel.stream in self.sources:
-            return {f"source:{channel.stream}": self.sources[channel.stream].address}
-        return {n: self.nodes[n].address for n in self.hosts(self.maker_of(channel))}
-
-    def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
-        """Every node that may run a partition: its replicas, then its standbys."""
-        standbys = self.standbys.get(partition)
-        return self.placement[partition] + (() if standbys is None else standbys.nodes)
-
-    def consumers_of(self, channel: Channel) -> tuple[str, ...]:
-        """Names of all configured consumers of a channel: replicas and standbys, then clients (A2)."""
-        names = [
-            str(ReplicaId(id.unit, id.partition, n)) for id in self._readers.get(channel, ()) for n in self.hosts(id)
-        ]
-        names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
-        return tuple(names)
-
-    def read_by(self, processes: Set[str]) -> frozenset[Channel]:
-        """Channels of which a configured consumer is one of these clients, or on one of these nodes."""
-        on_nodes = {
-            channel
-            for of in self.placement
-            if processes & set(self.hosts(of))
-            for channel in self.unit[of.unit].channels_in(of.partition)
-        }
-        by_clients = {
-            Channel(stream, partition)
-            for name, client in self.clients.items()
-            if f"client:{name}" in processes
-            for stream in client.reads
-            for partition in range(self.partitions_of(stream))
-        }
-        return frozenset(on_nodes | by_clients)
 
     def key_columns(self, unit: str, stream: str) -> tuple[int, ...] | None:
         """Columns of ``stream`` whose hash divides it over the partitions of ``unit``; None: it is not divided.
@@ -447,52 +282,6 @@ class Plan:
         inputs = {i.stream: i for i in self.unit[UnitId(unit)].inputs}
         one = inputs[StreamId(stream)]
         return None if one.key is None else tuple(one.schema.index(name) for name in one.key)
-
-    def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
-        return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
-
-    def standbys_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
-        return tuple(ReplicaId(p.unit, p.partition, node) for p, s in self.standbys.items() if node in s.nodes)
-
-    def disk_us(self, replica: ReplicaId) -> int | None:
-        """Interval of a replica's checkpoints on disk; None: it writes none.
-
-        One that stood by goes on writing: what upstream may forget is still only what lies on a disk.
-        """
-        standbys = self.standbys.get(replica.of)
-        if standbys is not None and replica.node in standbys.nodes:
-            return standbys.every_us
-        return self.nodes[replica.node].checkpoints.disk_us
-
-    @cached_property
-    def _in_sequence(self) -> Mapping[tuple[UnitId, NodeId], int]:
-        """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
-        before: dict[tuple[PartitionId, NodeId], int] = {}
-        after: dict[tuple[PartitionId, NodeId], int] = {}
-        in_order = [PartitionId(u.id, p) for u in self.units for p in range(u.partitions)]  # topological
-        for of in in_order:
-            channels = self.unit[of.unit].channels_in(of.partition)
-            makers = [self.maker_of(c) for c in channels if c.stream in self.producer]
-            for node in self.hosts(of):
-                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
-        for of in reversed(in_order):
-            made = [Channel(stream, of.partition) for stream in self.unit[of.unit].outputs]
-            readers = [r for c in made for r in self._readers.get(c, ())]
-            for node in self.hosts(of):
-                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
-        found: dict[tuple[UnitId, NodeId], int] = {}
-        for (of, node), count in before.items():
-            found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)
-        return found
-
-    def share(self, unit: UnitId, node: NodeId) -> Node:
-        """The node with the share of X that one unit may use there.
-
-        SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
-        """
-        count = self._in_sequence.get((unit, node), 1)
-        one = self.nodes[node]
-        return one if count == 1 else replace(one, x_us=one.x_us // count)
 
     def boundary_us(self, stream: StreamId) -> int:
         """Largest boundary interval among the sources that a stream comes from, tuple time."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spe.plan.describe import describe_pace, show_duration
+from spe.plan.directory import Directory
 from spe.plan.exposure import is_open
 from spe.plan.lineage import key_names
 from spe.plan.plan import Plan, Source, Unit, Watermark
@@ -37,10 +38,19 @@ class PlanFinding(NamedTuple):
     message: str
 
 
-def review(plan: Plan) -> list[PlanFinding]:
+def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
     """All findings, errors first, in the order of the plan."""
-    rooms = (_waiting, _silence, _doors, _disorder, _pace, _order, _keys, _replicas, _unused)
-    found = [finding for room in rooms for finding in room(plan)]
+    found = [
+        *_waiting(plan, directory),
+        *_silence(plan, directory),
+        *_doors(plan, directory),
+        *_disorder(plan),
+        *_pace(plan),
+        *_order(plan),
+        *_keys(plan),
+        *_replicas(plan, directory),
+        *_unused(plan, directory),
+    ]
     return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
 
 
@@ -83,13 +93,13 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
         )
 
 
-def _waiting(plan: Plan) -> Iterator[PlanFinding]:
+def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
     alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
     for unit in plan.units:
-        hosts = {n for p in range(unit.partitions) for n in plan.hosts(PartitionId(unit.id, p))}
-        for node in (n for n in plan.nodes.values() if n.id in hosts):
-            share = plan.share(unit.id, node.id)
+        hosts = {n for p in range(unit.partitions) for n in directory.hosts(PartitionId(unit.id, p))}
+        for node in (n for n in directory.nodes.values() if n.id in hosts):
+            share = directory.share(plan, unit.id, node.id)
             for short in _shortfalls(plan, unit, share.alpha_x_us):
                 alike[short.rule, share.alpha_x_us, share is not node].append((short, unit.id, node.id))
     for (_, alpha_x_us, divided), found in alike.items():
@@ -102,7 +112,7 @@ def _waiting(plan: Plan) -> Iterator[PlanFinding]:
         yield PlanFinding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
 
 
-def _silence(plan: Plan) -> Iterator[PlanFinding]:
+def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     """A live source that is silent holds up the bucket of its last row, and what others have (rule S7)."""
     for stream, source in plan.sources.items():
         if not source.live or source.watermark is not Watermark.DATA:
@@ -115,7 +125,7 @@ def _silence(plan: Plan) -> Iterator[PlanFinding]:
                 "is never: whenever no row comes for αX, results are tentative until one does; expected a duration "
                 "where that is not meant",
             )
-        elif found := _tightest(plan, source):
+        elif found := _tightest(plan, directory, source):
             room_us, needed_us, alpha_x_us, unit = found
             expected = f"at most {_show_down(room_us)}, or " if room_us > 0 else ""
             yield PlanFinding(
@@ -126,7 +136,7 @@ def _silence(plan: Plan) -> Iterator[PlanFinding]:
             )
 
 
-def _tightest(plan: Plan, source: Source) -> tuple[int, int, int, UnitId] | None:
+def _tightest(plan: Plan, directory: Directory, source: Source) -> tuple[int, int, int, UnitId] | None:
     """Where αX is too short for the silences of a source: (longest silence that it allows, αX needed, αX, unit).
 
     The bucket of the last row ends d later at the most; the promise stands ``disorder`` before that row, and goes on
@@ -141,21 +151,21 @@ def _tightest(plan: Plan, source: Source) -> tuple[int, int, int, UnitId] | None
         idle_us = source.idle_us or 0
         rest_us = delay_us + (source.boundary_us if source.idle_to_now else bare_us)
         needed_us = max(bare_us + delay_us, idle_us + rest_us)
-        hosts = {n for p in range(unit.partitions) for n in plan.hosts(PartitionId(unit.id, p))}
-        for alpha_x_us in (plan.share(unit.id, node).alpha_x_us for node in hosts):
+        hosts = {n for p in range(unit.partitions) for n in directory.hosts(PartitionId(unit.id, p))}
+        for alpha_x_us in (directory.share(plan, unit.id, node).alpha_x_us for node in hosts):
             if alpha_x_us <= needed_us and idle_us + rest_us > bare_us + delay_us:
                 found.append((alpha_x_us - rest_us - 1, needed_us, alpha_x_us, unit.id))
     return min(found, default=None)
 
 
-def _doors(plan: Plan) -> Iterator[PlanFinding]:
+def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
     if plan.security.certificates is not None or plan.security.insecure:
         return
-    places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in plan.nodes.values()]
-    places += [(("sources", str(s.stream), "address"), s.address) for s in plan.sources.values()]
-    if plan.standbys:
-        places.append((("coordinator", "address"), plan.coordinator.address))
+    places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in directory.nodes.values()]
+    places += [(("sources", str(s), "address"), address) for s, address in directory.sources.items()]
+    if directory.standbys:
+        places.append((("coordinator", "address"), directory.coordinator.address))
     expected = "security: {certificates: FOLDER} (spe certs makes them), or {insecure: true} if the network is your own"
     for path, address in places:
         if is_open(address):
@@ -249,10 +259,10 @@ def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
     return all(operator.spec.completed_by(o.spec) for o in plan.query.operators if operator.name in o.spec.inputs)
 
 
-def _replicas(plan: Plan) -> Iterator[PlanFinding]:
+def _replicas(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     single: dict[str, list[str]] = {}
-    for partition in plan.placement:
-        if len(plan.hosts(partition)) < 2:
+    for partition in directory.placement:
+        if len(directory.hosts(partition)) < 2:
             single.setdefault(plan.unit[partition.unit].fragment, []).append(str(partition))
     for fragment, partitions in single.items():
         yield PlanFinding(
@@ -262,18 +272,18 @@ def _replicas(plan: Plan) -> Iterator[PlanFinding]:
         )
 
 
-def _unused(plan: Plan) -> Iterator[PlanFinding]:
+def _unused(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     read = {i.stream for u in plan.units for i in u.inputs}
     for stream in plan.sources:
         if stream not in read:
             yield PlanFinding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
-    hosts = {n for id in plan.placement for n in plan.hosts(id)}
-    for node in plan.nodes:
+    hosts = {n for id in directory.placement for n in directory.hosts(id)}
+    for node in directory.nodes:
         if node not in hosts:
             yield PlanFinding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
-    wanted = {s for c in plan.clients.values() for s in c.reads}
+    wanted = {s for c in directory.clients.values() for s in c.reads}
     for stream in plan.query.outputs:
-        if stream not in wanted and plan.clients:
+        if stream not in wanted and directory.clients:
             yield PlanFinding(Severity.WARNING, ("outputs",), f"{stream!r} is read by no configured client")
 
 

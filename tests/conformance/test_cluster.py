@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from replicas.client.recorder import stable_rows
 from replicas.comparison import ChannelRows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.config import load_plan_text
+from spe.config import load_text
+from spe.plan.deploy import Deployed, with_addresses
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId
@@ -29,18 +30,17 @@ REPLAY_SECONDS = 3.0
 LONGEST_SECONDS = 1_000
 
 
-def addressed(plan: Plan) -> Plan:
+def addressed(plan: Plan, directory: Directory) -> Deployed:
     """Each process on a host of its own name."""
-    nodes = {n: replace(node, address=f"{n}:1") for n, node in plan.nodes.items()}
-    sources = {s: replace(source, address=f"{s}:1") for s, source in plan.sources.items()}
-    return replace(plan, nodes=nodes, sources=sources)
+    addresses = {name: f"{name.removeprefix('source:')}:1" for name in directory.addresses()}
+    return Deployed(plan, with_addresses(directory, addresses))
 
 
 async def run(one: ClusterCase, *, kill: NodeId | None = None) -> tuple[Plan, dict[Channel, ChannelRows]]:
     """Runs a case to its end; returns the client's stable tuples."""
-    plan = addressed(load_plan_text(one.config, one.case.id, one.data))
-    (name,) = plan.clients
-    async with SimCluster(plan) as cluster:
+    plan, directory = addressed(*load_text(one.config, one.case.id, one.data))
+    (name,) = directory.clients
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain(), trio.fail_after(LONGEST_SECONDS):
             await cluster.start()
             if kill is not None:

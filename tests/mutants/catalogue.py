@@ -426,8 +426,8 @@ def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) ->
 
 @mutant(Coordination, "_of", "a helper stands by again while those that it stands in for recover (H4, H5)")
 def helper_leaves_too_early(original: Any, self: Any, id: Any, one: Any, now: int) -> Any:
-    helping = [n for n in self._plan.standbys[id].nodes if n in one.running and n not in one.wanted]
-    if helping and any(n in one.running for n in self._plan.placement[id]):
+    helping = [n for n in self._directory.standbys[id].nodes if n in one.running and n not in one.wanted]
+    if helping and any(n in one.running for n in self._directory.placement[id]):
         return [Decision("retire", ReplicaId(id.unit, id.partition, helping[-1]))]
     return original(self, id, one, now)
 

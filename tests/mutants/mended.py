@@ -232,8 +232,8 @@ edited(
     Edit(
         _Checker,
         "_retires",
-        'min(self._plan.coordinator.budget, self.chosen[-1].count("\'") // 2)',
-        "self._plan.coordinator.budget",
+        'min(self._directory.coordinator.budget, self.chosen[-1].count("\'") // 2)',
+        "self._directory.coordinator.budget",
     ),
 )
 edited(

@@ -55,13 +55,17 @@ def test_a_run_with_a_kill_and_a_cut_keeps_its_promise_and_a_silence_in_it_would
     assert verdict["checked"]["undos checked"] > 0
 
     plan = load_target(run_dir).plan
+    directory = load_target(run_dir).directory
     reference = reference_rows(plan, logged_inputs(plan, run_dir))
-    history = recorded_history(plan, run_dir)
-    bounds = Bounds.of(plan, noise_us=NOISE_US)
+    history = recorded_history(plan, directory, run_dir)
+    bounds = Bounds.of(plan, directory, noise_us=NOISE_US)
 
     def broken(events: History) -> set[tuple[str, str]]:
         premise = Premise(quiet=False)
-        return {(f.property, f.rule) for f in judge(events, plan, reference, premise=premise, bounds=bounds).findings}
+        return {
+            (f.property, f.rule)
+            for f in judge(events, plan, directory, reference, premise=premise, bounds=bounds).findings
+        }
 
     assert broken(history) == set()
     ends_at = max(e.at_us for e in history if isinstance(e, Delivered))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from replicas.client.recorder import recorded_stable
-from spe.config import load_plan
+from spe.config import load as load_config
 from spe.log.recording import client_folder
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
@@ -51,8 +51,8 @@ def test_a_replicated_run_with_a_kill_and_a_cut_gives_the_answer(id_: str, tmp_p
         [*command, "--run-dir", run_dir, "--no-view"], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    plan = load_plan(config, one.data)
-    (client,) = plan.clients.values()
+    plan, directory = load_config(config, one.data)
+    (client,) = directory.clients.values()
     schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
     found = recorded_stable(DiskStorage(run_dir), client_folder(client.name), schemas)
     assert one.case.differences(named(plan, found)) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicas.local.ports import free_addresses
-from spe.config import load_plan
+from spe.config import load
 from tests.unit.test_readme import BUILDER, READING
 
 pytestmark = pytest.mark.processes
@@ -56,7 +56,7 @@ def test_a_script_runs_itself_and_ends_equal(script: Path) -> None:
 
     assert "DIRECTORY mine" in printed("shop.py", folder=script.parent)
     assert json.loads((script.parent / "mine" / "summary.json").read_text())["verdict"]["equal"]
-    assert load_plan(script.parent / "mine" / "config.yaml") == load_plan(script)
+    assert load(script.parent / "mine" / "config.yaml") == load(script)
 
 
 def test_a_program_reads_the_results_of_a_cluster(script: Path) -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from replicas.faults.model import load_faults_text
-from spe.config import load_plan, load_plan_text
+from spe.config import load, load_plan_text
 from spe.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "configs"
@@ -74,13 +74,13 @@ def test_a_damaged_configuration_is_a_plan_or_mistakes_with_their_lines(path: Pa
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "faults").glob("*.yaml")), ids=lambda p: p.stem)
 def test_a_damaged_fault_file_is_faults_or_mistakes_with_their_lines(path: Path) -> None:
-    plan = load_plan(FOLDER / path.name)
+    directory = load(FOLDER / path.name).directory
     text, random, refused = path.read_text(), Random(path.stem), 0
     placeless: list[str] = []
     for _ in range(4 * INPUTS):
         bad = damaged(text, random)
         try:
-            load_faults_text(bad, "f.yaml", plan)
+            load_faults_text(bad, "f.yaml", directory)
         except ConfigError as error:
             refused += 1
             placeless += [line for line in str(error).splitlines() if not PLACE.match(line)]

@@ -9,7 +9,7 @@ import pytest
 
 from consistency.dpc.partners import Ask
 from operators.sunion.sunion import Slice
-from spe.plan.plan import Policy
+from spe.plan.nodes import Policy
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.batch import Batch, Element
 from spe.stream.names import NodeState

@@ -10,7 +10,7 @@ import pytest
 from operators.fragment import Fragment
 from operators.sunion.slice_end import slice_end
 from operators.sunion.sunion import Slice, SUnion
-from spe.plan.plan import Checkpoints, Reconcile
+from spe.plan.nodes import Checkpoints, Reconcile
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema

@@ -10,7 +10,8 @@ import pytest
 
 from consistency.dpc.undo import UndoInstance
 from operators.rejections import Rejection
-from spe.plan.plan import Checkpoints, InputStream, Policy, Reconcile, Unit
+from spe.plan.nodes import Checkpoints, Policy, Reconcile
+from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.query import Operator

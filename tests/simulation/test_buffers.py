@@ -15,6 +15,8 @@ from replicas.producer.server import PULL_BYTES
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import HOST, SimCompute
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 
@@ -22,11 +24,11 @@ from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)
 
 
-def longer(plan: Plan, seconds: int) -> Plan:
+def longer(plan: Plan, directory: Directory, seconds: int) -> Deployed:
     sources = {
         name: replace(one, reader=dict(one.reader) | {"duration": f"{seconds}s"}) for name, one in plan.sources.items()
     }
-    return replace(plan, sources=sources)
+    return Deployed(replace(plan, sources=sources), directory)
 
 
 class Memory:
@@ -94,8 +96,11 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_clock: JumpClock, replicas: int) -> None:
     """B6, A7: many times the cap is kept for redo; the client's delay stays within X all along."""
-    plan = longer(make_plan(rate=200.0, replicas=replicas, limits=SMALL), 35)
-    async with SimCluster(plan) as cluster:
+    plan, directory = longer(
+        *make_plan(rate=200.0, replicas=replicas, limits=SMALL),
+        35,
+    )
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=30, end=45)
             outcome = Outcome(cluster)
@@ -117,8 +122,11 @@ async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
 
     monkeypatch.setattr(SimCompute, "run", slowly)
     limits = replace(SMALL, input_bytes=120_000)  # room for what comes while redo waits for the disk
-    plan = longer(make_plan(rate=100.0, replicas=1, limits=limits), 20)
-    async with SimCluster(plan) as cluster:
+    plan, directory = longer(
+        *make_plan(rate=100.0, replicas=1, limits=limits),
+        20,
+    )
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=45)
             outcome = Outcome(cluster)
@@ -132,8 +140,8 @@ async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
 async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: JumpClock) -> None:
     """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
-    plan = longer(make_plan(rate=200.0, limits=limits), 20)
-    async with SimCluster(plan) as cluster:
+    plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=35)
             Outcome(cluster).assert_complete()
@@ -143,8 +151,8 @@ async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: J
 
 async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: JumpClock) -> None:
     limits = replace(SMALL, spill_bytes=50_000)
-    plan = longer(make_plan(rate=200.0, limits=limits), 20)
-    async with SimCluster(plan) as cluster:
+    plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=35)
             Outcome(cluster).assert_complete()
@@ -155,8 +163,11 @@ async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: J
 
 async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpClock) -> None:
     """A bit flips in a spill file during the failure: never served, read once more, everything corrected."""
-    plan = longer(make_plan(rate=200.0, replicas=1, limits=SMALL), 20)
-    async with SimCluster(plan) as cluster:
+    plan, directory = longer(
+        *make_plan(rate=200.0, replicas=1, limits=SMALL),
+        20,
+    )
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -175,7 +186,7 @@ async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpCl
 async def test_steps_that_cannot_be_cut_are_told_once(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: rows of one time are one step, however many."""
     monkeypatch.setattr(Replica, "step_too_large", lambda self: self.core.largest_slice > 0)
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)

@@ -26,7 +26,7 @@ from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed
 from spe.runtime.storage import in_folder
 from spe.stream.batch import Boundary
 from spe.stream.ids import Channel
@@ -37,13 +37,13 @@ OUT = Channel(StreamId("s1"), 0)
 FINAL = sink_folder(Path("final")) / "s1.0.jsonl"
 
 
-def plan_with_sinks() -> Plan:
-    plan = make_plan(rate=50.0)
+def plan_with_sinks() -> Deployed:
+    plan, directory = make_plan(rate=50.0)
     sinks: tuple[dict[str, Any], ...] = (
         {"kind": "jsonl", "path": "final", "mode": "stable"},
         {"kind": "jsonl", "path": "newest", "mode": "corrections"},
     )
-    return replace(plan, clients={"c": replace(plan.clients["c"], sinks=sinks)})
+    return Deployed(plan, replace(directory, clients={"c": replace(directory.clients["c"], sinks=sinks)}))
 
 
 def runs_client(cluster: SimCluster, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
@@ -53,6 +53,7 @@ def runs_client(cluster: SimCluster, kept: list[ClientProcess]) -> Callable[[], 
         process = ClientProcess(
             cluster.env("client:c"),
             cluster.plan,
+            cluster.directory,
             "c",
             place=lambda folder: (cluster.disks["client:c"], sink_folder(folder)),
             epochs={"s1": ReplayEpoch()},
@@ -98,8 +99,8 @@ def replayed(lines: list[dict[str, Any]]) -> list[int]:
 async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: JumpClock) -> None:
     """1. it dies and comes back while all is well; 2. a source is cut off, tentative tuples arrive, it dies again and
     comes back; 3. the cut heals: recording and sinks hold the stable stream, each tuple once, and nothing tentative"""
-    plan, kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan) as cluster:
+    (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(2)
@@ -133,8 +134,8 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: JumpClock, seed: int) -> None:
     """It has acknowledged only what was synced: everything after it is still there."""
-    plan, kept = make_plan(rate=50.0), list[ClientProcess]()
-    async with SimCluster(plan, seed=seed) as cluster:
+    (plan, directory), kept = make_plan(rate=50.0), list[ClientProcess]()
+    async with SimCluster(plan, directory, seed=seed) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(5 + seed / 7)
@@ -151,8 +152,8 @@ async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: Jum
 
 async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock: JumpClock) -> None:
     """After a power failure each has its own last sync.  The client begins at the shorter one, without a boundary."""
-    plan, kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan) as cluster:
+    (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(3.5)
@@ -178,8 +179,8 @@ async def test_a_client_continues_results_of_an_earlier_version(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing says of which query they are: that is said, once, and from then on it is known."""
-    plan, kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan) as cluster:
+    (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             for begin in ("without", "with"):
@@ -201,8 +202,8 @@ async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_furth
     jump_clock: JumpClock,
 ) -> None:
     """T8.  1. all is well; 2. a source is cut off; 3. a node begins anew with another X; 4. the client begins anew."""
-    plan, kept = make_plan(2, rate=50.0), list[ClientProcess]()
-    async with SimCluster(plan, seed=3) as cluster:
+    (plan, directory), kept = make_plan(2, rate=50.0), list[ClientProcess]()
+    async with SimCluster(plan, directory, seed=3) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(2)
@@ -211,8 +212,9 @@ async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_furth
             cluster.heal()
             await trio.sleep(1)
             cluster.kill("n1a")
-            n1a = plan.nodes[NodeId("n1a")]
-            cluster.plans["n1a"] = replace(plan, nodes={**plan.nodes, n1a.id: replace(n1a, x_us=7 * X_US)})
+            n1a = directory.nodes[NodeId("n1a")]
+            nodes = {**directory.nodes, n1a.id: replace(n1a, x_us=7 * X_US)}
+            cluster.directories["n1a"] = replace(directory, nodes=nodes)
             changed_us = cluster.env("client:c").clock.wall_us()
             cluster.restart("n1a")
             await trio.sleep(3)
@@ -242,32 +244,34 @@ async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_furth
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 async def test_a_second_process_of_a_client_is_refused(jump_clock: JumpClock, tmp_path: Path, kind: str) -> None:
     """Also one that has a recording of its own."""
-    plan = make_plan()
+    plan, directory = make_plan()
     sink = {"kind": kind, "path": "results", "mode": "stable"}
-    plan = replace(plan, clients={"c": replace(plan.clients["c"], sinks=(sink,))})
-    first, second = SimCluster(plan), SimCluster(plan)
-    process = ClientProcess(first.env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
+    directory = replace(directory, clients={"c": replace(directory.clients["c"], sinks=(sink,))})
+    first, second = SimCluster(plan, directory), SimCluster(plan, directory)
+    process = ClientProcess(first.env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path)
     with pytest.raises(LogError, match=f"sink {tmp_path}/results is written by another process: .*process {getpid()} "):
-        ClientProcess(second.env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
+        ClientProcess(second.env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path)
     process.close()
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 async def test_a_sink_of_another_query_is_refused(jump_clock: JumpClock, tmp_path: Path, kind: str) -> None:
-    plan = make_plan()
+    plan, directory = make_plan()
     sink = {"kind": kind, "path": "results", "mode": "stable"}
-    plan = replace(plan, clients={"c": replace(plan.clients["c"], sinks=(sink,))})
+    directory = replace(directory, clients={"c": replace(directory.clients["c"], sinks=(sink,))})
     folder = ResultFolder(*in_folder(tmp_path / "results"), "an earlier query", {OUT: "f00d"})
     await folder.keep()
     (tmp_path / "results" / ".spe.lock").unlink()  # that process has ended
     with pytest.raises(SpeError, match=rf"sink {tmp_path}/results \(.spe.json\) holds s1/0 of another query"):
-        ClientProcess(SimCluster(plan).env("client:c"), plan, "c", place=in_folder, sinks_root=tmp_path)
+        ClientProcess(
+            SimCluster(plan, directory).env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path
+        )
 
 
 async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock) -> None:
     """Its replica dies: one switch, timed; delays stay below X; the stream comes to its end."""
-    plan, kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan) as cluster:
+    (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)

@@ -23,8 +23,10 @@ from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
+from spe.plan.deploy import Deployed
 from spe.plan.generators import generator_schema
-from spe.plan.plan import Limits, Plan, Policy
+from spe.plan.nodes import Policy
+from spe.plan.plan import Limits
 from spe.query.declaration import OperatorSpec
 from spe.stream.batch import Batch, Boundary, Element, Rows, Undo
 from spe.stream.names import Kind, StreamId
@@ -37,7 +39,7 @@ X_US = 1_000_000
 SECONDS = 8
 
 
-def make_plan(depth: int = 1, *, rate: float = 100.0, **options: Any) -> Plan:
+def make_plan(depth: int = 1, *, rate: float = 100.0, **options: Any) -> Deployed:
     """Three sources, merged by the first of ``depth`` units in a row."""
     reader = {"kind": "generator", "generator": "sequence"}
     sources = [
@@ -139,7 +141,7 @@ async def run(cluster: SimCluster, until: float) -> Outcome:
 
 
 async def test_without_failures_everything_is_stable(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             outcome = await run(cluster, SECONDS + 2)
@@ -149,7 +151,7 @@ async def test_without_failures_everything_is_stable(jump_clock: JumpClock) -> N
 
 
 async def test_a_cut_source_makes_results_tentative_within_x_and_they_are_corrected(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -163,7 +165,7 @@ async def test_a_cut_source_makes_results_tentative_within_x_and_they_are_correc
 
 
 async def test_a_failure_shorter_than_alpha_x_is_masked(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -176,7 +178,7 @@ async def test_a_failure_shorter_than_alpha_x_is_masked(jump_clock: JumpClock) -
 
 
 async def test_the_client_goes_on_with_the_other_replica(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -189,7 +191,7 @@ async def test_the_client_goes_on_with_the_other_replica(jump_clock: JumpClock) 
 
 
 async def test_a_restarted_replica_takes_over_when_the_other_dies(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -205,7 +207,7 @@ async def test_a_restarted_replica_takes_over_when_the_other_dies(jump_clock: Ju
 
 async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) -> None:
     """A5, A3 (3): the sources still have everything, so the same ids are made again."""
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -219,7 +221,7 @@ async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) ->
 
 
 async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -235,7 +237,7 @@ async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpC
 async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
     jump_clock: JumpClock, depth: int
 ) -> None:
-    async with SimCluster(make_plan(depth, rate=100.0)) as cluster:
+    async with SimCluster(*make_plan(depth, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -249,7 +251,7 @@ async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
 
 
 async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan(3, rate=100.0)) as cluster:
+    async with SimCluster(*make_plan(3, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -263,8 +265,8 @@ async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) 
 
 async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(jump_clock: JumpClock) -> None:
     """A2, A3: upstream's buffer is full, its place goes to the sibling; later it alone carries the stream on."""
-    plan = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000, spill_bytes=0))
-    async with SimCluster(plan) as cluster:
+    plan, directory = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000, spill_bytes=0))
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -286,8 +288,8 @@ async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(jum
 async def test_every_policy_of_nodes_without_partners_ends_complete(
     jump_clock: JumpClock, failure: Policy, stabilization: Policy
 ) -> None:
-    plan = make_plan(2, rate=50.0, failure=failure, stabilization=stabilization, replicas=1)
-    async with SimCluster(plan) as cluster:
+    plan, directory = make_plan(2, rate=50.0, failure=failure, stabilization=stabilization, replicas=1)
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -303,11 +305,11 @@ async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_fo
     jump_clock: JumpClock,
 ) -> None:
     """What was acknowledged under a name is gone for it; silence would look like a slow query."""
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await run(cluster, SECONDS + 2)
-            again = Client(cluster.env("again"), cluster.plan, "c")
+            again = Client(cluster.env("again"), cluster.plan, cluster.directory, "c")
             async with trio.open_nursery() as nursery:
                 await nursery.start(again.run)
                 with pytest.raises(SpeError, match="has acknowledged s1/0 up to id"):
@@ -323,7 +325,7 @@ async def test_what_spins_ends_a_test_with_an_error(jump_clock: JumpClock) -> No
             await trio.lowlevel.checkpoint()
 
     async def block() -> None:
-        async with SimCluster(make_plan(1)) as cluster:
+        async with SimCluster(*make_plan(1)) as cluster:
             await cluster.start()
             cluster.launch("source:idle", spin)
             await trio.sleep(1)

@@ -13,10 +13,9 @@ from replicas.client import StableRows, TentativeRows, UndoneRows, connect
 from replicas.client.view import CurrentView
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.errors import ConfigError, NotReachable, PeerRefused
-from spe.plan.deploy import processes, with_addresses
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed, with_addresses
 from spe.stream.names import StreamId
 
 CONFIG = """
@@ -35,14 +34,14 @@ clients: {board: {reads: [sums]}}
 """
 
 
-def plan(changed: str = "50ms") -> Plan:
-    found = load_plan_text(CONFIG.replace("bucket: 50ms", f"bucket: {changed}"))
-    return with_addresses(found, {name: f"{name.replace(':', '-')}:1" for name in processes(found)})
+def shop(changed: str = "50ms") -> Deployed:
+    plan, directory = load_text(CONFIG.replace("bucket: 50ms", f"bucket: {changed}"))
+    return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[SimCluster]:
-    async with SimCluster(plan()) as cluster:
+    async with SimCluster(*shop()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(0.1)
@@ -61,7 +60,7 @@ async def test_a_program_sees_what_is_tentative_undone_and_stable(jump_clock: Ju
             cluster.heal()
 
         nursery.start_soon(cut)
-        async with connect(cluster.plan, client="board", env=cluster.env("client:program")) as changes:
+        async with connect(shop(), client="board", env=cluster.env("client:program")) as changes:
             async for change in changes:
                 view.apply(change.change)
                 seen.append(type(change))
@@ -79,7 +78,7 @@ async def test_a_program_sees_what_is_tentative_undone_and_stable(jump_clock: Ju
 async def test_final_tuples_can_be_read_alone(jump_clock: JumpClock) -> None:
     async with (
         running() as cluster,
-        connect(cluster.plan, client="board", env=cluster.env("client:program")) as changes,
+        connect(shop(), client="board", env=cluster.env("client:program")) as changes,
     ):
         counts = [n async for rows in changes.stable("sums") for n in rows.columns[2].to_list()]
 
@@ -89,26 +88,26 @@ async def test_final_tuples_can_be_read_alone(jump_clock: JumpClock) -> None:
 async def test_an_error_of_the_block_leaves_it_as_it_is(jump_clock: JumpClock) -> None:
     async with running() as cluster:
         with pytest.raises(ZeroDivisionError):
-            async with connect(cluster.plan, client="board", env=cluster.env("client:program")):
+            async with connect(shop(), client="board", env=cluster.env("client:program")):
                 raise ZeroDivisionError
 
 
 async def test_a_client_that_the_plan_does_not_have_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no client 'bord' \(did you mean 'board'\?\); expected one of: board"):
-        async with connect(plan(), client="bord"):
+        async with connect(shop(), client="bord"):
             pass
 
 
 async def test_nodes_without_addresses_are_named() -> None:
     with pytest.raises(ConfigError, match="the configuration gives no address for n1, n2; give each"):
-        async with connect(load_plan_text(CONFIG), client="board"):
+        async with connect(load_text(CONFIG), client="board"):
             pass
 
 
 async def test_a_cluster_that_is_not_running_is_told_by_address(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(plan())
+    cluster = SimCluster(*shop())
     with pytest.raises(NotReachable) as caught:
-        async with connect(plan(), client="board", env=cluster.env("client:program"), wait_s=2):
+        async with connect(shop(), client="board", env=cluster.env("client:program"), wait_s=2):
             pass
     head, *tried = str(caught.value).splitlines()
 
@@ -120,7 +119,7 @@ async def test_a_cluster_of_another_plan_refuses_at_once(jump_clock: JumpClock) 
     async with running() as cluster:
         before = trio.current_time()
         with pytest.raises(PeerRefused) as caught:
-            async with connect(plan("100ms"), client="board", env=cluster.env("client:program")):
+            async with connect(shop("100ms"), client="board", env=cluster.env("client:program")):
                 pass
 
         assert trio.current_time() - before < 1

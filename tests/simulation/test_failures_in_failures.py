@@ -11,6 +11,8 @@ import trio
 from replicas.node.replica import Replica
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan
 from spe.stream.batch import RecDone
 from spe.stream.history import FaultBegan, Received
@@ -60,8 +62,11 @@ def test_an_input_fails_while_a_replica_corrects(source: str, replicas: int) -> 
         cluster.heal()
 
     # slower than LITTLE: the correction is still going on when the new failure is noticed
-    plan = longer(make_plan(2, rate=50.0, replicas=replicas, limits=Limits(slice_rows=3)), 12)
-    met = play(plan, script, turn_us=TURN_US)
+    plan, directory = longer(
+        *make_plan(2, rate=50.0, replicas=replicas, limits=Limits(slice_rows=3)),
+        12,
+    )
+    met = play(plan, directory, script, turn_us=TURN_US)
     again = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut"][1]
     (name,) = {n for n in REPLICAS if any(inside(s, again) for s in met.spans(n, STABILIZATION))}
     (span,) = [s for s in met.spans(name, STABILIZATION) if inside(s, again)]
@@ -95,7 +100,11 @@ def test_a_replica_fails_while_it_corrects(how: str) -> None:
         if how == "freeze":
             cluster.thaw(node)
 
-    met = play(longer(make_plan(2, rate=50.0, limits=LITTLE), 12), script, turn_us=TURN_US)
+    met = play(
+        *longer(*make_plan(2, rate=50.0, limits=LITTLE), 12),
+        script,
+        turn_us=TURN_US,
+    )
     (other,) = {"n1a", "n1b"} - set(correcting)
     assert met.spans(f"u1/0@{other}", STABILIZATION, fresh=True)
 
@@ -120,7 +129,14 @@ def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
         return one.main is not None and one.corr is None and one.producers[one.main.producer].state is STABLE
 
     # steps large enough that the correction gains on the input, so that it ends between the failures
-    met = play(longer(make_plan(2, rate=50.0, limits=Limits(slice_rows=8)), 12), script, turn_us=TURN_US)
+    met = play(
+        *longer(
+            *make_plan(2, rate=50.0, limits=Limits(slice_rows=8)),
+            12,
+        ),
+        script,
+        turn_us=TURN_US,
+    )
     again = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut"][1]
     late = [n for n in ("u2/0@n2a", "u2/0@n2b") if any(inside(s, again) for s in met.spans(n, STABILIZATION))]
     done = {
@@ -150,7 +166,12 @@ def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
         await trio.sleep(2.5)
         cluster.restart("n1a")
 
-    met = play(longer(make_plan(2, rate=50.0, limits=LITTLE), 12), script, turn_us=TURN_US, link=FAR)
+    met = play(
+        *longer(*make_plan(2, rate=50.0, limits=LITTLE), 12),
+        script,
+        turn_us=TURN_US,
+        link=FAR,
+    )
     cut = next(e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut")
     (span,) = [s for s in met.spans("u1/0@n1b", NodeState.RECOVERING) if inside(s, cut)]
     assert any(begin < 9_500_000 for begin, _ in met.spans("u1/0@n1b", UP_FAILURE))
@@ -194,13 +215,14 @@ def test_the_replica_to_which_a_consumer_switches_fails_as_well(how: str) -> Non
         cluster.restart(old)
         end(new)
 
-    met = play(longer(patient(make_plan(2, rate=50.0, replicas=3)), 8), script, link=FAR)
+    met = play(*longer(*patient(*make_plan(2, rate=50.0, replicas=3)), 8), script, link=FAR)
     assert [o.producer for o in met.opened("u2/0@n2a", "main")[1:3]] == [found[1], third(found)]
     assert all(not met.spans(n, UP_FAILURE) for n in ("u2/0@n2a", "u2/0@n2b", "u2/0@n2c"))
 
 
-def patient(plan: Plan) -> Plan:
-    return replace(plan, nodes={n: replace(one, x_us=4_000_000) for n, one in plan.nodes.items()})
+def patient(plan: Plan, directory: Directory) -> Deployed:
+    nodes = {n: replace(one, x_us=4_000_000) for n, one in directory.nodes.items()}
+    return Deployed(plan, replace(directory, nodes=nodes))
 
 
 def third(two: list[str]) -> str:
@@ -224,7 +246,7 @@ def test_a_source_fails_during_a_switch(tentative: bool) -> None:
         cluster.heal()
         cluster.restart(old)
 
-    met = play(longer(make_plan(2, rate=50.0), 10), script, link=FAR)
+    met = play(*longer(*make_plan(2, rate=50.0), 10), script, link=FAR)
     cut = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "cut"][-1]
     switch = [e for e in met.opened("u2/0@n2a", "main") if e.at_us <= cut][-1]
     assert cut - switch.at_us < 1_000
@@ -254,7 +276,11 @@ def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
         cluster.heal()
         cluster.cut(other, "*")
 
-    met = play(longer(make_plan(2, rate=50.0, limits=LITTLE), 12), script, turn_us=TURN_US)
+    met = play(
+        *longer(*make_plan(2, rate=50.0, limits=LITTLE), 12),
+        script,
+        turn_us=TURN_US,
+    )
     for name in REPLICAS:
         (span,) = met.spans(name, UP_FAILURE)
         assert span[0] < 3_500_000
@@ -282,7 +308,11 @@ def test_a_partner_that_agreed_to_wait_dies() -> None:
         await trio.sleep(3)
         cluster.restart(waiting[0])
 
-    met = play(longer(make_plan(2, rate=50.0, limits=LITTLE), 12), script, turn_us=TURN_US)
+    met = play(
+        *longer(*make_plan(2, rate=50.0, limits=LITTLE), 12),
+        script,
+        turn_us=TURN_US,
+    )
     (other,) = {"n1a", "n1b"} - set(waiting)
     (span,) = met.spans(f"u1/0@{other}", STABILIZATION, fresh=True)
     whole = met.corrected(f"u1/0@{other}")

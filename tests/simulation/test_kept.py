@@ -132,8 +132,8 @@ def test_a_client_without_sinks_is_not_killed() -> None:
 
 @pytest.mark.parametrize("what", ["recording", "final", "changes"])
 async def test_a_row_that_is_missing_or_wrong_is_found(jump_clock: JumpClock, what: str) -> None:
-    plan = replace(scenario(1, []), config=with_sinks()).plan()
-    async with SimCluster(plan) as cluster:
+    plan, directory = replace(scenario(1, []), config=with_sinks()).deployed()
+    async with SimCluster(plan, directory) as cluster:
         await cluster.start()
         await until(lambda: is_quiet(cluster))
         reference = cluster.reference()

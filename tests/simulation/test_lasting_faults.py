@@ -11,7 +11,7 @@ from consistency.checking.quiet import check_quiet
 from consistency.checking.schedule import Paths, Reach, World
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.stream.history import ProcessUp
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import StreamId, UnitId
@@ -28,9 +28,9 @@ def test_a_node_killed_for_good_stays_dead_and_the_rest_holds() -> None:
     assert outcome.holds, story(outcome)
     assert starts(outcome, "n1") == 1
     assert outcome.counters.amounts["runs with a node left dead"] == 1
-    plan, history = outcome.scenario.plan(), outcome.history
-    assert list(check_quiet(history, plan, Counters(), {"n1"})) == []
-    assert {f.what for f in check_quiet(history, plan, Counters())} >= {"does not run"}
+    (plan, directory), history = outcome.scenario.deployed(), outcome.history
+    assert list(check_quiet(history, plan, directory, Counters(), {"n1"})) == []
+    assert {f.what for f in check_quiet(history, plan, directory, Counters())} >= {"does not run"}
 
 
 def test_a_later_kill_with_a_length_does_not_bring_it_back() -> None:
@@ -104,15 +104,15 @@ def test_links_cut_one_way_for_ten_x_leave_what_is_promised() -> None:
 
 def test_a_node_that_suspends_offers_no_tentative_path() -> None:
     """The checker of availability asks for results as long as another replica goes on."""
-    plan = load_plan_data({**CONFIG, "nodes": {"n1": {"policy": "suspend"}, "n2": {}}})
+    plan, directory = load_data({**CONFIG, "nodes": {"n1": {"policy": "suspend"}, "n2": {}}})
     (unit,) = plan.units
     of = PartitionId(UnitId(unit.id), 0)
     output = Channel(StreamId("sums"), 0)
     lost = frozenset({("source:a", "n1"), ("source:a", "n2")})
-    paths = Paths(plan, World(cut=lost))
+    paths = Paths(plan, directory, World(cut=lost))
     assert (paths.replica(of, "n1"), paths.replica(of, "n2")) == (Reach.NONE, Reach.TENTATIVE)
     assert paths.channel("client:c", output) is Reach.TENTATIVE
-    alone = Paths(plan, World(cut=lost, down=frozenset({"n2"})))
+    alone = Paths(plan, directory, World(cut=lost, down=frozenset({"n2"})))
     assert alone.channel("client:c", output) is Reach.NONE
 
 

@@ -101,9 +101,13 @@ def test_the_silence_that_spe_check_finds_too_long_is_too_long() -> None:
     """And the one that it does not is not (above)."""
     live = {"a": BY_DATA, "b": {**BY_DATA, "idle_us": 900_000}}
     outcome = played(live)
-    assert [f.path for f in review(outcome.scenario.plan()) if f.path[0] == "sources"] == [("sources", "b", "idle")]
+    assert [f.path for f in review(*outcome.scenario.deployed()) if f.path[0] == "sources"] == [
+        ("sources", "b", "idle")
+    ]
     assert tentative(outcome) != []
-    assert not any("idle" in f.path for f in review(Scenario(1, CONFIG, {"live": {"a": BY_DATA, "b": BY_DATA}}).plan()))
+    assert not any(
+        "idle" in f.path for f in review(*Scenario(1, CONFIG, {"live": {"a": BY_DATA, "b": BY_DATA}}).deployed())
+    )
 
 
 def test_by_the_clock_a_producer_that_is_behind_is_late_and_by_the_data_it_is_not() -> None:

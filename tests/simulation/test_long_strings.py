@@ -11,7 +11,8 @@ import trio
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.plan.plan import Limits, Plan
+from spe.plan.deploy import Deployed
+from spe.plan.plan import Limits
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.map import MapSpec
 from spe.stream import text_size
@@ -25,7 +26,7 @@ FRAME_BYTES = 64 << 10
 COUNT = 30
 
 
-def make_plan(folder: Path) -> Plan:
+def make_plan(folder: Path) -> Deployed:
     """Two units; every third row is larger than a frame, in the source's log and doubled in the result."""
     lines = [{"ts": f"2026-01-01T00:00:{n:02}Z", "text": f"{n} " * (40_000 if n % 3 else 1)} for n in range(COUNT)]
     path = folder / "events.jsonl"
@@ -38,7 +39,7 @@ def make_plan(folder: Path) -> Plan:
 
 async def test_strings_larger_than_a_frame_reach_the_client(jump_clock: JumpClock, tmp_path: Path) -> None:
     """Also after a restart: such rows are in the source's log, and stopped a cluster of an earlier version for good."""
-    async with SimCluster(make_plan(tmp_path)) as cluster:
+    async with SimCluster(*make_plan(tmp_path)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1)
@@ -55,7 +56,7 @@ async def test_a_result_larger_than_a_row_may_be_stops_its_replicas_by_name(
     jump_clock: JumpClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 130_000)
-    async with SimCluster(make_plan(tmp_path)) as cluster:
+    async with SimCluster(*make_plan(tmp_path)) as cluster:
         await cluster.start()
         await trio.sleep(10)
         assert not any(r["error"] for r in cluster.nodes["n1a"].status()["replicas"])

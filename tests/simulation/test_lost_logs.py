@@ -23,7 +23,10 @@ from replicas.source.process import SourceProcess
 from replicas.source.proxy import SourceProxy
 from spe.errors import LogCorrupt
 from spe.log.recording import client_folder
-from spe.plan.plan import Checkpoints, Plan
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Checkpoints
+from spe.plan.plan import Plan
 from spe.stream.history import Note
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
@@ -57,8 +60,8 @@ async def lose(cluster: SimCluster, kept: SimDisk | None = None) -> SimDisk:
 
 async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_clock: JumpClock) -> None:
     """1. the folder is lost; 2. nobody reads the new log, and both sides say so; 3. the folder comes back"""
-    plan = make_plan(rate=50.0)
-    async with SimCluster(plan) as cluster:
+    plan, directory = make_plan(rate=50.0)
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -85,15 +88,15 @@ def delivered(cluster: SimCluster) -> Any:
     return stable_rows(cluster.changes["c"], cluster.plan.query.schema_of(OUT.stream))
 
 
-def on_disk(plan: Plan) -> Plan:
-    nodes = {n: replace(one, checkpoints=Checkpoints(200_000, disk=True)) for n, one in plan.nodes.items()}
-    return replace(plan, nodes=nodes)
+def on_disk(plan: Plan, directory: Directory) -> Deployed:
+    nodes = {n: replace(one, checkpoints=Checkpoints(200_000, disk=True)) for n, one in directory.nodes.items()}
+    return Deployed(plan, replace(directory, nodes=nodes))
 
 
 async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
     """All nodes stop, and start from their disks after the log was lost."""
-    plan = on_disk(make_plan(rate=50.0))
-    async with SimCluster(plan) as cluster:
+    plan, directory = on_disk(*make_plan(rate=50.0))
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -110,7 +113,7 @@ async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -
 
 
 async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan(rate=50.0)) as cluster:
+    async with SimCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -125,8 +128,8 @@ async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: J
 
 async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: JumpClock) -> None:
     """Nodes begin anew behind a new log; the client's recording holds results of the lost one."""
-    plan, kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan) as cluster:
+    (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)
@@ -149,7 +152,7 @@ async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: 
 @pytest.mark.parametrize("late", ["nobody", "a source"])
 async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock, late: str) -> None:
     """While a source was never reached, subscriptions are greeted without an origin; they begin anew when it is."""
-    async with SimCluster(make_plan(rate=50.0)) as cluster:
+    async with SimCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             if late == "a source":
                 cluster.cut("source:a", "*")
@@ -169,7 +172,7 @@ async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock,
 async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_clock: JumpClock) -> None:
     drawn = []
     for lost in (0, 0, 1):
-        async with SimCluster(make_plan(), seed=7) as cluster:
+        async with SimCluster(*make_plan(), seed=7) as cluster:
             await cluster.start()
             await trio.sleep(0.1)
             if lost:
@@ -181,9 +184,11 @@ async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_c
 
 async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpClock) -> None:
     """Only what is synced is ever sent, so the folder was cut, or is an older copy."""
-    cluster = SimCluster(make_plan())
+    cluster = SimCluster(*make_plan())
     async with trio.open_nursery() as nursery:
-        process = SourceProcess(cluster.env("source:a"), cluster.plan, A.stream, folder=PurePosixPath("a"))
+        process = SourceProcess(
+            cluster.env("source:a"), cluster.plan, cluster.directory, A.stream, folder=PurePosixPath("a")
+        )
         await nursery.start(process.run)
         proxy = process._proxy
         assert proxy is not None
@@ -196,7 +201,7 @@ async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpC
 
 
 async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(make_plan())
+    cluster = SimCluster(*make_plan())
     source, folder = cluster.plan.sources[A.stream], PurePosixPath("a")
     proxy = await SourceProxy.open(cluster.env("source:a"), source, folder)
     proxy.close()

@@ -49,13 +49,13 @@ def test_sources_of_one_speed_are_never_apart() -> None:
     findings, outcome = run(scenario)
     assert not findings
     assert outcome is not None
-    assert apart(outcome.history, scenario.plan()) == []
+    assert apart(outcome.history, *scenario.deployed()) == []
 
 
 def test_sources_are_apart_while_one_is_behind_by_more_than_a_bucket_waits() -> None:
     scenario = faulty(config({"rate": 100}, {"rate": 20}), 1, LENGTH_US)
     _, outcome = run(scenario)
     assert outcome is not None
-    began, *_ = apart(outcome.history, scenario.plan())
+    began, *_ = apart(outcome.history, *scenario.deployed())
     assert {"source:a", "source:b", "n1", "n2"} == set(getattr(began, "hosts", ()))
     assert began.at_us < 3_000_000

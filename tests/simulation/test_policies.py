@@ -10,8 +10,11 @@ import trio
 
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.config import load_plan_data
-from spe.plan.plan import Limits, Plan, Policy
+from spe.config import load_data
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Limits, Plan
 from spe.stream.batch import Batch, Boundary, Undo
 from spe.stream.history import Delivered
 from spe.stream.ids import PartitionId
@@ -31,9 +34,9 @@ CUT_S = 4.0
 GRID = list(product(Policy, Policy))
 
 
-async def cut_a_source(plan: Plan, *, until: float = SECONDS + 12) -> Outcome:
+async def cut_a_source(plan: Plan, directory: Directory, *, until: float = SECONDS + 12) -> Outcome:
     """The outcome of a run in which a source is cut off for four seconds."""
-    async with SimCluster(plan) as cluster:
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -52,7 +55,9 @@ async def cut_a_source(plan: Plan, *, until: float = SECONDS + 12) -> Outcome:
 async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
     jump_clock: JumpClock, depth: int, failure: Policy, stabilization: Policy
 ) -> None:
-    outcome = await cut_a_source(make_plan(depth, failure=failure, stabilization=stabilization))
+    outcome = await cut_a_source(
+        *make_plan(depth, failure=failure, stabilization=stabilization),
+    )
     wait_us = outcome.longest_wait_us()
     if failure is Policy.SUSPEND:
         assert outcome.tentative == 0  # availability is given up, by choice
@@ -71,8 +76,8 @@ def test_one_node_that_delays_makes_less_tentative_than_one_that_does_not(stabil
     """Running on the verge of X pays on a single node (DPC section 6.1)."""
 
     def tentative(failure: Policy) -> int:
-        plan = make_plan(1, failure=failure, stabilization=stabilization)
-        return trio.run(cut_a_source, plan, clock=JumpClock()).tentative
+        deployed = make_plan(1, failure=failure, stabilization=stabilization)
+        return trio.run(cut_a_source, *deployed, clock=JumpClock()).tentative
 
     assert 0 < tentative(Policy.DELAY) < tentative(Policy.PROCESS)
 
@@ -83,8 +88,8 @@ def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
 
     def played(policy: Policy) -> Met:
         replicas = 1 if lone else 2
-        plan = make_plan(1, rate=50.0, replicas=replicas, stabilization=policy, limits=Limits(slice_rows=4))
-        return play(longer(plan, 13), one_failure, turn_us=20_000)
+        plan, directory = make_plan(1, rate=50.0, replicas=replicas, stabilization=policy, limits=Limits(slice_rows=4))
+        return play(*longer(plan, directory, 13), one_failure, turn_us=20_000)
 
     suspending, processing = played(Policy.SUSPEND), played(Policy.PROCESS)
     assert not suspending.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)
@@ -105,8 +110,8 @@ def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
         cluster.restart("n1b")
 
     delay = Policy.DELAY
-    plan = make_plan(1, rate=50.0, failure=delay, stabilization=delay, limits=Limits(slice_rows=4))
-    met = play(longer(plan, END_S), failure_without_partner, turn_us=20_000)
+    plan, directory = make_plan(1, rate=50.0, failure=delay, stabilization=delay, limits=Limits(slice_rows=4))
+    met = play(*longer(plan, directory, END_S), failure_without_partner, turn_us=20_000)
     (span,) = met.spans("u1/0@n1a", NodeState.STABILIZATION, fresh=True)
     got = [(inside(span, e.at_us), e.element) for e in met.history if isinstance(e, Delivered)]
     promised = [e.time for then, e in got if then and isinstance(e, Boundary) and e.kind is Kind.TENTATIVE]
@@ -123,24 +128,22 @@ def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
 # --- X on one node ---
 
 
-def on_one_node(depth: int, failure: Policy) -> Plan:
+def on_one_node(depth: int, failure: Policy) -> Deployed:
     """A chain of units that all live on the same two nodes."""
-    plan = make_plan(depth, failure=failure)
-    names = plan.placement[PartitionId(UnitId("u1"), 0)]
-    return replace(
-        plan,
-        nodes={n: plan.nodes[n] for n in names},
-        placement=dict.fromkeys(plan.placement, names),
-    )
+    plan, directory = make_plan(depth, failure=failure)
+    names = directory.placement[PartitionId(UnitId("u1"), 0)]
+    nodes, placement = {n: directory.nodes[n] for n in names}, dict.fromkeys(directory.placement, names)
+    return Deployed(plan, replace(directory, nodes=nodes, placement=placement))
 
 
 def test_units_in_sequence_on_a_node_divide_its_x() -> None:
-    plan = on_one_node(3, Policy.DELAY)
-    shares = [plan.share(u.id, NodeId("n1a")) for u in plan.units]
+    plan, directory = on_one_node(3, Policy.DELAY)
+    shares = [directory.share(plan, u.id, NodeId("n1a")) for u in plan.units]
     assert [s.x_us for s in shares] == [X_US // 3] * 3
     assert [s.alpha_x_us for s in shares] == [ALPHA_X_US // 3] * 3
-    spread = make_plan(3)
-    assert {spread.share(u.id, n).x_us for u in spread.units for n in spread.placement[PartitionId(u.id, 0)]} == {X_US}
+    plan, spread = make_plan(3)
+    places = [(u.id, n) for u in plan.units for n in spread.placement[PartitionId(u.id, 0)]]
+    assert {spread.share(plan, unit, n).x_us for unit, n in places} == {X_US}
 
 
 def test_units_side_by_side_do_not() -> None:
@@ -159,8 +162,8 @@ def test_units_side_by_side_do_not() -> None:
         "fragments": {n: {"operators": [n], "replicas": ["n1", "n2"]} for n in "xyz"},
         "nodes": ["n1", "n2"],
     }
-    plan = load_plan_data(data)
-    shares = {u.outputs[0]: plan.share(u.id, NodeId("n1")).x_us for u in plan.units}
+    plan, directory = load_data(data)
+    shares = {u.outputs[0]: directory.share(plan, u.id, NodeId("n1")).x_us for u in plan.units}
     assert shares == {"x": 1_000_000, "y": 1_000_000, "z": 2_000_000}
 
 
@@ -168,7 +171,7 @@ def test_units_side_by_side_do_not() -> None:
 async def test_a_node_keeps_its_x_however_many_units_stand_in_sequence_on_it(
     jump_clock: JumpClock, failure: Policy
 ) -> None:
-    outcome = await cut_a_source(on_one_node(2, failure))
+    outcome = await cut_a_source(*on_one_node(2, failure))
     assert outcome.tentative > 0
     assert outcome.longest_wait_us() <= X_US + SLACK_US
 
@@ -176,28 +179,28 @@ async def test_a_node_keeps_its_x_however_many_units_stand_in_sequence_on_it(
 # --- states per output stream ---
 
 
-def two_paths() -> Plan:
+def two_paths() -> Deployed:
     """One fragment with two independent paths: a → left, b → right."""
     reader = {"kind": "generator", "generator": "sequence", "rate": 100.0, "duration": f"{SECONDS}s"}
     sources = [
         replace(source(n, reader=reader | {"seed": at}, schema=SCHEMA), boundary_us=40_000) for at, n in enumerate("ab")
     ]
-    plan = chain(
+    plan, directory = chain(
         sources, [("left", pass_on("a"), SCHEMA), ("right", pass_on("b"), SCHEMA)], x_us=X_US, bucket_us=40_000
     )
-    names = plan.placement[PartitionId(UnitId("u1"), 0)]
+    names = directory.placement[PartitionId(UnitId("u1"), 0)]
     outputs = (StreamId("left"), StreamId("right"))
-    return replace(
-        plan,
-        query=replace(plan.query, outputs=outputs),
-        clients={"c": replace(plan.clients["c"], reads=outputs)},
-        nodes={n: plan.nodes[n] for n in names},
-        placement=dict.fromkeys(plan.placement, names),
+    directory = replace(
+        directory,
+        clients={"c": replace(directory.clients["c"], reads=outputs)},
+        nodes={n: directory.nodes[n] for n in names},
+        placement=dict.fromkeys(directory.placement, names),
     )
+    return Deployed(replace(plan, query=replace(plan.query, outputs=outputs)), directory)
 
 
 async def test_an_output_that_a_failure_does_not_reach_stays_stable(jump_clock: JumpClock) -> None:
-    async with SimCluster(two_paths()) as cluster:
+    async with SimCluster(*two_paths()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -231,9 +234,9 @@ async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tenta
     jump_clock: JumpClock, what: str
 ) -> None:
     """Shorter than αX, with what it takes to notice."""
-    plan = make_plan(2)
-    plan = replace(plan, nodes={n: replace(one, x_us=4_000_000) for n, one in plan.nodes.items()})
-    async with SimCluster(plan) as cluster:
+    plan, directory = make_plan(2)
+    directory = replace(directory, nodes={n: replace(one, x_us=4_000_000) for n, one in directory.nodes.items()})
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -269,7 +272,7 @@ async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tenta
 
 async def test_a_frozen_replica_that_wakes_with_old_data_undoes_nothing_stable(jump_clock: JumpClock) -> None:
     """Slow is not dead: it wakes after everybody has gone on, and neither it nor its consumers take anything back."""
-    async with SimCluster(make_plan(2)) as cluster:
+    async with SimCluster(*make_plan(2)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

@@ -13,7 +13,10 @@ import trio
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.log.source_log import read_source_log
-from spe.plan.plan import Checkpoints, Plan, Reconcile
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Checkpoints, Reconcile
+from spe.plan.plan import Plan
 from spe.query.declaration import OnError
 from spe.query.operators.custom import CustomSpec
 from spe.query.query import Operator
@@ -25,26 +28,28 @@ BAD = 7
 PATH = PurePosixPath("nodes")
 
 
-def skipping_plan(**options: Any) -> Plan:
+def skipping_plan(**options: Any) -> Deployed:
     """Unit u1: three sources in one, and an operator that takes no multiple of seven; u2 does nothing to it."""
-    plan = make_plan(2, **options)
+    plan, directory = make_plan(2, **options)
     first, second = plan.units
     spec = CustomSpec((StreamId("s0"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
     operators = (Operator(StreamId("s0"), union_of("a", "b", "c"), SCHEMA), Operator(StreamId("s1"), spec, SCHEMA))
-    return with_operators(replace(plan, units=(replace(first, operators=operators), second)))
+    return with_operators(replace(plan, units=(replace(first, operators=operators), second)), directory)
 
 
-def of_one_source(**options: Any) -> Plan:
+def of_one_source(**options: Any) -> Deployed:
     """One unit, of an operator that reads a source."""
-    plan = make_plan(1, **options)
+    plan, directory = make_plan(1, **options)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
-    return with_operators(replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),)))
+    return with_operators(
+        replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),)), directory
+    )
 
 
-def with_operators(plan: Plan) -> Plan:
+def with_operators(plan: Plan, directory: Directory) -> Deployed:
     query = replace(plan.query, operators=tuple(o for unit in plan.units for o in unit.operators))
-    return replace(plan, query=query)
+    return Deployed(replace(plan, query=query), directory)
 
 
 def lines_of(cluster: SimCluster, node: str) -> list[dict[str, Any]]:
@@ -69,9 +74,9 @@ def expected(cluster: SimCluster, *sources: str) -> list[int]:
 
 @pytest.mark.parametrize("reconcile", Reconcile)
 async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: JumpClock, reconcile: Reconcile) -> None:
-    plan = skipping_plan()
-    plan = replace(plan, nodes={n: replace(one, reconcile=reconcile) for n, one in plan.nodes.items()})
-    async with SimCluster(plan) as cluster:
+    plan, directory = skipping_plan()
+    directory = replace(directory, nodes={n: replace(one, reconcile=reconcile) for n, one in directory.nodes.items()})
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -98,7 +103,7 @@ async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: Ju
 
 
 async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -> None:
-    async with SimCluster(of_one_source()) as cluster:
+    async with SimCluster(*of_one_source()) as cluster:
         with cluster.explain():
             await cluster.start()
             outcome = await run(cluster, SECONDS + 4)
@@ -117,10 +122,10 @@ async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -
 
 
 async def test_after_restarts_no_row_is_twice_in_a_file(jump_clock: JumpClock) -> None:
-    plan = of_one_source()
+    plan, directory = of_one_source()
     every = Checkpoints(every_us=500_000, disk=True)
-    plan = replace(plan, nodes={n: replace(one, checkpoints=every) for n, one in plan.nodes.items()})
-    async with SimCluster(plan) as cluster:
+    directory = replace(directory, nodes={n: replace(one, checkpoints=every) for n, one in directory.nodes.items()})
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

@@ -72,7 +72,7 @@ FAULTS: list[dict[str, Any]] = [
 def scenario(seed: int, faults: list[dict[str, Any]] | None = None, **options: Any) -> Scenario:
     bare = Scenario(seed, CONFIG, options, (), 8_000_000)
     problems = Problems()
-    found = read_faults(FAULTS if faults is None else faults, (), bare.plan(), problems)
+    found = read_faults(FAULTS if faults is None else faults, (), bare.deployed().directory, problems)
     assert [p.message for p in problems.found] == []
     return Scenario(seed, CONFIG, options, tuple(found), 8_000_000)
 

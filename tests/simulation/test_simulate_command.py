@@ -11,7 +11,7 @@ from replicas.faults.model import one_fault
 from replicas.simulation.scenario import Scenario
 from spe.cli.app import execute
 from spe.cli.sweep import measure
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.stream.times import SECOND
 from tests.mutants.catalogue import MUTANTS
 
@@ -102,7 +102,7 @@ def test_a_larger_x_means_later_results_and_no_more_tentative_ones() -> None:
         "fragments": {"f": {"operators": ["both"], "replicas": ["n1", "n2"]}},
         "nodes": ["n1", "n2"],
     }
-    cut = one_fault({"kind": "cut", "target": "source:a", "at": "3s", "for": "1500ms"}, load_plan_data(data))
+    cut = one_fault({"kind": "cut", "target": "source:a", "at": "3s", "for": "1500ms"}, load_data(data).directory)
     scenario = Scenario(seed=0, config=data, faults=(cut,), heal_us=6 * SECOND, grace_us=20 * SECOND)
     short, long, masked = (measure(scenario, x_us) for x_us in (SECOND // 2, SECOND, 4 * SECOND))
     assert short.findings == long.findings == masked.findings == ()

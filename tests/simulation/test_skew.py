@@ -16,11 +16,11 @@ from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 async def test_an_input_that_lags_though_all_is_alive_is_named_once(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(1)
+    plan, directory = make_plan(1)
     name = StreamId("c")
     slow = replace(plan.sources[name], replay=plan.sources[name].replay | {"speed": 0.5})
     plan = replace(plan, sources={**plan.sources, name: slow})
-    async with SimCluster(plan) as cluster:
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(SECONDS - 1)
@@ -37,7 +37,7 @@ async def test_an_input_that_lags_though_all_is_alive_is_named_once(
 
 
 async def test_a_cut_that_heals_is_no_skew(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan(1)) as cluster:
+    async with SimCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(2)
         cluster.cut("source:c", "*")

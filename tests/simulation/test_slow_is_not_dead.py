@@ -13,8 +13,10 @@ from consistency.dpc.undo import UndoInstance
 from replicas.client import client
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import HOST, SimCompute
-from spe.config import load_plan_data
-from spe.plan.plan import Client, Limits, Plan, Timing
+from spe.config import load_data
+from spe.plan.deploy import Deployed, with_addresses
+from spe.plan.directory import Client, Directory
+from spe.plan.plan import Limits, Plan, Timing
 from spe.stream.batch import Undo
 from spe.stream.history import Closed, FaultBegan, FaultEnded
 from spe.stream.names import NodeState
@@ -43,7 +45,7 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
         await trio.sleep(1)
         await until(lambda: cluster.replicas()["u1/0@n1b"].reading.installed, within_s=35)
 
-    met = play(longer(make_plan(rate=20.0), 40), script)
+    met = play(*longer(*make_plan(rate=20.0), 40), script)
     assert sum("installed" in line and "origin=n1a" in line for line in met.log) == 1
     assert not any("no_snapshot" in line for line in met.log)
 
@@ -51,8 +53,9 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
 # --- consumers ---
 
 
-def with_a_second_client(plan: Plan) -> Plan:
-    return replace(plan, clients={**plan.clients, "d": Client("d", plan.clients["c"].reads)})
+def with_a_second_client(plan: Plan, directory: Directory) -> Deployed:
+    clients = {**directory.clients, "d": Client("d", directory.clients["c"].reads)}
+    return Deployed(plan, replace(directory, clients=clients))
 
 
 def lag(cluster: SimCluster, name: str, seconds: float) -> None:
@@ -84,7 +87,7 @@ def test_a_client_that_lags_costs_nobody_else_anything(monkeypatch: pytest.Monke
             await until(lambda: cluster.clients["c"].finished)
             nursery.cancel_scope.cancel()
 
-    met = play(with_a_second_client(make_plan(rate=200.0, limits=limits)), script)
+    met = play(*with_a_second_client(*make_plan(rate=200.0, limits=limits)), script)
     (memory,) = memories
     assert memory.most["log"] <= limits.output_bytes * 1.2
     assert not any(isinstance(e.element, Undo) for e in met.deliveries("c"))
@@ -114,7 +117,7 @@ def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(m
     def positions(cluster: SimCluster) -> dict[str, int]:
         return {name: sum(i.port.position for i in r.inputs) for name, r in cluster.replicas().items()}
 
-    play(longer(make_plan(rate=200.0, limits=SMALL), 11), script)
+    play(*longer(*make_plan(rate=200.0, limits=SMALL), 11), script)
 
 
 def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> None:
@@ -137,7 +140,10 @@ def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> 
                 cluster.thaw(host)
             nursery.cancel_scope.cancel()
 
-    met = play(longer(make_plan(3, rate=150.0, limits=SMALL), 14), script)
+    met = play(
+        *longer(*make_plan(3, rate=150.0, limits=SMALL), 14),
+        script,
+    )
     assert full == {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a", "u2/0@n2b"}
     left = [e for e in met.history if isinstance(e, Closed) and e.consumer in full]
     assert left == []
@@ -169,7 +175,7 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
         assert replica.logs[0].last_id < one.port.position  # what it would undo to is long behind
         cluster.thaw(frozen[0])
 
-    met = play(longer(make_plan(2, rate=50.0), 12), script)
+    met = play(*longer(*make_plan(2, rate=50.0), 12), script)
     (froze,) = [e.at_us for e in met.history if isinstance(e, FaultBegan) and e.kind == "freeze"]
     (woke,) = [e.at_us for e in met.history if isinstance(e, FaultEnded) and e.at_us > 8_000_000]
     given = met.deliveries("c")
@@ -192,7 +198,7 @@ def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> N
             cluster.slow(host, 1)
         cluster.heal()
 
-    play(longer(make_plan(rate=20.0), 14), script)
+    play(*longer(*make_plan(rate=20.0), 14), script)
 
 
 @pytest.mark.parametrize("begins_s", [2.005, 2.025, 2.049])
@@ -207,7 +213,7 @@ def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
         for host in ("n1a", "n1b"):
             cluster.thaw(host)
 
-    met = play(longer(make_plan(rate=20.0), 8), script)
+    met = play(*longer(*make_plan(rate=20.0), 8), script)
     for name in ("u1/0@n1a", "u1/0@n1b"):
         assert met.spans(name, NodeState.UP_FAILURE) == []
 
@@ -215,7 +221,7 @@ def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
 # --- a long failure ---
 
 
-def finite_windows() -> Plan:
+def finite_windows() -> Deployed:
     """A window and a join within a time, on one node; everything is slow, so that an hour costs little."""
     generator = {"name": "orders", "rate": 1, "keys": 3, "duration": "3700s"}
     data: dict[str, Any] = {
@@ -241,14 +247,13 @@ def finite_windows() -> Plan:
         "nodes": ["n1"],
         "clients": {"c": {"reads": ["sums"]}},
     }
-    plan = load_plan_data(data)
-    return replace(
+    plan, directory = load_data(data)
+    plan = replace(
         plan,
-        nodes={n: replace(one, address=f"{n}:1") for n, one in plan.nodes.items()},
-        sources={n: replace(one, address=f"source-{n}:1") for n, one in plan.sources.items()},
         limits=Limits(output_bytes=20_000, input_bytes=10_000, suffix_bytes=20_000),
         timing=Timing(tick_us=1_000_000, heartbeat_us=1_000_000, request_us=2_000_000, connect_us=2_000_000),
     )
+    return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
 def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
@@ -271,7 +276,7 @@ def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
         assert memory.spilled() > 0
         cluster.heal()
 
-    play(finite_windows(), script, grace_s=120)
+    play(*finite_windows(), script, grace_s=120)
     early, late = most
     assert late["operators' buffers"] > 0
     assert late == early

@@ -12,9 +12,10 @@ import trio
 from replicas.placement.coordinator import run_coordinator
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
-from spe.config import load_plan_data
-from spe.plan.deploy import processes, with_addresses
-from spe.plan.plan import COORDINATOR, Limits, Plan, Standbys
+from spe.config import load_data
+from spe.plan.deploy import Deployed, with_addresses
+from spe.plan.directory import COORDINATOR, Directory, Standbys
+from spe.plan.plan import Limits, Plan
 from spe.stream.batch import Batch, Element
 from spe.stream.history import Delivered
 from spe.stream.names import Kind, NodeState
@@ -29,13 +30,11 @@ SECOND = 1_000_000
 WHY = "arguments: tests.support.operators_for_tests:NeedsAFile cannot be made: FileNotFoundError: model.bin"
 
 
-def with_standbys(plan: Plan, every_us: int = SECOND) -> Plan:
+def with_standbys(plan: Plan, directory: Directory, every_us: int = SECOND) -> Deployed:
     """The first node of each partition runs it, the others stand by."""
-    return replace(
-        plan,
-        placement={id: nodes[:1] for id, nodes in plan.placement.items()},
-        standbys={id: Standbys(nodes[1:], every_us) for id, nodes in plan.placement.items()},
-    )
+    placement = {id: nodes[:1] for id, nodes in directory.placement.items()}
+    standbys = {id: Standbys(nodes[1:], every_us) for id, nodes in directory.placement.items()}
+    return Deployed(plan, replace(directory, placement=placement, standbys=standbys))
 
 
 def runs(cluster: SimCluster, replica: str) -> bool:
@@ -58,7 +57,7 @@ async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_stand
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes no operator before it runs: only then it shows that a file of the user's is not on its machine."""
-    async with SimCluster(with_standbys(with_operator("NeedsAFile"))) as cluster:
+    async with SimCluster(*with_standbys(*with_operator("NeedsAFile"))) as cluster:
         await cluster.start()
         await trio.sleep(3)
         first, second = cluster.nodes["n1a"], cluster.nodes["n1b"]
@@ -78,7 +77,7 @@ async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_stand
 
 
 def test_a_standby_takes_over_and_stands_by_again() -> None:
-    plan = with_standbys(longer(make_plan(1), 12))
+    plan, directory = with_standbys(*longer(*make_plan(1), 12))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(4)
@@ -89,7 +88,7 @@ def test_a_standby_takes_over_and_stands_by_again() -> None:
         await until(lambda: runs(cluster, "u1/0@n1a"))
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     (span,) = met.spans("u1/0@n1b", NodeState.STABLE)[:1]
     assert span[0] < 5 * SECOND
     assert tentative(met) == 0, "a failure shorter than αX is masked"
@@ -97,7 +96,7 @@ def test_a_standby_takes_over_and_stands_by_again() -> None:
 
 def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> None:
     """What it had spilled is forgotten with it: the rest of its output is not all that its consumers may need (A3)."""
-    plan = with_standbys(longer(make_plan(2, rate=50.0, limits=Limits(output_bytes=5_000)), 12))
+    plan, directory = with_standbys(*longer(*make_plan(2, rate=50.0, limits=Limits(output_bytes=5_000)), 12))
     answers: list[memoryview | SnapshotRefused] = []
 
     async def script(cluster: SimCluster) -> None:
@@ -117,13 +116,13 @@ def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> No
             assert maker.order(COORDINATOR, Order(later, 1, "replay", "u1", 0)).error == ""
         cluster.heal()
 
-    play(plan, script, turn_us=20_000)
+    play(plan, directory, script, turn_us=20_000)
     assert answers == [SnapshotRefused("u1/0@n1a is recovering itself")]
 
 
 def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
     """Source replay: what stands by and holds nothing acknowledges nothing, so upstream has everything."""
-    plan = with_standbys(longer(make_plan(1), 12), every_us=3600 * SECOND)
+    plan, directory = with_standbys(*longer(*make_plan(1), 12), every_us=3600 * SECOND)
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(4)
@@ -132,13 +131,13 @@ def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
         cluster.restart("n1a")
         await until(lambda: runs(cluster, "u1/0@n1a"))
 
-    assert any("u1/0@n1b origin=nothing" in line for line in play(plan, script).log)
+    assert any("u1/0@n1b origin=nothing" in line for line in play(plan, directory, script).log)
 
 
 @pytest.mark.parametrize("dead", [("n1a", "n2a"), ("n1a", "n2a", "n3a"), ("n2a", "n3a")])
 def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tuple[str, ...]) -> None:
     """Correlated failure: upstream's checkpoint holds what downstream's does not, for it was trimmed by it."""
-    plan = with_standbys(longer(make_plan(3), 14))
+    plan, directory = with_standbys(*longer(*make_plan(3), 14))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(4.3)
@@ -151,12 +150,12 @@ def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tup
             cluster.restart(node)
         await until(lambda: all(gone(cluster, helper) for helper in helpers))
 
-    play(plan, script)
+    play(plan, directory, script)
 
 
 def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
     """What it held lies on its disk."""
-    plan = with_standbys(longer(make_plan(2), 14))
+    plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(4.3)
@@ -168,11 +167,11 @@ def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
         cluster.restart("n1a")
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    play(plan, script)
+    play(plan, directory, script)
 
 
 def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_was() -> None:
-    plan = with_standbys(longer(make_plan(1), 14))
+    plan, directory = with_standbys(*longer(*make_plan(1), 14))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
@@ -191,12 +190,12 @@ def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_wa
         cluster.restart(COORDINATOR)
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    play(plan, script)
+    play(plan, directory, script)
 
 
 def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
     """H2: what follows the older of the two is still upstream, so nothing is lost; the damage is said by name."""
-    plan = with_standbys(longer(make_plan(2), 14))
+    plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(5.3)
@@ -208,14 +207,14 @@ def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
         cluster.restart("n2a")
         await until(lambda: gone(cluster, "u2/0@n2b"))
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert sum("checkpoint_refused" in line for line in met.log) == 1
     assert any("u2/0@n2b origin=disk" in line for line in met.log)
 
 
 def test_an_older_coordinator_is_refused_and_ends() -> None:
     """H6: two of them, by mistake: a node follows the one that began later, and the other hears of it."""
-    plan = with_standbys(longer(make_plan(1), 16))
+    plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
@@ -229,14 +228,14 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
         cluster.restart("n1a")
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert any("coordinator ended: n1b follows a coordinator that began later" in line for line in met.log)
 
 
-def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Plan:
+def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Deployed:
     """Each alone on its node and backed by n3; ``fb`` reads more, and makes less."""
     generator = {"name": "sequence", "duration": "16s"}
-    plan = load_plan_data(
+    plan, directory = load_data(
         {
             "bucket": "40ms",
             "defaults": {"x": "1s"},
@@ -260,12 +259,12 @@ def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Plan:
             "coordinator": coordinator,
         }
     )
-    return with_addresses(plan, {name: f"{name.replace(':', '-')}:1" for name in processes(plan)})
+    return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
 def test_a_budget_runs_standbys_where_they_do_most() -> None:
     """H7: the partition of the larger stream has an active replica, and the next coordinator knows it."""
-    plan = two_units(budget=1)
+    plan, directory = two_units(budget=1)
 
     async def script(cluster: SimCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
@@ -280,12 +279,12 @@ def test_a_budget_runs_standbys_where_they_do_most() -> None:
         await trio.sleep(2)
         cluster.restart("n2")
 
-    assert tentative(play(plan, script)) == 0, "who has an active replica is not missed"
+    assert tentative(play(plan, directory, script)) == 0, "who has an active replica is not missed"
 
 
 def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
     """H7: one comes, then one goes; no gap, no duplicate (the client's ids), no tentative tuple."""
-    plan = two_units(budget=1, adapt="2s", margin=0.2)
+    plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
     together: list[bool] = []
 
     async def script(cluster: SimCluster) -> None:
@@ -296,7 +295,7 @@ def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
         await trio.sleep(5)
         assert runs(cluster, "fa/0@n3"), "it stays"
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert together == [True]
     assert tentative(met) == 0
     assert met.longest_gap_us("c", (2 * SECOND, 12 * SECOND)) < SECOND // 2
@@ -305,7 +304,7 @@ def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
 @pytest.mark.parametrize("dead", [("n3a",), ("n2a", "n3a")])
 def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, ...]) -> None:
     """H8, the last resort: upstream has forgotten the beginning, so it is made again from the sources' logs."""
-    plan = with_standbys(longer(make_plan(3), 16))
+    plan, directory = with_standbys(*longer(*make_plan(3), 16))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(6.3)
@@ -319,7 +318,7 @@ def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, 
             cluster.restart(node)
         await until(lambda: all(gone(cluster, helper) for helper in helpers))
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     replays = [line for line in met.log if "order verb=replay replica=u1/0@n1a" in line]
     assert any(line.endswith("refused=") for line in replays)
     assert sum("u1/0@n1a origin=nothing" in line for line in met.log) > 1  # once is its first start
@@ -350,7 +349,7 @@ async def seen(cluster: SimCluster, what: str) -> None:
     ],
 )
 def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(step: str) -> None:
-    plan = with_standbys(longer(make_plan(1), 14))
+    plan, directory = with_standbys(*longer(*make_plan(1), 14))
     retires = "retire" in step
 
     async def script(cluster: SimCluster) -> None:
@@ -371,18 +370,18 @@ def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(ste
             cluster.restart("n1a")
         await until(lambda: runs(cluster, "u1/0@n1a") and gone(cluster, "u1/0@n1b"))
 
-    play(plan, script)
+    play(plan, directory, script)
 
 
 def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_followed() -> None:
     """H6: somebody starts a second one while the first lives; the first hears of it with its first order, and ends."""
-    plan = with_standbys(longer(make_plan(1), 16))
-    other = replace(plan, coordinator=replace(plan.coordinator, address="elsewhere:1"))
+    plan, directory = with_standbys(*longer(*make_plan(1), 16))
+    other = replace(directory, coordinator=replace(directory.coordinator, address="elsewhere:1"))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_coordinator, cluster.env("elsewhere"), other)
+            nursery.start_soon(run_coordinator, cluster.env("elsewhere"), plan, other)
             await trio.sleep(1)
             cluster.kill("n1a")
             await until(lambda: runs(cluster, "u1/0@n1b"))
@@ -392,7 +391,7 @@ def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_follow
             nursery.cancel_scope.cancel()
         cluster.restart(COORDINATOR)
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert any("coordinator ended:" in line for line in met.log)
 
 
@@ -401,7 +400,7 @@ def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_follow
 )
 def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> None:
     """H7: what is wanted lies on its disk; whoever follows goes on from there."""
-    plan = two_units(budget=1, adapt="2s", margin=0.2)
+    plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
     async def script(cluster: SimCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
@@ -411,11 +410,11 @@ def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> Non
         cluster.restart(COORDINATOR)
         await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
 
-    assert tentative(play(plan, script)) == 0
+    assert tentative(play(plan, directory, script)) == 0
 
 
 def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> None:
-    plan = two_units(budget=1, adapt="2s", margin=0.2)
+    plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
     async def script(cluster: SimCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
@@ -425,12 +424,12 @@ def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> 
         cluster.restart("n3")
         await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
 
-    play(plan, script)
+    play(plan, directory, script)
 
 
 def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
     """The larger stream shrinks to a tenth after eight seconds."""
-    plan = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)
+    plan, directory = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)
 
     async def script(cluster: SimCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
@@ -439,14 +438,14 @@ def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
         assert gone(cluster, "fa/0@n3"), "the measured rates say the same as the configured ones"
         await until(lambda: runs(cluster, "fa/0@n3") and gone(cluster, "fb/0@n3"))
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert tentative(met) == 0
     assert met.longest_gap_us("c", (2 * SECOND, 14 * SECOND)) < SECOND // 2
 
 
 def test_a_damaged_epoch_is_no_later_one() -> None:
     """H6: followed, it would disable every coordinator until the clock comes there."""
-    plan = with_standbys(longer(make_plan(1), 16))
+    plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
@@ -460,12 +459,12 @@ def test_a_damaged_epoch_is_no_later_one() -> None:
         cluster.restart("n1a")
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    assert any("epoch_damaged" in line for line in play(plan, script).log)
+    assert any("epoch_damaged" in line for line in play(plan, directory, script).log)
 
 
 def test_whoever_follows_a_superseded_coordinator_begins_later_whatever_the_clock_says() -> None:
     """H6: nodes have heard of an epoch that the clock will only come to in years."""
-    plan = with_standbys(longer(make_plan(1), 16))
+    plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(2)
@@ -478,4 +477,4 @@ def test_whoever_follows_a_superseded_coordinator_begins_later_whatever_the_cloc
         cluster.restart("n1a")
         await until(lambda: gone(cluster, "u1/0@n1b"))
 
-    play(plan, script)
+    play(plan, directory, script)

@@ -33,11 +33,11 @@ SIZE_MAX = 350
 
 def size(scenario: Scenario) -> float:
     """What a run will cost, about."""
-    plan = scenario.plan()
-    ids = [id for node in plan.nodes for id in plan.replicas_on(node)]
+    plan, directory = scenario.deployed()
+    ids = [id for node in directory.nodes for id in directory.replicas_on(node)]
     read = [channel for id in ids for channel in plan.unit[id.unit].channels_in(id.partition)]
-    standbys = sum(len(plan.standbys_on(node)) for node in plan.nodes)
-    subscriptions = sum(len(plan.producer_addresses(channel)) for channel in read)
+    standbys = sum(len(directory.standbys_on(node)) for node in directory.nodes)
+    subscriptions = sum(len(directory.producer_addresses(plan, channel)) for channel in read)
     return (len(ids) + standbys + subscriptions) * scenario.heal_us / 1e6
 
 

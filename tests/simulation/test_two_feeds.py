@@ -37,8 +37,11 @@ async def one_failure(cluster: SimCluster) -> None:
 @cache
 def slowly_corrected(*, replicas: int) -> Met:
     """Three nodes deep; several tests look at the same run."""
-    plan = longer(make_plan(DEPTH, rate=50.0, replicas=replicas, limits=LITTLE), END_S)
-    return play(plan, one_failure, turn_us=TURN_US)
+    plan, directory = longer(
+        *make_plan(DEPTH, rate=50.0, replicas=replicas, limits=LITTLE),
+        END_S,
+    )
+    return play(plan, directory, one_failure, turn_us=TURN_US)
 
 
 def producers(met: Met, consumer: str, mode: FeedMode, span: Span) -> set[str]:
@@ -92,8 +95,11 @@ def reads_the_first(met: Met) -> bool:
 @pytest.mark.parametrize("leaves", [True, False], ids=["reads the first", "reads the second"])
 def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> None:
     """F4: a client leaves the replica that corrects before it takes its undo, so the other one need not send anew."""
-    plan = longer(make_plan(1, rate=50.0, replicas=2, limits=LITTLE), END_S)
-    runs = (play(plan, one_failure, turn_us=TURN_US, seed=seed) for seed in range(20))
+    plan, directory = longer(
+        *make_plan(1, rate=50.0, replicas=2, limits=LITTLE),
+        END_S,
+    )
+    runs = (play(plan, directory, one_failure, turn_us=TURN_US, seed=seed) for seed in range(20))
     met = next(met for met in runs if reads_the_first(met) == leaves)  # who corrects first is the order's of tasks
     shown = Counter(
         row

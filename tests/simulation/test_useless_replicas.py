@@ -9,7 +9,10 @@ import pytest
 import trio
 
 from replicas.simulation.cluster import SimCluster
-from spe.plan.plan import Limits, Plan, Policy
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Limits, Plan
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import Message, SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
@@ -26,10 +29,10 @@ def during(from_s: float, to_s: float) -> tuple[int, int]:
     return round(from_s * SECOND), round(to_s * SECOND)
 
 
-def with_policy(plan: Plan, node: str, policy: Policy) -> Plan:
+def with_policy(plan: Plan, directory: Directory, node: str, policy: Policy) -> Deployed:
     name = NodeId(node)
-    changed = replace(plan.nodes[name], during_failure=policy, during_stabilization=policy)
-    return replace(plan, nodes=dict(plan.nodes) | {name: changed})
+    changed = replace(directory.nodes[name], during_failure=policy, during_stabilization=policy)
+    return Deployed(plan, replace(directory, nodes=dict(directory.nodes) | {name: changed}))
 
 
 @pytest.mark.parametrize("isolated", ["n1a", "n1b"])
@@ -37,7 +40,7 @@ def with_policy(plan: Plan, node: str, policy: Policy) -> Plan:
 def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -> None:
     """One replica loses all sources, the other one of them: the client reads the one that has results."""
     other = {"n1a": "n1b", "n1b": "n1a"}[isolated]
-    plan = longer(make_plan(1, rate=100.0, replicas=2), 18)
+    plan, directory = longer(*make_plan(1, rate=100.0, replicas=2), 18)
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep_until(4)
@@ -48,13 +51,13 @@ def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -
         await trio.sleep_until(16)
         cluster.heal()
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert met.longest_gap_us("c", during(4, 16)) <= GAP_US
 
 
 @pytest.mark.parametrize("suspends", ["n1a", "n1b"])
 def test_a_replica_that_suspends_is_left(suspends: str) -> None:
-    plan = with_policy(longer(make_plan(1, rate=100.0, replicas=2), 18), suspends, Policy.SUSPEND)
+    plan, directory = with_policy(*longer(*make_plan(1, rate=100.0, replicas=2), 18), suspends, Policy.SUSPEND)
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep_until(4)
@@ -62,13 +65,16 @@ def test_a_replica_that_suspends_is_left(suspends: str) -> None:
         await trio.sleep_until(16)
         cluster.heal()
 
-    met = play(plan, script)
+    met = play(plan, directory, script)
     assert met.longest_gap_us("c", during(4, 16)) <= GAP_US
 
 
 def slowly_corrected(partner: Callable[[SimCluster], None]) -> Met:
     """n1b corrects ten seconds of input for some four seconds; ``partner``: what became of n1a before that."""
-    plan = longer(make_plan(1, rate=100.0, replicas=2, limits=Limits(slice_rows=4)), 30)
+    plan, directory = longer(
+        *make_plan(1, rate=100.0, replicas=2, limits=Limits(slice_rows=4)),
+        30,
+    )
 
     async def script(cluster: SimCluster) -> None:
         await trio.sleep_until(4)
@@ -82,7 +88,7 @@ def slowly_corrected(partner: Callable[[SimCluster], None]) -> Met:
         if "n1a" not in cluster.nodes:
             cluster.restart("n1a")
 
-    return play(plan, script, turn_us=10_000)
+    return play(plan, directory, script, turn_us=10_000)
 
 
 def test_a_partner_without_inputs_grants_no_leave() -> None:
@@ -107,7 +113,10 @@ def test_a_dead_partner_is_as_good_as_none() -> None:
 
 def test_a_lagging_producer_keeps_nobody_recovering() -> None:
     """A3: what a consumer must have is what its own MAIN has, and not what a faster replica has."""
-    plan = longer(make_plan(2, rate=50.0, replicas=2, limits=Limits(slice_rows=4)), 30)
+    plan, directory = longer(
+        *make_plan(2, rate=50.0, replicas=2, limits=Limits(slice_rows=4)),
+        30,
+    )
 
     async def script(cluster: SimCluster) -> None:
         for source in SOURCES:
@@ -126,7 +135,7 @@ def test_a_lagging_producer_keeps_nobody_recovering() -> None:
         assert NodeState.RECOVERING not in states.values(), states
         cluster.heal()
 
-    play(plan, script, turn_us=5_000)
+    play(plan, directory, script, turn_us=5_000)
 
 
 def refuse_snapshots(*nodes: str) -> Callable[[SimCluster], Awaitable[None]]:
@@ -151,11 +160,17 @@ def refuse_snapshots(*nodes: str) -> Callable[[SimCluster], Awaitable[None]]:
 
 @pytest.mark.parametrize("busy", ["n1b", "n1c"])
 def test_recovery_asks_the_third_replica(busy: str) -> None:
-    met = play(longer(make_plan(1, rate=50.0, replicas=3), 12), refuse_snapshots(busy))
+    met = play(
+        *longer(*make_plan(1, rate=50.0, replicas=3), 12),
+        refuse_snapshots(busy),
+    )
     asked = [line for line in met.log if "no_snapshot" in line]
     assert len(asked) <= 3, "a partner that refuses is not asked all the time"
 
 
 def test_recovery_starts_from_the_sources_if_no_partner_gives() -> None:
-    met = play(longer(make_plan(1, rate=50.0, replicas=3), 12), refuse_snapshots("n1b", "n1c"))
+    met = play(
+        *longer(*make_plan(1, rate=50.0, replicas=3), 12),
+        refuse_snapshots("n1b", "n1c"),
+    )
     assert any("installed" in line and "nothing" in line for line in met.log)

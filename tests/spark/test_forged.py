@@ -14,6 +14,7 @@ import yaml
 
 from consistency.proof.report.model import Report
 from spe.cli.report import INCONSISTENT, UNKNOWN, report
+from spe.config import load_data
 from spe.errors import SpeError
 from spe.log import SegmentedLog, read_log
 from spe.log.announced import RecordedAnnouncement
@@ -161,7 +162,7 @@ def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the
     path = tmp_path / "run"
     plan = make_run(path, CONFIG, {A: logged()})
     unit = str(plan.units[0].id)
-    node, other = (str(n) for n in list(plan.nodes)[:2])
+    node, other = (str(n) for n in list(load_data(CONFIG).directory.nodes)[:2])
     heard = [
         RecordedAnnouncement(1_000_000, said._replace(unit=unit, node=node)),
         RecordedAnnouncement(1_100_000, said._replace(unit=unit, node=other, waited_us=9)),

@@ -27,7 +27,7 @@ from replicas.source.proxy import SourceProxy
 from replicas.source.stamping import Stamper
 from spe.cli.history import EventList
 from spe.cli.summary import figures
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.expressions import compile_expression
 from spe.expressions.functions import FUNCTIONS
 from spe.log.source_log import read_source_log, source_folder
@@ -89,7 +89,7 @@ def ran(path: Path) -> Path:
     path.mkdir()
     rows = [f"2026-01-01T00:00:0{n // 100}.{n % 100:02d}0,{n % 5},{n / 10},{n % 7}" for n in range(500)]
     (path / "b.csv").write_text("\n".join(["ts,key,price,qty", *rows[:250], "what,is,this,?", *rows[250:]]) + "\n")
-    plan, storage = load_plan_data(CONFIG, folder=path), DiskStorage(path)
+    (plan, directory), storage = load_data(CONFIG, folder=path), DiskStorage(path)
     history = EventList()
 
     async def take_in() -> None:
@@ -105,7 +105,7 @@ def ran(path: Path) -> Path:
     inputs = {s: list(read_source_log(storage, source_folder(s), one.schema)) for s, one in plan.sources.items()}
     received = [Change(channel, element, at) for at, (channel, element) in enumerate(run_reference(plan, inputs))]
     run = path / "run"
-    summary = {"sources": figures(plan, history, (), 0, 0)["sources"]}
+    summary = {"sources": figures(plan, directory, history, (), 0, 0)["sources"]}
     make_run(run, CONFIG, {}, {"client": received}, events(), data=path, summary=summary)
     for folder in ("sources", "malformed"):
         shutil.copytree(path / folder, run / folder)

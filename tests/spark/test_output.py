@@ -10,7 +10,7 @@ import pytest
 
 from consistency.proof.output import Scene, judge_output
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.log.announced import RecordedAnnouncement
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SECOND = 1_000_000
-PLAN = load_plan_text("""
+PLAN, DIRECTORY = load_text("""
 sources:
   a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
 query:
@@ -73,7 +73,7 @@ def judged(
 
     until = {TOTALS: known_us}
     data_until = {TOTALS: 4 * SECOND}
-    scene = Scene(PLAN, 0, 12 * SECOND, [CUT], until, data_until, {"board": announced}, True, "interrupted")
+    scene = Scene(PLAN, DIRECTORY, 0, 12 * SECOND, [CUT], until, data_until, {"board": announced}, True, "interrupted")
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
     return judge_output(scene, "board", TOTALS, truth(spark, [true], SCHEMA), came, keep)
 

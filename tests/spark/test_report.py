@@ -104,7 +104,7 @@ def altered(changes: list[Change]) -> list[Change]:
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source a is cut off for 3 s.  One recording is as it was, one has an altered tuple, one a torn end."""
     clusters: list[SimCluster] = []
-    faults = tuple(read_faults([CUT], (), Scenario(0, CONFIG).plan(), Problems()))
+    faults = tuple(read_faults([CUT], (), Scenario(0, CONFIG).deployed().directory, Problems()))
     scenario = Scenario(3, CONFIG, faults=faults, heal_us=6 * SECOND)
     outcome = simulate(scenario, watch=lambda cluster: clusters.append(cluster) if not clusters else None)
     assert outcome.holds

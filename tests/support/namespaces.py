@@ -30,6 +30,7 @@ from spe.cli import run
 from spe.cli.app import execute
 from spe.cli.job import Job
 from spe.errors import SpeError
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 
 #: 10.x.y.0/24 of this process; up to 253 namespaces.
@@ -179,18 +180,20 @@ def main(words: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         found: list[Namespaces] = []
 
-        def addresses(plan: Plan) -> dict[str, str]:
-            found.append(stack.enter_context(open_namespaces(processes_of(plan))))
+        def addresses(directory: Directory) -> dict[str, str]:
+            found.append(stack.enter_context(open_namespaces(processes_of(directory))))
             # The same ports, each on the address of its own namespace; whoever has none listens on the bridge.
             return {
                 name: f"{found[0].addresses.get(name, found[0].ours)}:{address.rpartition(':')[2]}"
-                for name, address in local_addresses(plan).items()
+                for name, address in local_addresses(directory).items()
             }
 
         def specs(job: Job) -> list[ProcessSpec]:
             return [replace(s, command=found[0].command(s.name, s.command)) for s in process_specs(job)]
 
-        def links(mode: LinkMode, plan: Plan, addresses: Mapping[str, str], random: Random) -> NamespaceLinks:
+        def links(
+            mode: LinkMode, plan: Plan, directory: Directory, addresses: Mapping[str, str], random: Random
+        ) -> NamespaceLinks:
             return NamespaceLinks(found[0])
 
         with mock.patch.multiple(run, local_addresses=addresses, process_specs=specs, open_links=links):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spe.plan.plan import Client, InputStream, Limits, Node, Plan, Policy, Source, Timing, Unit
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Client, Directory
+from spe.plan.nodes import Node, Policy
+from spe.plan.plan import InputStream, Limits, Plan, Source, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.union import UnionSpec
@@ -21,7 +24,6 @@ def source(name: str, *, reader: Mapping[str, Any], schema: Schema = SEQUENCE, t
     return Source(
         stream=StreamId(name),
         schema=schema,
-        address=f"source-{name}:1",
         boundary_us=20_000,
         disorder_us=0,
         ahead_us=None,
@@ -43,7 +45,7 @@ def chain(
     stabilization: Policy = Policy.PROCESS,
     bucket_us: int = 20_000,
     limits: Limits | None = None,
-) -> Plan:
+) -> Deployed:
     """A plan in which each stage is a unit of its own, on nodes of its own; the last one is read by client ``c``."""
     schemas = {s.stream: s.schema for s in sources}
     operators: list[Operator] = []
@@ -61,18 +63,16 @@ def chain(
             nodes[node] = Node(node, f"{node}:1", x_us, alpha, failure, stabilization)
         placement[PartitionId(UnitId(f"u{at}"), 0)] = names
     output = operators[-1].name
-    return Plan(
+    plan = Plan(
         cluster="test",
         query=Query({s.stream: s.schema for s in sources}, tuple(operators), (output,)),
         bucket_us=bucket_us,
         units=tuple(units),
-        nodes=nodes,
         sources={s.stream: s for s in sources},
-        clients={"c": Client("c", (output,))},
-        placement=placement,
-        timing=Timing(),
         limits=limits or Limits(),
     )
+    addresses = {s.stream: f"source-{s.stream}:1" for s in sources}
+    return Deployed(plan, Directory(nodes, placement, addresses, {"c": Client("c", (output,))}))
 
 
 def union_of(*names: str) -> UnionSpec:

@@ -11,7 +11,7 @@ import trio
 import yaml
 
 from replicas.client.recorder import Recorder
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.log.announced import RecordedAnnouncement
 from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
@@ -48,7 +48,8 @@ def make_run(
     """
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
-    plan = with_default_client(load_plan_data(config, folder=data or path))
+    plan, directory = load_data(config, folder=data or path)
+    directory = with_default_client(plan, directory)
     facts = {"data": str(data or path), "fingerprint": plan.fingerprint, "versions": {"spe": "0"}, "origins": {}}
     (path / "cluster.json").write_text(json.dumps(facts))
     (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
@@ -56,7 +57,7 @@ def make_run(
         (path / "summary.json").write_text(json.dumps(summary))
     for stream, elements in inputs.items():
         write_source_log(path, stream, plan.sources[stream].schema, elements, segment_bytes=segment_bytes)
-    for client in plan.clients.values():
+    for client in directory.clients.values():
         schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
         for channel in schemas:
             (path / client_folder(client.name) / f"{channel.stream}.{channel.partition}").mkdir(parents=True)

@@ -13,6 +13,7 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.simulate import is_quiet
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.history import Delivered, FeedMode, History, Opened, Promoted, Received, StateChanged
@@ -46,6 +47,7 @@ async def until(holds: Callable[[], object], *, within_s: float = 15.0, look_s: 
 
 def play(
     plan: Plan,
+    directory: Directory,
     script: Callable[[SimCluster], Awaitable[None]],
     *,
     turn_us: int = 0,
@@ -62,7 +64,7 @@ def play(
     """
 
     async def main() -> Met:
-        cluster = SimCluster(plan, seed=seed, link=link, turn_us=turn_us)
+        cluster = SimCluster(plan, directory, seed=seed, link=link, turn_us=turn_us)
         async with cluster:
             with cluster.explain():
                 await cluster.start()
@@ -71,7 +73,7 @@ def play(
                 cluster.observe()
                 reference = cluster.reference()
         with cluster.explain():
-            verdict = judge(cluster.history, plan, reference, recompute=cluster.reference)
+            verdict = judge(cluster.history, plan, directory, reference, recompute=cluster.reference)
             assert verdict.holds, "\n".join(map(str, verdict.findings))
         return Met(cluster.history, cluster.log)
 

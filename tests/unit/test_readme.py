@@ -23,10 +23,10 @@ from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.source.proxy import reference_elements
 from spe.cli.app import app
-from spe.config import load_plan, load_plan_text
+from spe.config import load_plan, load_plan_text, load_text
 from spe.errors import ConfigError
 from spe.log.source_log import read_source_log
-from spe.plan.deploy import processes, with_addresses
+from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Plan
 from spe.plan.review import review
 from spe.stream.names import StreamId
@@ -97,7 +97,8 @@ def reading(cluster: SimCluster) -> ModuleType:
     module = ModuleType("reading")
     exec(compile(READING, "read-results.md", "exec"), module.__dict__)
     connect, env = module.__dict__["connect"], cluster.env("client:program")
-    module.__dict__["connect"] = lambda config, client: connect(cluster.plan, client=client, env=env)
+    deployed = Deployed(cluster.plan, cluster.directory)
+    module.__dict__["connect"] = lambda config, client: connect(deployed, client=client, env=env)
     return module
 
 
@@ -111,7 +112,7 @@ def answer(plan: Plan) -> Any:
 
 @pytest.mark.parametrize("text", [SMALLEST, SHOP], ids=["smallest", "shop"])
 def test_complete_configurations_have_no_warnings(text: str) -> None:
-    assert review(load_plan_text(text)) == []
+    assert review(*load_text(text)) == []
 
 
 def test_every_numbered_line_is_explained() -> None:
@@ -123,11 +124,11 @@ def test_every_numbered_line_is_explained() -> None:
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda p: p.splitlines()[1].strip())
 def test_every_other_piece_of_configuration_fits_into_it_without_a_warning(part: str, operators: None) -> None:
-    assert review(load_plan_text(with_part(part))) == []
+    assert review(*load_text(with_part(part))) == []
 
 
 def test_the_faults_are_faults_of_this_cluster() -> None:
-    assert [str(f) for f in load_faults_text(FAULTS, "faults.yaml", load_plan_text(SHOP))] == [
+    assert [str(f) for f in load_faults_text(FAULTS, "faults.yaml", load_text(SHOP).directory)] == [
         "kill n1 for 4s",
         "cut source:shop_b for 5s",
     ]
@@ -171,9 +172,9 @@ def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
 async def running_shop() -> AsyncIterator[SimCluster]:
     """The shop in virtual time, from now on, with fewer orders; the page's program takes its client's place."""
     smaller = SHOP.replace("start: 2026-01-01T12:00:00, duration: 30s", "duration: 14s").replace("00, keys", "0, keys")
-    plan = load_plan_text(smaller)
-    plan = with_addresses(plan, {name: f"{name.replace(':', '-')}:1" for name in processes(plan)})
-    async with SimCluster(plan) as cluster:
+    plan, directory = load_text(smaller)
+    directory = with_addresses(directory, {name: f"{name.replace(':', '-')}:1" for name in directory.addresses()})
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(0.1)
@@ -309,12 +310,12 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 
 def test_every_rule_that_the_code_cites_is_explained() -> None:
     """In comments rules stand in brackets, ``(U2)``, ``(F3, A1)``; docs/internals/rules.md explains each."""
-    rules = set(re.findall(r"^\* \*\*([USBTCRKVFAH]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
+    rules = set(re.findall(r"^\* \*\*([USBTCRKVFAHD]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
     cited = {
         rule
         for package in ("spe", "operators", "consistency", "replicas")
         for file in (ROOT / package).rglob("*.py")
-        for group in re.findall(r"\(((?:[USBTCRKVFAH]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
+        for group in re.findall(r"\(((?:[USBTCRKVFAHD]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
         for rule in re.findall(r"[A-Z]\d+", group)
     }
 

@@ -12,7 +12,10 @@ from consistency.checking.accuracy import Kept
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict, judge
 from replicas.reference import reference_rows, some_of
-from spe.plan.plan import Plan, Policy
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.windows import Window, WindowKind
@@ -36,21 +39,21 @@ CUT_S, END_S = 5, 25
 WINDOW_US = 1 * SECOND
 
 
-def plan_of(spec: OperatorSpec | None = None, schema: Schema = SCHEMA, *, failure: Policy = Policy.PROCESS) -> Plan:
+def plan_of(spec: OperatorSpec | None = None, schema: Schema = SCHEMA, *, failure: Policy = Policy.PROCESS) -> Deployed:
     sources = [source(name, reader={"kind": "generator"}, schema=SCHEMA) for name in "ab"]
     stages = [("s1", union_of("a", "b"), SCHEMA)]
     if spec is not None:
         stages.append(("s2", spec, schema))
-    plan = chain(sources, stages[:1], x_us=SECOND, failure=failure, stabilization=failure)
+    plan, directory = chain(sources, stages[:1], x_us=SECOND, failure=failure, stabilization=failure)
     if spec is None:
-        return plan
+        return Deployed(plan, directory)
     (unit,) = plan.units
     made = replace(plan.query.operators[0], name=StreamId("s2"), spec=spec, schema=schema)
     operators = (*plan.query.operators, made)
     unit = replace(unit, operators=operators, outputs=(StreamId("s2"),))
-    clients = {n: replace(c, reads=(StreamId("s2"),)) for n, c in plan.clients.items()}
+    clients = {n: replace(c, reads=(StreamId("s2"),)) for n, c in directory.clients.items()}
     query = replace(plan.query, operators=operators, outputs=(StreamId("s2"),))
-    return replace(plan, query=query, units=(unit,), clients=clients)
+    return Deployed(replace(plan, query=query, units=(unit,)), replace(directory, clients=clients))
 
 
 def times(stream: StreamId) -> list[int]:
@@ -98,10 +101,11 @@ def history(plan: Plan, tentative: Rows, *, more: str = "") -> History:
     return History(sorted(events, key=lambda e: e.at_us))
 
 
-def judged(plan: Plan, tentative: Rows, *, more: str = "") -> RunVerdict:
+def judged(plan: Plan, directory: Directory, tentative: Rows, *, more: str = "") -> RunVerdict:
     return judge(
         history(plan, tentative, more=more),
         plan,
+        directory,
         results(plan),
         premise=Premise(healed=False),
         recompute=lambda kept: results(plan, kept),
@@ -133,8 +137,8 @@ COUNT = AggregateSpec(
 
 
 def test_what_a_lost_source_leaves_is_all_that_can_be_given() -> None:
-    plan = plan_of()
-    verdict = judged(plan, without_b(plan))
+    plan, directory = plan_of()
+    verdict = judged(plan, directory, without_b(plan))
     assert rules(verdict) == []
     amounts = verdict.counters.amounts
     assert amounts["accuracy rows compared"] > 20
@@ -143,29 +147,29 @@ def test_what_a_lost_source_leaves_is_all_that_can_be_given() -> None:
 
 @pytest.mark.parametrize("place", [12, 25])
 def test_a_row_of_a_source_that_was_there_is_missed(place: int) -> None:
-    plan = plan_of()
+    plan, directory = plan_of()
     rows = without_b(plan)
-    (finding,) = [f for f in judged(plan, but(rows, place)).findings if f.property == "accuracy"]
+    (finding,) = [f for f in judged(plan, directory, but(rows, place)).findings if f.property == "accuracy"]
     assert (finding.rule, finding.consumer) == (LACKING, "client:c")
     assert f"a{place + 9}" in finding.what
     assert "a live path led from a since" in finding.what
 
 
 def test_what_is_given_twice_makes_up_for_nothing() -> None:
-    plan = plan_of()
+    plan, directory = plan_of()
     rows = without_b(plan)
     order = np.arange(len(rows))
     order[20] = 19
-    assert LACKING in rules(judged(plan, rows.take(order)))
+    assert LACKING in rules(judged(plan, directory, rows.take(order)))
 
 
 def test_a_row_that_no_source_has_sent_is_found() -> None:
-    plan = plan_of()
+    plan, directory = plan_of()
     rows = without_b(plan)
     wrong = Rows.from_tuples(
         SCHEMA, rows.time.tolist(), [("z",) if i == 7 else row for i, row in enumerate(rows.to_tuples())]
     )
-    assert rules(judged(plan, wrong)) == [INVENTED, LACKING]
+    assert rules(judged(plan, directory, wrong)) == [INVENTED, LACKING]
 
 
 @pytest.mark.parametrize(
@@ -193,37 +197,37 @@ def test_a_row_that_no_source_has_sent_is_found() -> None:
 )
 def test_only_what_is_available_for_certain_is_asked_for(more: str, wrong: list[str]) -> None:
     """The row of second 17 is lacking."""
-    plan = plan_of()
+    plan, directory = plan_of()
     rows = without_b(plan)
     lacking = next(i for i, at in enumerate(rows.time.tolist()) if at > 17.5 * SECOND)
-    assert rules(judged(plan, but(rows, lacking), more=more)) == wrong
+    assert rules(judged(plan, directory, but(rows, lacking), more=more)) == wrong
 
 
 def test_windows_are_those_of_what_was_available() -> None:
-    plan = plan_of(COUNT, COUNTS)
+    plan, directory = plan_of(COUNT, COUNTS)
     right = without_b(plan)
-    verdict = judged(plan, right)
+    verdict = judged(plan, directory, right)
     assert rules(verdict) == []
     assert verdict.counters.amounts["accuracy results compared"] > 10
     changed = [(*row[:2], row[2] - (i == 12)) for i, row in enumerate(right.to_tuples())]
-    assert rules(judged(plan, Rows.from_tuples(COUNTS, right.time.tolist(), changed))) == [LACKING]
-    assert rules(judged(plan, but(right, 12))) == [LACKING]
+    assert rules(judged(plan, directory, Rows.from_tuples(COUNTS, right.time.tolist(), changed))) == [LACKING]
+    assert rules(judged(plan, directory, but(right, 12))) == [LACKING]
 
 
 def test_windows_that_hold_rows_of_a_source_that_is_out_are_found() -> None:
     """They cannot have come; nor may windows reach into the time in which it is not known what came."""
-    plan = plan_of(COUNT, COUNTS)
+    plan, directory = plan_of(COUNT, COUNTS)
     whole = results(plan)[Channel(StreamId("s2"), 0)][1]
     first, middle, last = np.searchsorted(whole.time, [CUT_S * SECOND, (CUT_S + 3) * SECOND, END_S * SECOND])
-    assert rules(judged(plan, whole.slice(int(first), int(middle)))) == []
-    assert rules(judged(plan, whole.slice(int(first), int(last)))) == [LACKING]
+    assert rules(judged(plan, directory, whole.slice(int(first), int(middle)))) == []
+    assert rules(judged(plan, directory, whole.slice(int(first), int(last)))) == [LACKING]
 
 
 def test_of_operators_that_remember_everything_nothing_is_said() -> None:
     spec = replace(COUNT, window=Window(WindowKind.COUNT, count=3))
-    plan = plan_of(spec, Schema.of(n="int64!"))
+    plan, directory = plan_of(spec, Schema.of(n="int64!"))
     rows = Rows.from_tuples(Schema.of(n="int64!"), [10 * SECOND], [(5,)])
-    verdict = judged(plan, rows)
+    verdict = judged(plan, directory, rows)
     assert rules(verdict) == []
     assert verdict.counters.amounts["accuracy unknown operators that remember everything"] == 1
 
@@ -232,34 +236,34 @@ def test_of_a_unit_behind_one_that_holds_back_nothing_is_said() -> None:
     sources = [source("a", reader={"kind": "generator"}, schema=SCHEMA)]
     stages = [("s1", union_of("a"), SCHEMA), ("s2", union_of("s1"), SCHEMA)]
     for policy, said in ((Policy.DELAY, False), (Policy.PROCESS, True)):
-        plan = chain(sources, stages, x_us=SECOND, failure=policy, stabilization=policy)
+        plan, directory = chain(sources, stages, x_us=SECOND, failure=policy, stabilization=policy)
         text = "1 give client:c<s2: T/10x"
         history = History([*told(text, SCHEMA), Sent(0, Channel(A, 0), 1, 10, 9)])
-        counters = judge(history, plan, {}, premise=Premise(healed=False)).counters.amounts
+        counters = judge(history, plan, directory, {}, premise=Premise(healed=False)).counters.amounts
         assert bool(counters["accuracy unknown delay before another unit"]) is not said
 
 
-def unknown(plan: Plan) -> Mapping[str, int]:
-    amounts = judged(plan, without_b(plan)).counters.amounts
+def unknown(plan: Plan, directory: Directory) -> Mapping[str, int]:
+    amounts = judged(plan, directory, without_b(plan)).counters.amounts
     return {name: n for name, n in amounts.items() if name.startswith("accuracy unknown") and n}
 
 
 def test_with_little_room_nothing_is_said() -> None:
-    plan = plan_of()
+    plan, directory = plan_of()
     for limits in (replace(plan.limits, suffix_bytes=1_000), replace(plan.limits, input_bytes=1_000)):
-        assert unknown(replace(plan, limits=limits)) == {"accuracy unknown little room": 1}
+        assert unknown(replace(plan, limits=limits), directory) == {"accuracy unknown little room": 1}
 
 
 def test_without_the_sources_nothing_is_said() -> None:
-    plan = plan_of()
+    plan, directory = plan_of()
     events = [e for e in history(plan, without_b(plan)) if not isinstance(e, Sent)]
-    verdict = judge(History(events), plan, results(plan), premise=Premise(healed=False))
+    verdict = judge(History(events), plan, directory, results(plan), premise=Premise(healed=False))
     assert verdict.counters.amounts["accuracy unknown sources"] == 1
 
 
 def test_of_a_row_that_left_its_source_late_nothing_is_asked() -> None:
     """Its bucket may have been given out: alpha X is over since the first row of that time."""
-    plan = plan_of()
+    plan, directory = plan_of()
     rows = without_b(plan)
     place = 12
     at = int(rows.time[place])
@@ -272,6 +276,7 @@ def test_of_a_row_that_left_its_source_late_nothing_is_asked() -> None:
     verdict = judge(
         History(sorted([*late, early], key=lambda e: e.at_us)),
         plan,
+        directory,
         results(plan),
         premise=Premise(healed=False),
         recompute=lambda kept: results(plan, kept),
@@ -281,7 +286,7 @@ def test_of_a_row_that_left_its_source_late_nothing_is_asked() -> None:
 
 def test_what_only_a_source_that_has_ended_could_drive_on_is_not_missed() -> None:
     """An end of input starts no clocks (B3), so windows behind it stay open while all others are out."""
-    plan = plan_of(COUNT, COUNTS)
+    plan, directory = plan_of(COUNT, COUNTS)
     rows = without_b(plan)
     kept = rows.slice(0, int(np.searchsorted(rows.time, 15 * SECOND)))
     ends = [
@@ -295,6 +300,7 @@ def test_what_only_a_source_that_has_ended_could_drive_on_is_not_missed() -> Non
     verdict = judge(
         History(sorted(ends, key=lambda e: e.at_us)),
         plan,
+        directory,
         results(plan),
         premise=Premise(healed=False),
         recompute=lambda kept: results(plan, kept),

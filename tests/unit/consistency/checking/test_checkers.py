@@ -11,7 +11,9 @@ import pytest
 from consistency.checking.bounds import Bounds, delay_us
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict, judge
-from spe.plan.plan import Checkpoints, CoordinatorSettings, Plan, Policy, Standbys
+from spe.plan.deploy import Deployed
+from spe.plan.directory import CoordinatorSettings, Standbys
+from spe.plan.nodes import Checkpoints, Policy
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.windows import Window, WindowKind
@@ -30,7 +32,7 @@ LENGTH = 20
 X_US = 1_000_000
 
 
-def make_plan(*, failure: Policy = Policy.PROCESS) -> Plan:
+def make_plan(*, failure: Policy = Policy.PROCESS) -> Deployed:
     """Sources a and b, their union s1 on n1a and n1b, read by client c."""
     sources = [source(name, reader={"kind": "generator"}, schema=PAYLOAD) for name in "ab"]
     return chain(sources, [("s1", union_of("a", "b"), PAYLOAD)], x_us=X_US, failure=failure)
@@ -50,15 +52,15 @@ def stable(first: int, last: int) -> str:
     return " ".join(f"S{i}/{10 * i}x" for i in range(first, last + 1))
 
 
-def verdict(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> RunVerdict:
+def verdict(text: str, *, premise: Premise | None = None, deployed: Deployed | None = None) -> RunVerdict:
     """Without what accuracy says: tentative tuples are made up here.  test_accuracy.py is about that."""
-    judged = judge(told(text), plan or make_plan(), REFERENCE, premise=premise or Premise(healed=False))
+    judged = judge(told(text), *(deployed or make_plan()), REFERENCE, premise=premise or Premise(healed=False))
     judged.findings = [f for f in judged.findings if f.property != "accuracy"]
     return judged
 
 
-def found(text: str, *, premise: Premise | None = None, plan: Plan | None = None) -> set[tuple[str, str]]:
-    return {(f.property, f.rule) for f in verdict(text, premise=premise, plan=plan).findings}
+def found(text: str, *, premise: Premise | None = None, deployed: Deployed | None = None) -> set[tuple[str, str]]:
+    return {(f.property, f.rule) for f in verdict(text, premise=premise, deployed=deployed).findings}
 
 
 # --- P2 and P4 at a subscription ---
@@ -157,7 +159,7 @@ def test_a_subscription_that_breaks_one_rule(rule: tuple[str, str], text: str) -
         rows = Rows.from_tuples(PAYLOAD, [10, 20], [("x",), ("x",)])
         batch = Batch(Kind.STABLE, 0, 2, np.array([1, 3], np.int64), rows)
         history(Received(2_000_000, "client:c", OUT, "n1a", 1, "main", batch))
-        findings = judge(history, make_plan(), REFERENCE, premise=Premise(healed=False)).findings
+        findings = judge(history, *make_plan(), REFERENCE, premise=Premise(healed=False)).findings
         assert {(f.property, f.rule) for f in findings} == {rule}
     else:
         assert found(text) == {rule}
@@ -214,23 +216,23 @@ WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestam
     ids=["corrected", "other groups and windows", "two versions of a window", "a version of a stable window"],
 )
 def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool) -> None:
-    plan = make_plan()
+    plan, directory = make_plan()
     window = Window(WindowKind.TUMBLING, 10, 10)
     spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
     operator = replace(plan.query.operators[0], spec=spec, schema=WINDOWS)
     plan = replace(plan, query=replace(plan.query, operators=(operator,)))
     reference = reference_of("S1/9:k,0,10,3 S2/19:k,10,20,3", WINDOWS)
-    findings = judge(told(text, WINDOWS), plan, reference, premise=Premise(healed=False)).findings
+    findings = judge(told(text, WINDOWS), plan, directory, reference, premise=Premise(healed=False)).findings
     assert [f.rule for f in findings] == ([] if holds else ["no result lives twice"])
 
 
 def test_a_top_k_of_part_of_the_input_may_equal_a_right_result() -> None:
     """Only where more input only adds results can a right one be counted."""
-    plan = make_plan()
+    plan, directory = make_plan()
     operator = replace(plan.query.operators[0], spec=TopKSpec(StreamId("a"), 1, (("x", False),)))
     topk = replace(plan, query=replace(plan.query, operators=(operator,)))
     text = "1 give client:c: S1/10x S2/20x T/20x"
-    assert verdict(text, plan=topk).findings == []
+    assert verdict(text, deployed=Deployed(topk, directory)).findings == []
     assert verdict(text).findings != []
 
 
@@ -380,11 +382,19 @@ def test_silence_is_found_while_one_replica_has_some_inputs() -> None:
 @pytest.mark.parametrize(("node", "wrong"), [("n1a", True), ("n1b", True), ("both", False)])
 def test_one_replica_that_suspends_excuses_no_silence(node: str, wrong: bool) -> None:
     """The other one has results."""
-    plan = make_plan()
+    plan, directory = make_plan()
     nodes = {
-        n: replace(one, during_failure=Policy.SUSPEND) if node in (n, "both") else one for n, one in plan.nodes.items()
+        n: replace(one, during_failure=Policy.SUSPEND) if node in (n, "both") else one
+        for n, one in directory.nodes.items()
     }
-    assert bool(verdict(running(60, given=(0, 30), fault=CUT_B), plan=replace(plan, nodes=nodes)).findings) is wrong
+    assert (
+        bool(
+            verdict(
+                running(60, given=(0, 30), fault=CUT_B), deployed=Deployed(plan, replace(directory, nodes=nodes))
+            ).findings
+        )
+        is wrong
+    )
 
 
 @pytest.mark.parametrize(
@@ -442,24 +452,23 @@ def test_what_is_excused_is_counted() -> None:
 
 @pytest.mark.parametrize(("disk", "sinks"), [(True, False), (False, True), (False, False)])
 def test_small_buffers_are_an_excuse_where_disks_hold_up_acknowledgements(disk: bool, sinks: bool) -> None:
-    plan = make_plan()
-    client = replace(plan.clients["c"], sinks=({"kind": "jsonl", "path": "p", "mode": "stable"},) if sinks else ())
+    plan, directory = make_plan()
+    client = replace(directory.clients["c"], sinks=({"kind": "jsonl", "path": "p", "mode": "stable"},) if sinks else ())
     checkpoints = Checkpoints(1_000_000, disk=disk)
-    tight = replace(
-        plan,
-        limits=replace(plan.limits, input_bytes=1_000),
-        nodes={n: replace(one, checkpoints=checkpoints) for n, one in plan.nodes.items()},
-        clients={"c": client},
+    nodes = {n: replace(one, checkpoints=checkpoints) for n, one in directory.nodes.items()}
+    tight = Deployed(
+        replace(plan, limits=replace(plan.limits, input_bytes=1_000)),
+        replace(directory, nodes=nodes, clients={"c": client}),
     )
-    judged = verdict(running(60, given=(0, 30), fault=CUT_B), plan=tight)
+    judged = verdict(running(60, given=(0, 30), fault=CUT_B), deployed=tight)
     assert bool(judged.findings) is not (disk or sinks)
     assert bool(judged.counters.amounts["p1 excused little room_us"]) is (disk or sinks)
 
 
 def test_a_suspended_node_owes_nothing_tentative() -> None:
-    plan = make_plan(failure=Policy.SUSPEND)
-    assert verdict(running(60, given=(0, 30), fault=CUT_B), plan=plan).findings == []
-    assert found(running(60, given=(0, 30)), plan=plan) == {("P1", "results come within kX")}
+    suspends = make_plan(failure=Policy.SUSPEND)
+    assert verdict(running(60, given=(0, 30), fault=CUT_B), deployed=suspends).findings == []
+    assert found(running(60, given=(0, 30)), deployed=suspends) == {("P1", "results come within kX")}
 
 
 def test_a_lost_replica_leaves_a_path() -> None:
@@ -467,14 +476,13 @@ def test_a_lost_replica_leaves_a_path() -> None:
     assert verdict(running(60, fault="down n1b")).findings == []
 
 
-def standing_by() -> Plan:
+def standing_by(budget: int = 0) -> Deployed:
     """n1a runs the union, n1b stands by."""
-    plan = make_plan()
-    return replace(
-        plan,
-        placement={of: nodes[:1] for of, nodes in plan.placement.items()},
-        standbys={of: Standbys(nodes[1:], 1_000_000) for of, nodes in plan.placement.items()},
-    )
+    plan, directory = make_plan()
+    placement = {of: nodes[:1] for of, nodes in directory.placement.items()}
+    standbys = {of: Standbys(nodes[1:], 1_000_000) for of, nodes in directory.placement.items()}
+    coordinator = CoordinatorSettings(budget=budget)
+    return Deployed(plan, replace(directory, placement=placement, standbys=standbys, coordinator=coordinator))
 
 
 def lost_at(second: int, *, given: int) -> str:
@@ -485,28 +493,28 @@ def lost_at(second: int, *, given: int) -> str:
 
 def test_a_standby_is_no_path_until_it_runs() -> None:
     restored = lost_at(30, given=30).replace("\n33 recv", "\n33 state u1/0@n1b STABLE\n33 recv", 1)
-    judged = verdict(restored, plan=standing_by())
+    judged = verdict(restored, deployed=standing_by())
     assert {f.rule for f in judged.findings} == {"results come within kX"}
     assert judged.findings[0].at_us > 34_000_000
     assert judged.counters.amounts["partitions restored"] > 0
 
 
 def test_a_partition_that_is_lost_for_long_is_found() -> None:
-    judged = verdict(lost_at(30, given=30), plan=standing_by())
+    judged = verdict(lost_at(30, given=30), deployed=standing_by())
     assert [f.rule for f in judged.findings] == ["a lost partition is restored"]
     assert 34e6 < judged.findings[0].at_us < 45e6
-    assert verdict(lost_at(57, given=57), plan=standing_by()).findings == []
+    assert verdict(lost_at(57, given=57), deployed=standing_by()).findings == []
     beside_a_cut = lost_at(30, given=30).replace("30 down n1a", f"30 down n1a\n30 {CUT_B}")
-    assert verdict(beside_a_cut, plan=standing_by()).findings == []
+    assert verdict(beside_a_cut, deployed=standing_by()).findings == []
 
 
 def test_of_a_partition_that_may_have_to_begin_anew_nothing_is_claimed() -> None:
     """Its checkpoints may be damaged; and who comes or goes may have been the one on its way."""
     damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
-    assert verdict(damaged, plan=standing_by()).findings == []
+    assert verdict(damaged, deployed=standing_by()).findings == []
     lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 rounds 1"
-    (first,) = verdict(lost.format(""), plan=standing_by()).findings
-    (again,) = verdict(lost.format("13 fault 1 restart n1b\n13 end 1\n"), plan=standing_by()).findings
+    (first,) = verdict(lost.format(""), deployed=standing_by()).findings
+    (again,) = verdict(lost.format("13 fault 1 restart n1b\n13 end 1\n"), deployed=standing_by()).findings
     assert again.at_us == first.at_us + 3_000_000
 
 
@@ -550,34 +558,32 @@ BAD_ORDERS = {
 
 @pytest.mark.parametrize("text", GOOD_ORDERS.values(), ids=GOOD_ORDERS.keys())
 def test_orders_that_harm_nobody(text: str) -> None:
-    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
-    assert verdict(text, plan=plan).findings == []
+    assert verdict(text, deployed=standing_by(budget=1)).findings == []
 
 
 def test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads() -> None:
     """It ran before its process died; the run ended in the moment in which that came back."""
     again = "\n5 down n1b\n5 up coordinator\n5 up n1b"
     assert found(calm() + again, premise=Premise()) == {("quiet", "every input is read")}
-    assert found(calm() + again, premise=Premise(), plan=standing_by()) == set()
+    assert found(calm() + again, premise=Premise(), deployed=standing_by()) == set()
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
 def test_an_order_that_does_harm(rule: str, text: str) -> None:
-    plan = replace(standing_by(), coordinator=CoordinatorSettings(budget=1))
-    assert [f.rule for f in verdict(text, plan=plan).findings] == [rule]
+    assert [f.rule for f in verdict(text, deployed=standing_by(budget=1)).findings] == [rule]
 
 
 def test_a_helper_that_leaves_others_behind_is_found() -> None:
     helper = "4.1 open u1/0@n1b<a source:a #1 main 0\n5 recv u1/0@n1b<a source:a #1 main: B10(5)\n"
     as_far = "8 open u1/0@n1a<a source:a #1 main 5\n"
     behind = {("H5", "a helper leaves when others are as far")}
-    assert behind <= found(SERVED + helper + RETIRES, plan=standing_by())
-    assert not behind & found(SERVED + helper + as_far + RETIRES, plan=standing_by())
+    assert behind <= found(SERVED + helper + RETIRES, deployed=standing_by())
+    assert not behind & found(SERVED + helper + as_far + RETIRES, deployed=standing_by())
 
 
 def test_a_standby_that_was_away_for_a_moment_is_waited_for() -> None:
     text = SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n"
-    assert found(text, plan=standing_by()) == {("H8", "replay is the last resort")}
+    assert found(text, deployed=standing_by()) == {("H8", "replay is the last resort")}
 
 
 def test_tentative_results_beside_a_whole_tree_are_found() -> None:
@@ -592,7 +598,7 @@ def test_tentative_results_beside_a_whole_tree_are_found() -> None:
     ids=["no window", "a window with room in αX", "a window longer than αX", "it ended long ago"],
 )
 def test_what_comes_early_for_its_source_ends_may_be_tentative(seconds: float, ended: int, holds: bool) -> None:
-    plan = make_plan()
+    plan, directory = make_plan()
     if seconds:
         window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
         spec = TopKSpec(StreamId("a"), 1, (("x", False),), window=window)
@@ -600,13 +606,16 @@ def test_what_comes_early_for_its_source_ends_may_be_tentative(seconds: float, e
         plan = replace(plan, query=replace(plan.query, operators=(operator,)))
     lines = [*running(30).splitlines(), f"{ended}.6 sent b 30 30 {END_OF_TIME}", "29.7 give client:c: T/31y"]
     text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
-    assert ("stable where a tree is whole" not in {f.rule for f in verdict(text, plan=plan).findings}) is holds
+    assert (
+        "stable where a tree is whole"
+        not in {f.rule for f in verdict(text, deployed=Deployed(plan, directory)).findings}
+    ) is holds
 
 
 def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
     sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
     stages = [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)]
-    assert delay_us(chain(sources, stages, x_us=X_US), Channel(StreamId("s2"), 0)) == 2 * X_US
+    assert delay_us(*chain(sources, stages, x_us=X_US), Channel(StreamId("s2"), 0)) == 2 * X_US
 
 
 # --- stable preferred ---
@@ -681,20 +690,20 @@ def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for(
 # --- masked ---
 
 
-def masked(plan: Plan, lasted: float, *, tentative: bool) -> RunVerdict:
+def masked(deployed: Deployed, lasted: float, *, tentative: bool) -> RunVerdict:
     lines = [*running(40).splitlines(), f"20.2 {CUT_B}", f"{20.2 + lasted} end 1"]
     if tentative:
         lines.append("20.9 give client:c: T/21y U(0)")
     lines.sort(key=lambda line: float(line.split()[0]))
-    return verdict("\n".join(lines), plan=plan)
+    return verdict("\n".join(lines), deployed=deployed)
 
 
 def test_a_short_failure_makes_nothing_tentative() -> None:
-    plan = make_plan()
-    judged = masked(plan, 0.3, tentative=False)
+    deployed = make_plan()
+    judged = masked(deployed, 0.3, tentative=False)
     assert judged.findings == []
     assert judged.counters.amounts["masked runs"] == 1
-    assert [f.property for f in masked(plan, 0.3, tentative=True).findings] == ["masked"]
+    assert [f.property for f in masked(deployed, 0.3, tentative=True).findings] == ["masked"]
 
 
 def test_a_long_failure_may_make_something_tentative() -> None:
@@ -714,7 +723,7 @@ def test_a_short_failure_beside_a_half_open_connection_may_make_something_tentat
 # --- steady ---
 
 REPLICA = "u1/0@n1a"
-BUCKET_US = make_plan().bucket_us
+BUCKET_US = make_plan().plan.bucket_us
 #: Both inputs are stable up to 100 when it fails at second 2.
 FAILS = (
     f"0 state {REPLICA} STABLE\n"
@@ -770,10 +779,10 @@ def test_who_began_anew_has_ended_no_redo() -> None:
 
 
 def test_where_live_is_suspended_while_it_corrects_nothing_is_claimed() -> None:
-    plan = make_plan()
-    suspends = replace(plan, nodes={n: replace(o, during_stabilization=Policy.SUSPEND) for n, o in plan.nodes.items()})
+    plan, directory = make_plan()
+    nodes = {n: replace(o, during_stabilization=Policy.SUSPEND) for n, o in directory.nodes.items()}
     text = FAILS + (corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)).replace(" fresh", "")
-    assert verdict(text, plan=suspends).findings == []
+    assert verdict(text, deployed=Deployed(plan, replace(directory, nodes=nodes))).findings == []
     assert found(text) == FLAPS
 
 
@@ -873,7 +882,7 @@ def test_a_hundred_thousand_received_tuples_take_about_a_second() -> None:
         history(Delivered(first, "client:c", OUT, batch))
     reference = {OUT: (np.arange(1, count + 1, dtype=np.int64), rows)}
     began = time.process_time()
-    judged = judge(history, make_plan(), reference, premise=Premise(healed=False))
+    judged = judge(history, *make_plan(), reference, premise=Premise(healed=False))
     assert judged.findings == []
     assert judged.counters.amounts["stable tuples received"] == count
     assert time.process_time() - began < 2
@@ -883,8 +892,8 @@ def test_bounds_grow_with_the_depth() -> None:
     sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
     one = chain(sources, [("s1", union_of("a"), PAYLOAD)])
     two = chain(sources, [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)])
-    assert Bounds.of(two).correct_us > Bounds.of(one).correct_us
-    assert Bounds.of(one, noise_us=7).settle_us == Bounds.of(one).settle_us + 7
+    assert Bounds.of(*two).correct_us > Bounds.of(*one).correct_us
+    assert Bounds.of(*one, noise_us=7).settle_us == Bounds.of(*one).settle_us + 7
 
 
 # --- recovering ---
@@ -914,8 +923,8 @@ def recovering(
     return "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
 
 
-def recovered(text: str, *, plan: Plan | None = None) -> list[str]:
-    return [f.rule for f in verdict(text, plan=plan).findings if f.property == "recovering"]
+def recovered(text: str, *, deployed: Deployed | None = None) -> list[str]:
+    return [f.rule for f in verdict(text, deployed=deployed).findings if f.property == "recovering"]
 
 
 NO_STATE, CAUGHT_UP, IN_THE_END = (
@@ -957,7 +966,7 @@ def test_who_has_caught_up_serves_though_no_state_is_in_reach(serves_at: float, 
         lines += [f"{at}.1 recv {name}<s0 n1a #1 main: B{at}000000(0)" for at in range(13, 25)]
     lines += [f"{at} sent a {at} {at} {at}000000" for at in range(1, 25)]
     text = "\n".join(sorted(lines, key=lambda line: float(line.split()[0])))
-    assert recovered(text, plan=chain(sources, stages, x_us=X_US)) == 2 * rules
+    assert recovered(text, deployed=chain(sources, stages, x_us=X_US)) == 2 * rules
 
 
 def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:
@@ -998,9 +1007,9 @@ def test_of_subscriptions_before_it_began_anew_nothing_is_left() -> None:
 
 
 def test_with_little_room_no_recovery_is_judged() -> None:
-    plan = make_plan()
-    tight = replace(plan, limits=replace(plan.limits, output_bytes=1_000))
-    judged = verdict(recovering(opened=False, until=24), plan=tight)
+    plan, directory = make_plan()
+    tight = Deployed(replace(plan, limits=replace(plan.limits, output_bytes=1_000)), directory)
+    judged = verdict(recovering(opened=False, until=24), deployed=tight)
     assert [f for f in judged.findings if f.property == "recovering"] == []
     assert judged.counters.amounts["recovering excused little room_us"] > 10e6
 

@@ -26,7 +26,7 @@ RUN = """
 
 def counters() -> Counters:
     found = Counters()
-    cover(told(RUN), make_plan(), found)
+    cover(told(RUN), *make_plan(), found)
     return found
 
 

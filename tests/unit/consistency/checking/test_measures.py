@@ -19,16 +19,16 @@ def test_a_delay_lasts_until_something_covers_what_a_source_made_available() -> 
         3.0 give client:c: U(1) S2/20y B30(2)
         """
     )
-    found = cost(history, make_plan(), "c")
+    found = cost(history, *make_plan(), "c")
     assert found.delays_us == (200_000, 500_000, 500_000)
     assert (found.tentative, found.stable, found.never) == (1, 2, 0)
     assert [found.quantile_us(q) for q in (0.0, 0.5, 1)] == [200_000, 500_000, 500_000]
 
 
 def test_what_nothing_covers_is_counted_apart() -> None:
-    found = cost(told("1.0 sent a 1 10 10\n2.0 sent a 2 20 20\n2.5 give client:c: B10(0)"), make_plan(), "c")
+    found = cost(told("1.0 sent a 1 10 10\n2.0 sent a 2 20 20\n2.5 give client:c: B10(0)"), *make_plan(), "c")
     assert (found.delays_us, found.never) == ((1_500_000,), 1)
 
 
 def test_a_client_that_is_given_nothing_has_no_delays() -> None:
-    assert cost(told("1.0 note n1a x"), make_plan(), "c").quantile_us(0.5) == 0
+    assert cost(told("1.0 note n1a x"), *make_plan(), "c").quantile_us(0.5) == 0

@@ -13,7 +13,8 @@ from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
-from spe.plan.plan import Checkpoints, InputStream, Limits, Node, Policy, Reconcile, Unit
+from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
+from spe.plan.plan import InputStream, Limits, Unit
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.union import UnionSpec
 from spe.query.query import Operator

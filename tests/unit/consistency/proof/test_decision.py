@@ -9,9 +9,9 @@ from consistency.proof.measures import measured, operator_of
 from consistency.proof.prediction import predict
 from consistency.proof.report.model import FaultSpan, Flaw, Span, Verdict
 from consistency.proof.story import fault_spans, something_failed, tracks
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.errors import ConfigError
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
@@ -33,8 +33,8 @@ defaults: {x: 2s, alpha: 0.9, policy: POLICY}
 """
 
 
-def plan(policy: str = "process", more: str = "") -> Plan:
-    return load_plan_text(CONFIG.replace("POLICY", policy) + more)
+def plan(policy: str = "process", more: str = "") -> Deployed:
+    return load_text(CONFIG.replace("POLICY", policy) + more)
 
 
 # --- the verdict ---
@@ -121,20 +121,20 @@ def cut(length_s: float) -> FaultSpan:
 )
 def test_the_model_by_policy(policy: str, length_s: float, tentative: int, delay_s: float) -> None:
     found = predict(
-        plan(policy), StreamId("big"), [cut(length_s)], results_per_s=10, ordinary_us=100_000, ended_us=10 * SECOND
+        *plan(policy), StreamId("big"), [cut(length_s)], results_per_s=10, ordinary_us=100_000, ended_us=10 * SECOND
     )
     assert (found.tentative, found.delay_us) == (tentative, round(delay_s * SECOND))
 
 
 def test_a_killed_replica_that_another_one_covers_makes_nothing_tentative() -> None:
     kill = FaultSpan(name="kill", from_us=0, until_us=9 * SECOND, kind="kill", targets=["n1"])
-    found = predict(plan(), StreamId("big"), [kill], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
+    found = predict(*plan(), StreamId("big"), [kill], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
     assert found.tentative == 0
 
 
 def test_of_what_the_model_does_not_know_it_says_nothing() -> None:
     cut_off = FaultSpan(name="cut", from_us=0, until_us=9 * SECOND, kind="cut", targets=["n1", "n2"])
-    found = predict(plan(), StreamId("big"), [cut_off], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
+    found = predict(*plan(), StreamId("big"), [cut_off], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
     assert found.tentative is None
 
 
@@ -142,7 +142,7 @@ def test_of_what_the_model_does_not_know_it_says_nothing() -> None:
 
 
 def test_defaults_follow_from_the_operator() -> None:
-    one = plan()
+    one = plan().plan
     assert [operator_of(one, o) for o in one.query.outputs] == ["filter", "aggregate", "topk"]
     big, totals, best = (measured(one, o) for o in one.query.outputs)
     assert (big.key, big.names, big.window_us) == (("ts", "key", "price", "qty"), ["precision", "recall"], 100_000)
@@ -155,10 +155,10 @@ def test_defaults_follow_from_the_operator() -> None:
 
 
 def test_the_configuration_chooses_per_output() -> None:
-    said = plan(more="accuracy: {totals: {measures: [recall], key: key, errors: [total], window: 5s}}")
+    said = plan(more="accuracy: {totals: {measures: [recall], key: key, errors: [total], window: 5s}}").plan
     found = measured(said, StreamId("totals"))
     assert (found.key, found.names, found.window_us) == (("key",), ["recall", "error total"], 5 * SECOND)
-    assert said.fingerprint == plan().fingerprint
+    assert said.fingerprint == plan().plan.fingerprint
 
 
 def test_mistakes_in_the_section_are_told_with_their_places() -> None:
@@ -191,7 +191,7 @@ def test_faults_and_states_become_spans_since_the_beginning() -> None:
     kill, lasting = fault_spans(EVENTS, 200)
     assert (kill.name, kill.from_us, kill.until_us, kill.targets) == ("kill n1 for 1s", 100, 300, ["n1"])
     assert (lasting.name, lasting.until_us) == ("cut source:a ↔ n2", None)
-    first, second = tracks(plan(), EVENTS, {}, 200, 900)
+    first, second = tracks(plan().directory, EVENTS, {}, 200, 900)
     assert first.spans == [
         Span(name="STABLE", from_us=0, until_us=100),
         Span(name="down", from_us=100, until_us=400),
@@ -202,7 +202,7 @@ def test_faults_and_states_become_spans_since_the_beginning() -> None:
 
 def test_a_node_that_noted_its_states_is_believed_before_who_asked_it() -> None:
     own = [{"t": 250, "event": "state", "replica": "main/0@n1", "state": "STABILIZATION"}]
-    first, _ = tracks(plan(), EVENTS[:1], {"n1": own}, 200, 900)
+    first, _ = tracks(plan().directory, EVENTS[:1], {"n1": own}, 200, 900)
     assert first.spans == [Span(name="STABILIZATION", from_us=50, until_us=700)]
 
 

@@ -15,7 +15,7 @@ from consistency.proof.run import Run
 from replicas.source.proxy import SourceProxy
 from spe.cli.history import EventList
 from spe.cli.summary import figures
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.log.source_log import SourceState
 from spe.runtime.storage import DiskStorage
 from spe.stream.names import StreamId
@@ -37,11 +37,11 @@ def run_of(path: Path, *starts: dict[str, int]) -> Run:
         "sources": {name: {"from": {"generator": "orders"}} for name in ("a", "other")},
         "query": {"f": {"filter": {"from": "a", "where": "true"}}, "g": {"filter": {"from": "other", "where": "true"}}},
     }
-    plan, history = load_plan_data(config), EventList()
+    (plan, directory), history = load_data(config), EventList()
     history.heard("source:other", {"incarnation": 0, "malformed": 99, "refused_ahead": 99})
     for incarnation, counters in enumerate(starts):
         history.heard("source:a", {"incarnation": incarnation, **counters})
-    return Run(path, plan, {"data": str(path)}, (), figures(plan, history, (), 0, NOW_US))
+    return Run(path, plan, directory, {"data": str(path)}, (), figures(plan, directory, history, (), 0, NOW_US))
 
 
 def counters(malformed: int = 0, refused: int = 0) -> dict[str, int]:
@@ -128,14 +128,14 @@ async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -
         },
         "query": {"f": {"filter": {"from": "a", "where": "true"}}},
     }
-    plan = load_plan_data(config, folder=tmp_path)
+    plan, directory = load_data(config, folder=tmp_path)
     proxy = await SourceProxy.open(replace(source_env(), storage=DiskStorage(tmp_path)), plan.sources[A])
     await proxy.run()
     told, last_id = proxy.counters(), proxy.last_id
     proxy.close()
     history = EventList()
     history.heard("source:a", {"incarnation": 1, "last_id": last_id, "ended": True, **told})
-    run = Run(tmp_path, plan, {"data": str(tmp_path)}, (), figures(plan, history, (), 0, NOW_US))
+    run = Run(tmp_path, plan, directory, {"data": str(tmp_path)}, (), figures(plan, directory, history, (), 0, NOW_US))
     state = SourceState(last_id=last_id, bound_us=END_OF_TIME)
     assert (told["malformed"], told["refused_ahead"], last_id) == (1, 1, 2)
     assert unaccounted(run, A, source("csv", csv="a.csv"), state, NOW_US) == []

@@ -10,12 +10,12 @@ from consistency.proof.report.model import Accuracy, Span, Track, WindowAccuracy
 from consistency.proof.report.page import page
 from consistency.proof.report.summary import text
 from replicas.planning.configured import fidelity_of
-from spe.config import load_plan
+from spe.config import load
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
 from tests.support.reports import output, report
 
-TRAFFIC = load_plan(Path(__file__).parents[4] / "configs" / "traffic.yaml")
+TRAFFIC = load(Path(__file__).parents[4] / "configs" / "traffic.yaml")
 
 
 def track(replica: str, *spans: tuple[str, int, int]) -> Track:
@@ -37,7 +37,7 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
         track("jams/0@n7", ("RECOVERING", 0, 10), ("STABLE", 10, 100)),
     ]
 
-    found = losses(TRAFFIC, tracks, [], share)
+    found = losses(TRAFFIC.directory, tracks, [], share)
 
     assert [(one.from_us // SECOND, one.until_us // SECOND, one.partitions, one.fidelity) for one in found] == [
         (40, 50, ["speeds/0"], 0.9),
@@ -47,7 +47,7 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
 
 
 def test_a_loss_that_lasts_is_told_until_the_end() -> None:
-    (found,) = losses(TRAFFIC, [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100))], [], share)
+    (found,) = losses(TRAFFIC.directory, [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100))], [], share)
     assert (found.from_us, found.until_us) == (40 * SECOND, 100 * SECOND)
 
 
@@ -56,7 +56,7 @@ def test_what_an_active_replica_covers_is_not_lost() -> None:
         track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100)),
         track("speeds/0@b1", ("STABLE", 5, 100)),
     ]
-    assert losses(TRAFFIC, tracks, [], share) == []
+    assert losses(TRAFFIC.directory, tracks, [], share) == []
 
 
 def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
@@ -70,7 +70,7 @@ def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
     one = output([]).model_copy(update={"accuracy": accuracy})
     tracks = [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 60), ("STABLE", 60, 100))]
 
-    found = losses(TRAFFIC, tracks, [one], share)
+    found = losses(TRAFFIC.directory, tracks, [one], share)
 
     assert [loss.measured for loss in found] == [{one.title: 0.4}]
     whole = report().model_copy(update={"outputs": [one], "losses": found})
@@ -85,7 +85,7 @@ def test_fidelity_of_a_configuration_follows_from_what_is_lost_on_each_path() ->
     rates = {"cars_1": [2000.0], "cars_2": [2000.0], "reports": [100.0]}
 
     def of(*lost: tuple[str, int]) -> float:
-        return fidelity_of(TRAFFIC, rates, {PartitionId(UnitId(u), p) for u, p in lost})
+        return fidelity_of(*TRAFFIC, rates, {PartitionId(UnitId(u), p) for u, p in lost})
 
     assert of() == 1
     assert of(("speeds", 2), ("jams", 2)) == 0.75

@@ -22,7 +22,7 @@ ONE, OTHER = "0123456789abcdef", "fedcba9876543210"
 async def run_of(path: Path, identity: str, recorded: str) -> Run:
     """Two units in a chain behind one source."""
     a = source("a", reader={"kind": "generator"})
-    plan = chain([a], [("s1", pass_on("a"), a.schema), ("s2", pass_on("s1"), a.schema)])
+    plan, directory = chain([a], [("s1", pass_on("a"), a.schema), ("s2", pass_on("s1"), a.schema)])
     storage, folder = DiskStorage(path), source_folder(a.stream)
     marks = Marks(storage, folder)
     await marks.write(Mark(1, 0))
@@ -33,7 +33,7 @@ async def run_of(path: Path, identity: str, recorded: str) -> Run:
     await storage.write_atomic(
         PurePosixPath(client_folder("c")) / PROVENANCE, encode_provenance({"s2/0": Provenance("f00d", origin)})
     )
-    return Run(path, plan)
+    return Run(path, plan, directory)
 
 
 @pytest.mark.parametrize("identity", [OTHER, ""])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from consistency.proof.promises import as_announced, bounds, promises
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.log.announced import RecordedAnnouncement
-from spe.plan.plan import Policy
+from spe.plan.nodes import Policy
 from spe.stream.names import NodeId, StreamId
 from spe.wire.messages import Announcement
 
 SECOND = 1_000_000
-PLAN = load_plan_text("""
+PLAN, DIRECTORY = load_text("""
 sources:
   a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
 query:
@@ -38,12 +38,12 @@ def at(second: int, one: Announcement) -> RecordedAnnouncement:
 
 def test_the_bound_is_the_sum_of_the_slowest_along_the_way() -> None:
     heard = [at(1, said("n1", FIRST, 2)), at(1, said("n2", FIRST, 3)), at(2, said("n3", SECOND_UNIT, 4))]
-    assert bounds(PLAN, BIGGER, heard) == [(0, 7 * SECOND)]
+    assert bounds(PLAN, DIRECTORY, BIGGER, heard) == [(0, 7 * SECOND)]
 
 
 def test_while_a_unit_on_the_way_was_never_announced_nothing_is_known() -> None:
-    assert bounds(PLAN, BIGGER, []) == []
-    assert bounds(PLAN, BIGGER, [at(1, said("n3", SECOND_UNIT, 4))]) == []
+    assert bounds(PLAN, DIRECTORY, BIGGER, []) == []
+    assert bounds(PLAN, DIRECTORY, BIGGER, [at(1, said("n3", SECOND_UNIT, 4))]) == []
 
 
 def test_it_changes_when_a_node_begins_anew_with_another_x_and_not_by_what_it_was_before() -> None:
@@ -53,7 +53,7 @@ def test_it_changes_when_a_node_begins_anew_with_another_x_and_not_by_what_it_wa
         at(9, said("n1", FIRST, 1, start=6)),
         at(10, said("n1", FIRST, 8, start=5, waited_s=1)),
     ]
-    assert bounds(PLAN, BIGGER, heard) == [(0, 6 * SECOND), (9 * SECOND, 5 * SECOND)]
+    assert bounds(PLAN, DIRECTORY, BIGGER, heard) == [(0, 6 * SECOND), (9 * SECOND, 5 * SECOND)]
 
 
 def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
@@ -64,7 +64,7 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
         at(4, said("n1", FIRST, 2, start=6)),
         at(9, said("n1", FIRST, 60, start=7, waited_s=50)),
     ]
-    rows = promises(PLAN, heard, begun_us=5)
+    rows = promises(PLAN, DIRECTORY, heard, begun_us=5)
     assert [(r.node, r.x_us // SECOND, r.waited_us // SECOND, r.kept, r.since_us, r.differs) for r in rows] == [
         ("n1", 2, 3, False, 0, ""),
         ("n1", 60, 50, True, 2, "X 2s"),
@@ -74,8 +74,7 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
 
 def test_the_plan_as_it_ran_has_what_was_announced_last() -> None:
     other = said("n1", FIRST, 9)._replace(during_failure="delay", alpha=0.5, incarnation=8)
-    ran = as_announced(PLAN, [at(1, other), at(2, said("n1", FIRST, 2))])
+    ran = as_announced(DIRECTORY, [at(1, other), at(2, said("n1", FIRST, 2))])
     node = ran.nodes[NodeId("n1")]
     assert (node.x_us, node.alpha, node.during_failure) == (9 * SECOND, 0.5, Policy.DELAY)
-    assert ran.nodes[NodeId("n2")] == PLAN.nodes[NodeId("n2")]
-    assert ran.fingerprint == PLAN.fingerprint
+    assert ran.nodes[NodeId("n2")] == DIRECTORY.nodes[NodeId("n2")]

@@ -16,7 +16,9 @@ from consistency.proof import reading, rewriting
 from consistency.proof.agreement import disagreements
 from consistency.proof.reading import Reading, WindowEntry, duration_us, read
 from replicas.simulation.topologies import random_configuration
-from spe.config import load_plan, load_plan_text
+from spe.config import load, load_text
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.query.declaration import OnError
 from spe.query.operators.aggregate import AggregateSpec
@@ -112,8 +114,8 @@ def alike(ours: Any, spec: Any) -> bool:
     return isinstance(spec, UnionSpec) or bool(ours.path == spec.path)
 
 
-def differences(ours: Reading, plan: Plan) -> list[str]:
-    found = disagreements(ours, plan)
+def differences(ours: Reading, plan: Plan, directory: Directory) -> list[str]:
+    found = disagreements(ours, plan, directory)
     found += [str(o) for o in plan.query.operators if not alike(ours.operators[o.name], o.spec)]
     for name, source in plan.sources.items():
         one = ours.sources[name]
@@ -126,17 +128,17 @@ def differences(ours: Reading, plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_both_read_the_same_in_every_configuration(path: Path) -> None:
-    assert differences(read(path.read_text()), load_plan(path)) == []
+    assert differences(read(path.read_text()), *load(path)) == []
 
 
 def test_both_read_the_same_however_it_is_written() -> None:
-    assert differences(read(UNUSUAL), load_plan_text(UNUSUAL)) == []
+    assert differences(read(UNUSUAL), *load_text(UNUSUAL)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_both_read_the_same_in_random_configurations(seed: int) -> None:
     text = yaml.safe_dump(random_configuration(Random(f"reading {seed}"), 2), sort_keys=False)
-    assert differences(read(text), load_plan_text(text)) == []
+    assert differences(read(text), *load_text(text)) == []
 
 
 @pytest.mark.parametrize(
@@ -153,9 +155,10 @@ def stopping(operator: Operator) -> Operator:
     return replace(operator, spec=replace(operator.spec, on_error=OnError.STOP)) if skips else operator
 
 
-def plan_of(change: Mapping[str, Any]) -> Plan:
-    plan = load_plan_text(UNUSUAL)
-    return replace(plan, **{name: value(plan) for name, value in change.items()})
+def plan_of(change: Mapping[str, Any]) -> Deployed:
+    plan, directory = load_text(UNUSUAL)
+    plan = replace(plan, **{name: value(plan) for name, value in change.items() if name != "clients"})
+    return Deployed(plan, replace(directory, clients=change.get("clients", directory.clients)))
 
 
 @pytest.mark.parametrize(
@@ -167,14 +170,18 @@ def plan_of(change: Mapping[str, Any]) -> Plan:
         ({"sources": lambda plan: {}}, "sources: "),
         ({"units": lambda plan: [replace(u, partitions=u.partitions + 1) for u in plan.units]}, "partitions of 'none'"),
         (
-            {"clients": lambda plan: {n: replace(c, reads=(StreamId("long"),)) for n, c in plan.clients.items()}},
+            {
+                "clients": {
+                    n: replace(c, reads=(StreamId("long"),)) for n, c in load_text(UNUSUAL).directory.clients.items()
+                }
+            },
             "reads of",
         ),
         ({"query": lambda plan: replace(plan.query, operators=tuple(map(stopping, plan.query.operators)))}, "skip of "),
     ],
 )
 def test_a_plan_of_another_shape_is_named(change: Mapping[str, Any], said: str) -> None:
-    assert any(one.startswith(said) for one in disagreements(read(UNUSUAL), plan_of(change)))
+    assert any(one.startswith(said) for one in disagreements(read(UNUSUAL), *plan_of(change)))
 
 
 def test_a_key_that_the_plan_has_otherwise_is_named() -> None:
@@ -182,7 +189,7 @@ def test_a_key_that_the_plan_has_otherwise_is_named() -> None:
         return [replace(u, inputs=tuple(replace(i, key=("x",)) for i in u.inputs)) for u in plan.units]
 
     assert "key of 'a': the file says ('on',), the plan ('x',)" in disagreements(
-        read(UNUSUAL), plan_of({"units": turned})
+        read(UNUSUAL), *plan_of({"units": turned})
     )
 
 

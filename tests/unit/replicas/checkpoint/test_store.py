@@ -34,7 +34,7 @@ class Disk:
     """A node's disk with its checkpoints, and what was told of them."""
 
     def __init__(self, plan: Plan | None = None) -> None:
-        self.plan = plan or make_plan()
+        self.plan = plan or make_plan().plan
         self.storage = SimDisk()
         self.log: list[str] = []
 
@@ -99,7 +99,7 @@ async def test_a_damaged_one_is_said_by_name_and_the_older_one_used(damage: str)
 
 
 def test_every_flipped_bit_and_every_truncation_is_found() -> None:
-    plan = make_plan()
+    plan = make_plan().plan
     data = encode_snapshot(plan, REPLICA.of, snapshot(7))
     for at in range(len(data)):
         with pytest.raises(RemoteProtocolError):

@@ -148,7 +148,7 @@ def test_subscribing_again_names_everything_that_was_seen() -> None:
 
 def _plan(partitions: int) -> Plan:
     unit = Unit(UnitId("u"), "u", (), (), (OUT,), partitions)
-    return Plan("test", Query({}, (), (OUT,)), 10, (unit,), {}, {}, {}, {})
+    return Plan("test", Query({}, (), (OUT,)), 10, (unit,), {})
 
 
 def _changes(partition: int, text: str) -> list[Change]:
@@ -180,7 +180,7 @@ def test_the_stable_view_takes_no_notice_of_what_is_tentative() -> None:
 
 
 def test_the_stable_view_of_a_source_puts_its_tuples_into_time_order() -> None:
-    source = Source(OUT, PAYLOAD, "", 10, 10, None, None, {}, {}, "skip")
+    source = Source(OUT, PAYLOAD, 10, 10, None, None, {}, {}, "skip")
     plan = replace(_plan(1), units=(), sources={OUT: source})
     assert _text(StableView(plan, OUT), _changes(0, "S1/7a S2/5b B10(2)")) == ["5 b", "7 a"]
 

@@ -38,7 +38,6 @@ def source(reader: Mapping[str, Any], schema: Schema = TRADES, time: str | None 
     return Source(
         stream=StreamId("trades"),
         schema=schema,
-        address="localhost:0",
         boundary_us=10,
         disorder_us=0,
         ahead_us=None,

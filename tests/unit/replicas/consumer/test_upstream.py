@@ -80,10 +80,12 @@ class Undecided(Opening):
 
 async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
     """Two heartbeat answers in one step: the first makes a replica the best, the second makes it a bad one."""
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     async with trio.open_nursery() as nursery:
-        await nursery.start(upstream.run, {"n1a": cluster.plan.nodes[NodeId("n1a")].address})
+        await nursery.start(upstream.run, {"n1a": cluster.directory.nodes[NodeId("n1a")].address})
         upstream.add(Undecided())
         upstream.choose()
         await trio.testing.wait_all_tasks_blocked()
@@ -97,10 +99,10 @@ async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> Non
 async def test_a_connection_has_the_time_that_the_configuration_gives_it(
     jump_clock: JumpClock, connect_us: int
 ) -> None:
-    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster = SimCluster(plan)
-    me, address = Identity("node", "n", 1, ""), plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(plan, directory)
+    me, address = Identity("node", "n", 1, ""), directory.nodes[NodeId("n1a")].address
 
     async def silent(stream: trio.abc.Stream) -> None:
         raise AssertionError("across a cut")
@@ -120,16 +122,16 @@ async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
     jump_clock: JumpClock, connect_us: int, healed_after: float
 ) -> None:
     """What was sent across the cut will not arrive any more, however long a connection may take."""
-    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster, address = SimCluster(plan), plan.nodes[NodeId("n1a")].address
+    cluster, address = SimCluster(plan, directory), directory.nodes[NodeId("n1a")].address
     reached: list[float] = []
 
     async def listen(stream: trio.abc.Stream) -> None:
         reached.append(trio.current_time())
         await trio.sleep_forever()
 
-    upstream = Upstream(cluster.env("source:a"), plan, Identity("source", "a", 1, ""), pool=StringPool())
+    upstream = Upstream(cluster.env("source:a"), plan, directory, Identity("source", "a", 1, ""), pool=StringPool())
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, listen)
         cluster.cut("source:a", "n1a")
@@ -145,8 +147,8 @@ async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
 
 async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_left(jump_clock: JumpClock) -> None:
     """Its kernel takes connections, and whatever it is sent; then all of them are answered in one moment."""
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address, moves, opened = cluster.plan.nodes[NodeId("n1a")].address, trio.Event(), 0
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address, moves, opened = cluster.directory.nodes[NodeId("n1a")].address, trio.Event(), 0
     now: set[Connection] = set()
     most: list[int] = []
 
@@ -171,7 +173,9 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
         except* (LinkBroken, LinkClosed):
             now.discard(connection)
 
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, stand_still)
         await nursery.start(upstream.run, {"n1a": address})
@@ -186,12 +190,12 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
 
 async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpClock) -> None:
     """At once, and once a minute at whoever was refused; the other side counts how often it did."""
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address = cluster.plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
-    server = Server(env, cluster.plan, Identity("node", "n1a", 1, "secret"), Bystander())
+    server = Server(env, cluster.plan, cluster.directory, Identity("node", "n1a", 1, "secret"), Bystander())
     me = Identity("client", "client:c", 1, "guess")
-    upstream = Upstream(cluster.env("client:c"), cluster.plan, me, pool=StringPool())
+    upstream = Upstream(cluster.env("client:c"), cluster.plan, cluster.directory, me, pool=StringPool())
     async with trio.open_nursery() as nursery:
         await nursery.start(env.network.serve, address, server.handle)
         await nursery.start(upstream.run, {"n1a": address})
@@ -207,8 +211,8 @@ async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpC
 
 async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address = cluster.plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def silent(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
@@ -216,7 +220,9 @@ async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clo
         await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
         await trio.sleep_forever()
 
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, silent)
         await nursery.start(upstream.run, {"n1a": address})
@@ -275,8 +281,8 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
     jump_clock: JumpClock,
 ) -> None:
     """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address = cluster.plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def failing(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
@@ -286,7 +292,9 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
         await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1, ""))
         await trio.sleep_forever()
 
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     owner = Counting()
     owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
     async with trio.open_nursery() as nursery:
@@ -302,8 +310,8 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
 
 
 async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address = cluster.plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
     before = OutputStatus("s", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, sequence=1)
 
     async def failing(stream: trio.abc.Stream) -> None:
@@ -319,7 +327,9 @@ async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clo
                         Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2, "")
                     )
 
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     owner = Counting()
     owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
     async with trio.open_nursery() as nursery:
@@ -360,10 +370,10 @@ async def test_a_partner_that_is_at_work_on_its_snapshot_is_waited_for(jump_cloc
 
 @pytest.mark.parametrize("connect_us", [300_000, 5_000_000])
 async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock: JumpClock, connect_us: int) -> None:
-    plan = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
+    plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster = SimCluster(plan)
-    me, address = Identity("node", "n", 1, ""), plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(plan, directory)
+    me, address = Identity("node", "n", 1, ""), directory.nodes[NodeId("n1a")].address
 
     async def answering(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
@@ -404,8 +414,8 @@ class Backing(Opening):
 
 
 async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address = cluster.plan.nodes[NodeId("n1a")].address
+    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
     told: list[list[int]] = []
 
     async def listening(stream: trio.abc.Stream) -> None:
@@ -420,7 +430,9 @@ async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> 
             assert heartbeat.period_us == 3 * cluster.plan.timing.heartbeat_us
             await connection.send(HeartbeatAnswer(heartbeat.number, 1, ()))
 
-    upstream = Upstream(cluster.env("n"), cluster.plan, Identity("node", "n", 1, ""), pool=StringPool())
+    upstream = Upstream(
+        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
+    )
     upstream.add(Backing())
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, listening)

@@ -34,13 +34,15 @@ from spe.runtime.production import NullTrace
 from tests.support.plans import SEQUENCE, chain, source, union_of
 
 READER = {"kind": "generator", "generator": "sequence", "rate": 10.0}
-PLAN = chain([source("a", reader=READER), source("b", reader=READER)], [("all_of_it", union_of("a", "b"), SEQUENCE)])
-NAMES = processes_of(PLAN)
+PLAN, DIRECTORY = chain(
+    [source("a", reader=READER), source("b", reader=READER)], [("all_of_it", union_of("a", "b"), SEQUENCE)]
+)
+NAMES = processes_of(DIRECTORY)
 SECOND = 1_000_000
 
 
 def read(text: str) -> list[Fault]:
-    return load_faults_text(text, "f.yaml", PLAN)
+    return load_faults_text(text, "f.yaml", DIRECTORY)
 
 
 def mistakes(text: str) -> list[str]:
@@ -142,7 +144,7 @@ def test_what_is_no_list_of_faults_is_refused(text: str) -> None:
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
-        load_faults(tmp_path / "nowhere.yaml", PLAN)
+        load_faults(tmp_path / "nowhere.yaml", DIRECTORY)
 
 
 def test_a_configuration_may_carry_its_faults(tmp_path: Path) -> None:
@@ -151,9 +153,9 @@ def test_a_configuration_may_carry_its_faults(tmp_path: Path) -> None:
         "cluster: x\nfaults:\n  - {at: 1s, kind: kill, target: n1a}\n  - {at: 2s, kind: kil, target: n1b}\n"
     )
     with pytest.raises(ConfigError, match=r"c\.yaml:4: faults\[1\]\.kind"):
-        configured_faults(read_document(config), PLAN)
+        configured_faults(read_document(config), DIRECTORY)
     config.write_text("cluster: x\n")
-    assert configured_faults(read_document(config), PLAN) == []
+    assert configured_faults(read_document(config), DIRECTORY) == []
 
 
 @pytest.mark.parametrize(
@@ -168,10 +170,10 @@ def test_a_configuration_may_carry_its_faults(tmp_path: Path) -> None:
 )
 def test_a_fault_written_as_data_is_read_back_as_it_was(text: str) -> None:
     (fault,) = read(text)
-    (again,) = load_faults_text(str([fault.to_data()]), "again", PLAN)
+    (again,) = load_faults_text(str([fault.to_data()]), "again", DIRECTORY)
     assert again == fault
     data = {k: v for k, v in fault.to_data().items() if k != "at"}
-    assert one_fault(data, PLAN).to_data() == {**fault.to_data(), "at": "0s"}
+    assert one_fault(data, DIRECTORY).to_data() == {**fault.to_data(), "at": "0s"}
 
 
 def test_a_fault_reads_as_one_would_say_it() -> None:
@@ -366,11 +368,13 @@ async def test_a_fault_that_somebody_asks_for_joins_the_others(jump_clock: JumpC
     clock = SimClock()
     hands = Hands(clock, broken="n1b")
     runner = FaultRunner(clock, FaultState(NAMES), hands.perform)
-    assert await runner.inject(one_fault({"kind": "heal"}, PLAN)) == "the run has not begun"
+    assert await runner.inject(one_fault({"kind": "heal"}, DIRECTORY)) == "the run has not begun"
     async with trio.open_nursery() as nursery:
         await nursery.start(runner.run, [], clock.wall_us())
-        assert await runner.inject(one_fault({"kind": "freeze", "target": "n1a", "for": "2s"}, PLAN)) == ""
-        assert await runner.inject(one_fault({"kind": "kill", "target": "n1b"}, PLAN)) == "kill n1b: it does not run"
+        assert await runner.inject(one_fault({"kind": "freeze", "target": "n1a", "for": "2s"}, DIRECTORY)) == ""
+        assert (
+            await runner.inject(one_fault({"kind": "kill", "target": "n1b"}, DIRECTORY)) == "kill n1b: it does not run"
+        )
         await trio.sleep(5)
         nursery.cancel_scope.cancel()
     assert hands.done == ["0 freeze n1a", "0 kill n1b", "2 resume n1a"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from replicas.link.announcements import Announcements
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.wire.messages import Announcement
 
-PLAN = load_plan_text("""
+PLAN, DIRECTORY = load_text("""
 sources:
   a: {from: {generator: {name: orders, rate: 10, duration: 10s}}}
 query:
@@ -22,7 +22,7 @@ ONE = Announcement("n1", UNIT, 5, 5, 2_000_000, 2_000_000, 0.9, "process", "proc
 
 
 def test_what_is_new_is_taken_and_told_once() -> None:
-    known = Announcements(PLAN)
+    known = Announcements(PLAN, DIRECTORY)
     assert known.heard([ONE, ONE]) == [ONE]
     assert known.heard([ONE]) == []
     assert known.since(0, 10) == (1, [ONE])
@@ -39,7 +39,7 @@ def test_what_is_new_is_taken_and_told_once() -> None:
     ],
 )
 def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool) -> None:
-    known = Announcements(PLAN)
+    known = Announcements(PLAN, DIRECTORY)
     known.heard([ONE])
     assert known.heard([later]) == ([later] if taken else [])
     assert known.since(0, 10)[1] == [later if taken else ONE]
@@ -47,13 +47,13 @@ def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool)
 
 @pytest.mark.parametrize("stranger", [ONE._replace(node="n3"), ONE._replace(node="x"), ONE._replace(unit="x")])
 def test_only_what_the_plan_places_is_kept(stranger: Announcement) -> None:
-    known = Announcements(PLAN)
+    known = Announcements(PLAN, DIRECTORY)
     assert known.heard([stranger]) == []
     assert known.since(0, 10) == (0, [])
 
 
 def test_more_than_fits_is_told_in_turn() -> None:
-    known = Announcements(PLAN)
+    known = Announcements(PLAN, DIRECTORY)
     two = ONE._replace(node="n2")
     known.heard([ONE, two])
     version, first = known.since(0, 1)

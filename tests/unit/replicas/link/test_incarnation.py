@@ -16,7 +16,7 @@ PATH = PurePosixPath("nodes/n1/incarnation")
 
 
 async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(make_plan())
+    cluster = SimCluster(*make_plan())
     env = cluster.env("n1a")
     first = await claim(env, PATH)
     cluster.skew("n1a", -3_600_000_000)
@@ -29,7 +29,7 @@ async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> 
 
 
 async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(make_plan())
+    cluster = SimCluster(*make_plan())
     env = cluster.env("n1a")
     await env.storage.write_atomic(PATH, b"nonsense")
     cluster.disks["n1a"].space_left = 0
@@ -40,8 +40,8 @@ async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) ->
 
 async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(jump_clock: JumpClock) -> None:
     """Its acknowledgements count, so upstream's buffers shrink again."""
-    plan = make_plan(2)
-    async with SimCluster(plan) as cluster:
+    plan, directory = make_plan(2)
+    async with SimCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

@@ -8,7 +8,7 @@ import pytest
 
 from replicas.link.rights import SENDERS, check_right, wrong_claim
 from spe.errors import RemoteProtocolError
-from spe.plan.plan import COORDINATOR
+from spe.plan.directory import COORDINATOR
 from spe.stream.names import NodeState
 from spe.wire import messages
 from spe.wire.fields import Role
@@ -42,7 +42,7 @@ from spe.wire.messages import (
 )
 from tests.simulation.test_cluster import make_plan
 
-PLAN = make_plan()
+PLAN, DIRECTORY = make_plan()
 ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control")
 NAMES: dict[Role, str] = {
     "node": "n1a",
@@ -114,10 +114,10 @@ def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
     for message in all_messages(role):
         kind = type(message).__name__
         if role in MAY.get(kind, "").split():
-            check_right(PLAN, role, NAMES[role], message)
+            check_right(DIRECTORY, role, NAMES[role], message)
         else:
             with pytest.raises(RemoteProtocolError, match=f"a {role} must not send {kind}"):
-                check_right(PLAN, role, NAMES[role], message)
+                check_right(DIRECTORY, role, NAMES[role], message)
 
 
 @pytest.mark.parametrize(
@@ -132,23 +132,23 @@ def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
 )
 def test_nobody_speaks_for_another(role: Role, message: Message) -> None:
     with pytest.raises(RemoteProtocolError, match="in the name of"):
-        check_right(PLAN, role, NAMES[role], message)
+        check_right(DIRECTORY, role, NAMES[role], message)
 
 
 @pytest.mark.parametrize("message", [SnapshotRequest("nobody", 0, 1), PartnerRequest("u1", 7, "n1a", 1)])
 def test_only_a_replica_of_the_partition_is_its_partner(message: Message) -> None:
     with pytest.raises(RemoteProtocolError, match="n1a is no replica of"):
-        check_right(PLAN, "node", "n1a", message)
+        check_right(DIRECTORY, "node", "n1a", message)
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("of", ROLES)
 def test_a_name_goes_with_one_role(role: Role, of: Role) -> None:
-    assert (wrong_claim(PLAN, role, NAMES[of]) == "") is (role == of)
+    assert (wrong_claim(PLAN, DIRECTORY, role, NAMES[of]) == "") is (role == of)
 
 
 @pytest.mark.parametrize(
     ("role", "name"), [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", "")]
 )
 def test_a_name_that_nobody_has_is_refused(role: Role, name: str) -> None:
-    assert wrong_claim(PLAN, role, name)
+    assert wrong_claim(PLAN, DIRECTORY, role, name)

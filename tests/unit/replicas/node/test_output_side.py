@@ -19,13 +19,13 @@ NEAR, FAR = "u2/0@n2a", "u2/0@n2b"
 
 def full() -> OutputSide:
     """A replica whose output is full; ids 1 and 2 are read by n2a and n2b."""
-    plan = chain(
+    plan, directory = chain(
         [source("a", reader={})],
         [("s", pass_on("a"), SEQUENCE), ("t", pass_on("s"), SEQUENCE)],
         limits=Limits(output_bytes=1),
     )
-    id = next(i for i in plan.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
-    made = OutputSide(plan, id, 0, NoEffects(), None, None)
+    id = next(i for i in directory.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
+    made = OutputSide(plan, directory, id, 0, NoEffects(), None, None)
     rows = Rows.from_tuples(SEQUENCE, [5, 6], [(1, 1.0), (2, 2.0)])
     made.logs[0].append_stable([Batch(Kind.STABLE, 0, 2, None, rows)])
     return made

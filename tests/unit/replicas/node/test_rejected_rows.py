@@ -16,6 +16,8 @@ from replicas.node.rejected_rows import RejectedRows
 from replicas.node.replica import Replica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.disk import SimDisk
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Trace
 from spe.runtime.logged_trace import LoggedTrace
@@ -26,16 +28,16 @@ from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.source_env import ListTrace, source_env
 
 
-def plan_of(partitions: int = 1) -> Plan:
+def plan_of(partitions: int = 1) -> Deployed:
     return chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)], bucket_us=10_000 * partitions)
 
 
-PLAN = plan_of()
+PLAN, DIRECTORY = plan_of()
 
 
-def replica(origin: str = "log 1", plan: Plan = PLAN) -> Replica:
-    (id,) = plan.replicas_on(NodeId("n1a"))
-    made = Replica(plan, id, random=Random(0), now=0, effects=NoEffects())
+def replica(origin: str = "log 1", plan: Plan = PLAN, directory: Directory = DIRECTORY) -> Replica:
+    (id,) = directory.replicas_on(NodeId("n1a"))
+    made = Replica(plan, directory, id, random=Random(0), now=0, effects=NoEffects())
     made.serving.origin = origin
     return made
 
@@ -47,8 +49,10 @@ def rejections(numbers: Iterable[int], *, result: bool = False, reason: str = "V
     ]
 
 
-def writer(disk: SimDisk, plan: Plan = PLAN, trace: Trace | None = None) -> RejectedRows:
-    (id,) = plan.replicas_on(NodeId("n1a"))
+def writer(
+    disk: SimDisk, plan: Plan = PLAN, directory: Directory = DIRECTORY, trace: Trace | None = None
+) -> RejectedRows:
+    (id,) = directory.replicas_on(NodeId("n1a"))
     return RejectedRows(source_env(disk, trace=trace), plan, id)
 
 
@@ -126,7 +130,7 @@ async def test_rows_of_another_plan_or_other_logs_are_counted_anew(jump_clock: J
     assert await one.flush()
     one.take(replica("log 2"), rejections([1]))
     assert await one.flush()
-    plan = plan_of(2)
+    plan = plan_of(2).plan
     other = writer(disk, plan)
     other.take(replica("log 2", plan), rejections([1, 2]))
     assert await other.flush()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from replicas.node.replica import Replica
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, NodeState
@@ -14,14 +15,14 @@ from tests.support.effects import NoEffects
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 
 
-def replica(plan: Plan, node: str) -> Replica:
+def replica(plan: Plan, directory: Directory, node: str) -> Replica:
     id = ReplicaId(*PARTITION, NodeId(node))
-    return Replica(plan, id, random=Random(0), now=0, effects=NoEffects())
+    return Replica(plan, directory, id, random=Random(0), now=0, effects=NoEffects())
 
 
 def helper() -> Replica:
     """A standby that was told to run, and has installed what it held."""
-    one = replica(plan(), "n1b")
+    one = replica(*plan(), "n1b")
     one.reading.installed = True
     for port, position in zip(one.sunion.inputs, (90, 90, 90), strict=True):
         port.position = position
@@ -43,11 +44,12 @@ def test_a_helper_acknowledges_the_older_of_two_checkpoints() -> None:
 
 def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
     """A8: its partners hold its state as well."""
-    found = plan()
+    found, directory = plan()
     every = {
-        id: replace(one, checkpoints=replace(one.checkpoints, every_us=1, disk=True)) for id, one in found.nodes.items()
+        id: replace(one, checkpoints=replace(one.checkpoints, every_us=1, disk=True))
+        for id, one in directory.nodes.items()
     }
-    one = replica(replace(found, nodes=every), "n1a")
+    one = replica(found, replace(directory, nodes=every), "n1a")
     one.reading.installed = True
     for port in one.sunion.inputs:
         port.position = 90
@@ -58,7 +60,7 @@ def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
 
 def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
     """K5: it can grant nothing, and stands in for nobody."""
-    one = replica(plan(), "n1a")
+    one = replica(*plan(), "n1a")
     log = one.logs[0]
     one.partner_told(
         "n1b", {log.channel: OutputStatus("s1", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, stands_in=True)}
@@ -70,7 +72,7 @@ def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
 
 def test_its_own_standstill_makes_nothing_older() -> None:
     """T1: what was silent while we were not running may lie in our sockets."""
-    one = replica(plan(), "n1a")
+    one = replica(*plan(), "n1a")
     one.sunion.clocks.arrived(5, 100)
     one.shift(1000, 1200)
     assert one.sunion.clocks.waited(1200) == 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from replicas.placement.activation import Activation, Choice, RateMeter
-from spe.config import load_plan_data
+from spe.config import load_data
 from spe.errors import ConfigError
-from spe.plan.plan import Plan
+from spe.plan.deploy import Deployed
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState, UnitId
 from spe.wire.messages import OutputStatus
@@ -36,8 +36,8 @@ CONFIG = {
 }
 
 
-def plan(budget: int = 2) -> Plan:
-    return load_plan_data({**CONFIG, "coordinator": {"budget": budget}})
+def plan(budget: int = 2) -> Deployed:
+    return load_data({**CONFIG, "coordinator": {"budget": budget}})
 
 
 def part(number: int) -> PartitionId:
@@ -45,7 +45,7 @@ def part(number: int) -> PartitionId:
 
 
 def activation(budget: int = 2, *active: int, margin: float = 0.1) -> Activation:
-    return Activation(plan(budget), budget, algorithm="structure-aware", margin=margin, active=map(part, active))
+    return Activation(*plan(budget), budget, algorithm="structure-aware", margin=margin, active=map(part, active))
 
 
 def rates(*each: float) -> dict[str, list[float]]:
@@ -153,7 +153,7 @@ def test_a_partition_that_has_no_standby_any_more_is_forgotten() -> None:
 
 
 def test_rates_are_measured_by_ids_over_whole_periods_without_a_failure() -> None:
-    meter = RateMeter(plan(), 0)
+    meter = RateMeter(plan().plan, 0)
 
     def heard(*ids: int, source: int = 0, state: NodeState = NodeState.STABLE) -> None:
         meter.heard(OutputStatus("sums", p, state, False, last, 0, 0, 1, 0.0) for p, last in enumerate(ids))

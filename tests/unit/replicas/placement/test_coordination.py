@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replicas.placement.coordination import REPEAT_US, Coordination
-from spe.plan.plan import Plan, Standbys, Timing
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Standbys
+from spe.plan.plan import Timing
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
@@ -17,9 +19,10 @@ PATIENCE, RECOVERY = 100, 2_000
 STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeState.RECOVERING
 
 
-def plan() -> Plan:
-    found = make_plan(1, replicas=3)
-    return replace(found, placement={PARTITION: (A,)}, standbys={PARTITION: Standbys((B, C), 1)})
+def plan() -> Deployed:
+    found, directory = make_plan(1, replicas=3)
+    standbys = {PARTITION: Standbys((B, C), 1)}
+    return Deployed(found, replace(directory, placement={PARTITION: (A,)}, standbys=standbys))
 
 
 def output(state: NodeState, frontier: int) -> OutputStatus:
@@ -30,8 +33,9 @@ class World:
     """A coordinator, and what each node would answer; None: it is dead."""
 
     def __init__(self, heartbeat_us: int = 100_000) -> None:
-        timed = replace(plan(), timing=Timing(heartbeat_us=heartbeat_us))
-        self.coordination = Coordination(timed, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        found, directory = plan()
+        timed = replace(found, timing=Timing(heartbeat_us=heartbeat_us))
+        self.coordination = Coordination(timed, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
         self.frontier = {A: 0, B: 0, C: 0}
 
@@ -156,11 +160,12 @@ class TwoDeep:
     """u2, which n2a runs and n2b backs, reads u1, which n1a and n1b run."""
 
     def __init__(self) -> None:
-        found = make_plan(2)
+        plan, directory = make_plan(2)
         self.of = PartitionId(UnitId("u2"), 0)
-        placement = {**found.placement, self.of: (NodeId("n2a"),)}
-        plan = replace(found, placement=placement, standbys={self.of: Standbys((NodeId("n2b"),), 1)})
-        self.coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        placement = {**directory.placement, self.of: (NodeId("n2a"),)}
+        standbys = {self.of: Standbys((NodeId("n2b"),), 1)}
+        directory = replace(directory, placement=placement, standbys=standbys)
+        self.coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.first = {"n1a": 40, "n1b": 40}
         self.lacking = {"n2b": True}
 
@@ -245,13 +250,13 @@ def test_a_standby_that_is_away_may_come_back_with_a_state() -> None:
 
 
 def test_what_lies_before_two_partitions_begins_anew_once() -> None:
-    found = make_plan(2)
+    plan, directory = make_plan(2)
     ids = [PartitionId(UnitId("u2"), p) for p in range(2)]
-    units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in found.units)
-    placement = {**found.placement, **{id: (NodeId("n2a"),) for id in ids}}
+    units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in plan.units)
+    placement = {**directory.placement, **{id: (NodeId("n2a"),) for id in ids}}
     standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
-    plan = replace(found, units=units, placement=placement, standbys=standbys)
-    coordination = Coordination(plan, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    directory = replace(directory, placement=placement, standbys=standbys)
+    coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for now in (10, 10 + RECOVERY):
         coordination.heard(NodeId("n1a"), [OutputStatus("s1", 0, STABLE, False, 90, 0, 0, 40, 0.0)], now)
         lost = [OutputStatus("s2", p, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True) for p in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replicas.placement.standby import FULL, Standby
-from spe.plan.plan import Reconcile
+from spe.plan.nodes import Reconcile
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.wire.messages import OutputStatus
@@ -16,10 +16,10 @@ A, C = "n1a", "n1c"
 
 
 def standby(every_us: int = EVERY, reconcile: Reconcile = Reconcile.CHECKPOINT) -> Standby:
-    found = plan()
-    nodes = {id: replace(node, reconcile=reconcile) for id, node in found.nodes.items()}
-    standbys = {id: replace(one, every_us=every_us) for id, one in found.standbys.items()}
-    return Standby(replace(found, nodes=nodes, standbys=standbys), ReplicaId(*PARTITION, NodeId("n1b")), 0)
+    found, directory = plan()
+    nodes = {id: replace(node, reconcile=reconcile) for id, node in directory.nodes.items()}
+    standbys = {id: replace(one, every_us=every_us) for id, one in directory.standbys.items()}
+    return Standby(found, replace(directory, nodes=nodes, standbys=standbys), ReplicaId(*PARTITION, NodeId("n1b")), 0)
 
 
 def output(last_id: int, *, state: NodeState = NodeState.STABLE, stream: str = "s1", fill: float = 0.0) -> OutputStatus:

@@ -13,7 +13,7 @@ from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Place, Placement
 from replicas.planning.search import NOWHERE, PlanningProblem
 from spe.cli.app import execute
-from spe.config import load_plan, load_plan_data
+from spe.config import load, load_data
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning
 from spe.stream.ids import PartitionId
@@ -89,8 +89,8 @@ def test_rates_that_were_measured() -> None:
 
 def test_the_topology_of_a_configuration() -> None:
     """Sources never fail; units are divided by the hash of a key; what a client reads is an output."""
-    plan = load_plan(CONFIGS / "partitioned.yaml")
-    topology = topology_of(plan, {"revenue": [4.0, 3.0, 2.0, 1.0]})
+    plan, directory = load(CONFIGS / "partitioned.yaml")
+    topology = topology_of(plan, directory, {"revenue": [4.0, 3.0, 2.0, 1.0]})
     assert [(o.name, o.tasks, o.fails, o.output) for o in topology.operators] == [
         ("shop_a", 1, False, False),
         ("shop_b", 1, False, False),
@@ -98,15 +98,15 @@ def test_the_topology_of_a_configuration() -> None:
         ("best", 1, True, True),
     ]
     assert topology.operators[2].rate.tolist() == [4, 3, 2, 1]
-    assert layout_of(plan, topology).homes == [None, None, "n1", "n3", "n1", "n3", "n1"]
+    assert layout_of(plan, directory, topology).homes == [None, None, "n1", "n3", "n1", "n3", "n1"]
     assert without_rates(plan, {}) == []
     with pytest.raises(ConfigError, match=r"no source or unit 'revenues' .did you mean 'revenue'"):
-        topology_of(plan, {"revenues": [1.0]})
+        topology_of(plan, directory, {"revenues": [1.0]})
 
 
 def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
-    plan = load_plan(CONFIGS / "traffic.yaml")
-    topology = topology_of(plan, {})
+    plan, directory = load(CONFIGS / "traffic.yaml")
+    topology = topology_of(plan, directory, {})
     kinds = {o.name: [s.partitioning.value for s in o.inputs] for o in topology.operators}
     assert kinds == {
         "cars_1": [],
@@ -118,8 +118,8 @@ def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
         "everywhere": ["full"],
     }
     assert topology.fails.tolist() == [False] * 3 + [True] * 10 + [False]
-    assert costs_of(plan, topology)[3:] == [1.0] * 10 + [NOWHERE]
-    assert standby_places(plan, topology) == dict(
+    assert costs_of(plan, directory, topology)[3:] == [1.0] * 10 + [NOWHERE]
+    assert standby_places(plan, directory, topology) == dict(
         enumerate(["b1", "b2", "b1", "b2", "b1", "b2", "b3", "b3", "b3", "b3"], 3)
     )
 
@@ -127,7 +127,7 @@ def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
 def test_tasks_are_numbered_as_the_topology_has_them_and_not_as_the_configuration() -> None:
     """``mid`` comes before ``other`` there, and after it by layers."""
     generator = {"from": {"generator": {"name": "orders", "duration": "1s"}}}
-    plan = load_plan_data(
+    plan, directory = load_data(
         {
             "nodes": ["n1", "n2"],
             "sources": {"a": generator, "b": generator},
@@ -146,14 +146,14 @@ def test_tasks_are_numbered_as_the_topology_has_them_and_not_as_the_configuratio
             },
         }
     )
-    topology = topology_of(plan, {})
+    topology = topology_of(plan, directory, {})
     names = [o.name for o in topology.operators]
     assert names.index("o") < names.index("m")
-    assert standby_places(plan, topology) == {names.index("m"): "n2"}
-    assert costs_of(plan, topology)[names.index("o")] == NOWHERE
-    assert costs_of(plan, topology)[names.index("m")] == 1
-    assert fidelity_of(plan, {"a": [3.0], "b": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
-    assert fidelity_of(plan, {"m": [3.0], "o": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
+    assert standby_places(plan, directory, topology) == {names.index("m"): "n2"}
+    assert costs_of(plan, directory, topology)[names.index("o")] == NOWHERE
+    assert costs_of(plan, directory, topology)[names.index("m")] == 1
+    assert fidelity_of(plan, directory, {"a": [3.0], "b": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
+    assert fidelity_of(plan, directory, {"m": [3.0], "o": [1.0]}, {PartitionId(UnitId("o"), 0)}) == 0.75
 
 
 def racks(*capacities: float | None) -> dict[str, Place]:

@@ -18,33 +18,35 @@ from replicas.producer.admission import (
     checkpoints,
     subscriptions,
 )
-from spe.plan.plan import COORDINATOR, Standbys
+from spe.plan.directory import COORDINATOR, Standbys
 from spe.stream.names import NodeId
 from tests.simulation.test_cluster import make_plan
 
-PLAN = make_plan()
+PLAN, DIRECTORY = make_plan()
 
 
 def reception() -> Reception:
-    return Reception(PLAN, Identity("node", "n1a", 1))
+    return Reception(PLAN, DIRECTORY, Identity("node", "n1a", 1))
 
 
 def test_subscriptions_are_counted_per_reader_and_channel() -> None:
     two = make_plan(depth=2)
-    assert subscriptions(two, "source:a", "n1a") == 1
-    assert subscriptions(two, "n1a", "n2a") == 1
-    assert subscriptions(two, "n2a", "n1a") == 0
-    assert subscriptions(PLAN, "n1a", "client:c") == 1
-    assert subscriptions(PLAN, "n1a", "client:unknown") == 0
+    assert subscriptions(*two, "source:a", "n1a") == 1
+    assert subscriptions(*two, "n1a", "n2a") == 1
+    assert subscriptions(*two, "n2a", "n1a") == 0
+    assert subscriptions(PLAN, DIRECTORY, "n1a", "client:c") == 1
+    assert subscriptions(PLAN, DIRECTORY, "n1a", "client:unknown") == 0
 
 
 async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpoints() -> None:
-    (partition,) = PLAN.placement
-    backed = replace(PLAN, placement={partition: (NodeId("n1a"),)}, standbys={partition: Standbys((NodeId("n1b"),), 1)})
-    assert subscriptions(backed, "source:a", "n1b") == 1
+    (partition,) = DIRECTORY.placement
+    backed = replace(
+        DIRECTORY, placement={partition: (NodeId("n1a"),)}, standbys={partition: Standbys((NodeId("n1b"),), 1)}
+    )
+    assert subscriptions(PLAN, backed, "source:a", "n1b") == 1
     assert checkpoints(backed, "n1a", "n1b") == 1
     assert checkpoints(backed, "n1b", "n1a") == 0
-    desk = Reception(backed, Identity("node", "n1a", 1))
+    desk = Reception(PLAN, backed, Identity("node", "n1a", 1))
     with desk.visit(COORDINATOR):
         assert desk.status() == {COORDINATOR: 1, "sent away": 0}
 

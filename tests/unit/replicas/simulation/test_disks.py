@@ -73,7 +73,7 @@ async def test_a_slow_disk_takes_its_time(jump_clock: JumpClock) -> None:
 
 
 async def test_a_wiped_disk_is_empty_at_the_restart(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         assert cluster.disks["n1a"].files
@@ -84,7 +84,7 @@ async def test_a_wiped_disk_is_empty_at_the_restart(jump_clock: JumpClock) -> No
 
 async def test_faults_of_disks_reach_the_disks_and_end(jump_clock: JumpClock) -> None:
     """Also of a process that is started again meanwhile."""
-    async with SimCluster(make_plan()) as cluster:
+    async with SimCluster(*make_plan()) as cluster:
         await cluster.start()
         driver = FaultDriver(cluster, Random(1))
         problems = Problems()
@@ -93,7 +93,7 @@ async def test_faults_of_disks_reach_the_disks_and_end(jump_clock: JumpClock) ->
             {"at": "1s", "kind": "lie", "target": "n1a", "for": "4s"},
             {"at": "2s", "kind": "restart", "target": "n1a"},
         ]
-        faults = tuple(read_faults(data, (), cluster.plan, problems))
+        faults = tuple(read_faults(data, (), cluster.directory, problems))
         assert not problems.found
         async with trio.open_nursery() as nursery:
             await nursery.start(driver.run, faults)
@@ -108,9 +108,9 @@ async def test_faults_of_disks_reach_the_disks_and_end(jump_clock: JumpClock) ->
 
 @pytest.mark.parametrize(("kind", "target"), [("lie", "source:a"), ("lie", "coordinator"), ("wipe", "coordinator")])
 def test_only_disks_of_nodes_and_clients_lose_anything(kind: str, target: str) -> None:
-    plan = replace(scenario(1, []), config=standing_by()).plan()
+    directory = replace(scenario(1, []), config=standing_by()).deployed().directory
     problems = Problems()
-    read_faults([{"at": "1s", "kind": kind, "target": target, "for": "1s"}], (), plan, problems)
+    read_faults([{"at": "1s", "kind": kind, "target": target, "for": "1s"}], (), directory, problems)
     assert [p.message for p in problems.found] == [f"the disk of {target} is outside the fault model"]
 
 

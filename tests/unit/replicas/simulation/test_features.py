@@ -13,12 +13,12 @@ from replicas.simulation.features import SHARES, Feature
 from replicas.simulation.patterns import LASTING_LINKS, LASTING_X
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import features_of, random_scenario
-from spe.config import load_plan_data
-from spe.plan.plan import Plan
+from spe.config import load_data
+from spe.plan.deploy import Deployed
 from spe.stream.schema import AttributeType
 
 DRAWN = 4000
-Drawn = list[tuple[Scenario, Plan]]
+Drawn = list[tuple[Scenario, Deployed]]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def drawn() -> Callable[[Feature], Drawn]:
         if feature not in known:
             seeds = [seed for seed in range(1000) if feature in features_of(seed)][:60]
             scenarios = [random_scenario(seed) for seed in seeds]
-            known[feature] = [(s, load_plan_data(s.config)) for s in scenarios]
+            known[feature] = [(s, load_data(s.config)) for s in scenarios]
         return known[feature]
 
     return get
@@ -62,12 +62,12 @@ def lasting(scenario: Scenario) -> list[Fault]:
 def test_lasting_links_are_cut_for_ten_x_one_way_and_two_way(drawn: Callable[[Feature], Drawn]) -> None:
     ways: Counter[bool] = Counter()
     sizes: Counter[int] = Counter()
-    for scenario, plan in drawn(Feature.LASTING_LINKS):
+    for scenario, (_, directory) in drawn(Feature.LASTING_LINKS):
         cuts = lasting(scenario)
         if {f.kind for f in scenario.faults} - {FaultKind.CUT, FaultKind.KILL, FaultKind.POWER}:
             continue  # there are too few links for a set
         assert LASTING_LINKS[0] <= len(cuts) <= LASTING_LINKS[1]
-        x_us = max(node.x_us for node in plan.nodes.values())
+        x_us = max(node.x_us for node in directory.nodes.values())
         assert all(f.for_us is not None and f.for_us >= LASTING_X * x_us for f in cuts)
         assert max(f.at_us for f in cuts) - min(f.at_us for f in cuts) <= 500_000
         sizes[len(cuts)] += 1
@@ -80,8 +80,8 @@ def test_mixed_nodes_differ_in_each_setting(drawn: Callable[[Feature], Drawn]) -
     """Bucket and heartbeat belong to the whole cluster: there clusters differ."""
     met: Counter[str] = Counter()
     buckets, heartbeats = set(), set()
-    for _, plan in drawn(Feature.MIXED_NODES):
-        nodes = plan.nodes.values()
+    for _, (plan, directory) in drawn(Feature.MIXED_NODES):
+        nodes = directory.nodes.values()
         met["x"] += len({n.x_us for n in nodes}) > 1
         met["policy"] += len({(n.during_failure, n.during_stabilization) for n in nodes}) > 1
         met["reconcile"] += len({n.reconcile for n in nodes}) > 1
@@ -94,20 +94,20 @@ def test_mixed_nodes_differ_in_each_setting(drawn: Callable[[Feature], Drawn]) -
 
 
 def test_long_checkpoints_are_further_apart_than_x(drawn: Callable[[Feature], Drawn]) -> None:
-    for scenario, plan in drawn(Feature.LONG_CHECKPOINTS):
-        plain = load_plan_data({**scenario.config, "nodes": list(scenario.config["nodes"])})
-        node = next(iter(plain.nodes.values()))
+    for scenario, (_, directory) in drawn(Feature.LONG_CHECKPOINTS):
+        plain = load_data({**scenario.config, "nodes": list(scenario.config["nodes"])})
+        node = next(iter(plain.directory.nodes.values()))
         assert (node.checkpoints.memory_us or 0) > node.x_us
-        assert len(plan.nodes) == len(plain.nodes)
+        assert len(directory.nodes) == len(plain.directory.nodes)
 
 
 def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Feature], Drawn]) -> None:
     found = 0
-    for scenario, plan in drawn(Feature.LEFT_DEAD):
+    for scenario, (_, directory) in drawn(Feature.LEFT_DEAD):
         left = [f for f in scenario.faults if f.kind in (FaultKind.KILL, FaultKind.POWER) and f.for_us is None]
         for fault in left:
             found += 1
-            assert all(set(plan.hosts(of)) - set(fault.first) for of in plan.placement)
+            assert all(set(directory.hosts(of)) - set(fault.first) for of in directory.placement)
     assert found > 40
 
 
@@ -117,18 +117,18 @@ def test_costly_state_takes_time_in_each_of_its_runs(drawn: Callable[[Feature], 
 
 def test_disks_hold_checkpoints_in_runs_with_faults_of_disks(drawn: Callable[[Feature], Drawn]) -> None:
     met: Counter[FaultKind] = Counter()
-    for scenario, plan in drawn(Feature.DISKS):
+    for scenario, (_, directory) in drawn(Feature.DISKS):
         kinds = {f.kind for f in scenario.faults}
         met.update(kinds & {FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE})
         if Feature.LONG_CHECKPOINTS not in features_of(scenario.seed):
             assert scenario.config["defaults"]["checkpoint"]["disk"]
-        assert len(plan.nodes) > 0
+        assert len(directory.nodes) > 0
     assert all(met[kind] >= 5 for kind in (FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE)), met
 
 
 def test_extremes_reach_every_type_and_way_of_reading_it(drawn: Callable[[Feature], Drawn]) -> None:
     met: Counter[str] = Counter()
-    for scenario, plan in drawn(Feature.EXTREMES):
+    for scenario, (plan, _) in drawn(Feature.EXTREMES):
         for source in plan.sources.values():
             assert source.reader["extremes"] > 0
             assert {str(a.type) for a in source.schema} == {str(t) for t in AttributeType}
@@ -140,8 +140,8 @@ def test_extremes_reach_every_type_and_way_of_reading_it(drawn: Callable[[Featur
 
 def test_clients_have_a_sink_of_each_mode_and_die(drawn: Callable[[Feature], Drawn]) -> None:
     met: Counter[FaultKind] = Counter()
-    for scenario, plan in drawn(Feature.CLIENTS):
-        assert all({s["mode"] for s in c.sinks} == {"stable", "corrections"} for c in plan.clients.values())
+    for scenario, (_, directory) in drawn(Feature.CLIENTS):
+        assert all({s["mode"] for s in c.sinks} == {"stable", "corrections"} for c in directory.clients.values())
         met.update(f.kind for f in scenario.faults if f.first[:1] and f.first[0].startswith("client:"))
     wanted = (FaultKind.KILL, FaultKind.POWER, FaultKind.RESTART, FaultKind.LIE, FaultKind.WIPE, FaultKind.SLOW_DISK)
     assert all(met[kind] >= 3 for kind in wanted), met

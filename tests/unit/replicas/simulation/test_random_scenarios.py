@@ -15,8 +15,10 @@ from replicas.simulation.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from replicas.simulation.topologies import MOST_REPLICAS
-from spe.config import load_plan_data
-from spe.plan.plan import COORDINATOR, Partitioning, Plan
+from spe.config import load_data
+from spe.plan.deploy import Deployed
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Partitioning, Plan
 
 SEEDS = range(600)
 
@@ -27,8 +29,18 @@ def scenarios() -> list[Scenario]:
 
 
 @pytest.fixture(scope="module")
-def plans(scenarios: list[Scenario]) -> list[Plan]:
-    return [load_plan_data(s.config) for s in scenarios]
+def plans(deployed: list[Deployed]) -> list[Plan]:
+    return [one.plan for one in deployed]
+
+
+@pytest.fixture(scope="module")
+def deployed(scenarios: list[Scenario]) -> list[Deployed]:
+    return [load_data(s.config) for s in scenarios]
+
+
+@pytest.fixture(scope="module")
+def directories(deployed: list[Deployed]) -> list[Directory]:
+    return [one.directory for one in deployed]
 
 
 def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[Scenario]) -> None:
@@ -62,24 +74,24 @@ def test_every_kind_of_operator_window_join_and_policy_is_drawn(scenarios: list[
     assert expected <= {kind for kind, n in drawn.items() if n >= 5}
 
 
-def test_topologies_are_of_every_size_and_none_is_too_large(plans: list[Plan]) -> None:
-    replicas = [sum(map(len, plan.placement.values())) for plan in plans]
+def test_topologies_are_of_every_size_and_none_is_too_large(plans: list[Plan], directories: list[Directory]) -> None:
+    replicas = [sum(map(len, directory.placement.values())) for directory in directories]
     assert max(replicas) <= MOST_REPLICAS
     assert min(replicas) == 1
     assert {len({u.fragment for u in plan.units}) for plan in plans} >= {1, 2, 3, 4}
     assert {u.partitions for plan in plans for u in plan.units} >= {1, 2, 3, 4}
     assert {len(plan.sources) for plan in plans} == {1, 2, 3}
     assert {len(plan.query.outputs) for plan in plans} >= {1, 2, 3}
-    assert {len(nodes) for plan in plans for nodes in plan.placement.values()} == {1, 2, 3}
+    assert {len(nodes) for directory in directories for nodes in directory.placement.values()} == {1, 2, 3}
 
 
-def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], plans: list[Plan]) -> None:
-    for scenario, plan in zip(scenarios, plans, strict=True):
+def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], directories: list[Directory]) -> None:
+    for scenario, directory in zip(scenarios, directories, strict=True):
         assert len(scenario.faults) <= max(COUNTS) + 1  # a node that is left dead comes on top
         for fault in scenario.faults:
             assert 0 <= fault.at_us < scenario.heal_us
             named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}
-            assert named <= {*processes_of(plan), "all"}
+            assert named <= {*processes_of(directory), "all"}
 
 
 def test_every_kind_of_fault_is_drawn_and_each_seed_leaves_some_out(scenarios: list[Scenario]) -> None:
@@ -106,12 +118,14 @@ def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS, *DISK_KINDS, *CLIENT_KINDS}
 
 
-def test_where_standbys_are_the_coordinator_fails_as_well(scenarios: list[Scenario], plans: list[Plan]) -> None:
+def test_where_standbys_are_the_coordinator_fails_as_well(
+    scenarios: list[Scenario], directories: list[Directory]
+) -> None:
     """It is killed, without power, without room, frozen, and cut off from some."""
     met: Counter[str] = Counter()
-    for scenario, plan in zip(scenarios, plans, strict=True):
+    for scenario, directory in zip(scenarios, directories, strict=True):
         of_it = [f for f in scenario.faults if COORDINATOR in (*f.first, *f.second)]
-        assert plan.standbys or not of_it
+        assert directory.standbys or not of_it
         met.update(str(f.kind) for f in of_it)
     assert {"kill", "power", "restart", "full", "freeze", "cut"} <= set(met)
 

@@ -19,7 +19,7 @@ from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulate import read_seeds
 from spe.cli.simulated import configuration_to_simulate
 from spe.cli.sweep import Point, table, with_x
-from spe.config import load_plan_data
+from spe.config import load_data, load_plan_data
 from spe.errors import ConfigError, SpeError
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
@@ -136,7 +136,7 @@ def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
     config, said = configuration_to_simulate(file, None, 20 * SECOND)
-    plan = load_plan_data(config)
+    plan, directory = load_data(config)
     readers = {str(name): source.reader for name, source in plan.sources.items()}
     assert [line.partition(":")[0] for line in said] == ["a", "b"]
     assert "is not there; made-up rows" in said[0]
@@ -145,7 +145,7 @@ def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
     assert (readers["a"]["rate"], readers["a"]["duration"]) == (25, 40_000_000)  # at twice the speed
     assert readers["c"]["duration"] == 20_000_000
     assert readers["d"]["duration"] == 5_000_000
-    assert [sink["kind"] for sink in plan.clients["all"].sinks] == ["jsonl"]
+    assert [sink["kind"] for sink in directory.clients["all"].sinks] == ["jsonl"]
 
 
 def test_data_that_is_there_is_read_where_it_is(tmp_path: Path) -> None:
@@ -161,5 +161,5 @@ def test_a_sweep_sets_x_of_every_node(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
     config, _ = configuration_to_simulate(file, None, 20 * SECOND)
-    plan = load_plan_data(with_x(config, 2 * SECOND))
-    assert {plan.nodes[NodeId(n)].x_us for n in ("n1", "n2")} == {2 * SECOND}
+    directory = load_data(with_x(config, 2 * SECOND)).directory
+    assert {directory.nodes[NodeId(n)].x_us for n in ("n1", "n2")} == {2 * SECOND}

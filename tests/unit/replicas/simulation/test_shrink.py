@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import ddmin, shrink
 from replicas.simulation.swarm import random_scenario
-from spe.config import load_plan_data
-from spe.plan.plan import COORDINATOR, Policy
+from spe.config import load_data
+from spe.plan.directory import COORDINATOR
+from spe.plan.nodes import Policy
 from spe.query.operators.aggregate import AggregateSpec
 from spe.query.operators.join import JoinSpec
 from spe.stream.times import SECOND
@@ -44,24 +45,24 @@ SEEDS = [s for s in range(40) if cuts(random_scenario(s))][:12]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_fault_and_the_plainest_configuration_are_left(seed: int) -> None:
     shrunk = shrink(random_scenario(seed), cuts, budget=400).scenario
-    plan = load_plan_data(shrunk.config)
+    plan, directory = load_data(shrunk.config)
     assert len(plan.sources) <= 2
     (fault,) = shrunk.faults
     named = {*fault.first, *fault.second}
-    assert all(len(nodes) == 1 or set(nodes) <= named for nodes in plan.placement.values())
+    assert all(len(nodes) == 1 or set(nodes) <= named for nodes in directory.placement.values())
     assert all(u.partitions == 1 for u in plan.units)
     assert "policy" not in shrunk.config["defaults"]
-    assert len(plan.clients) == 1 or "client:second" in named
-    who_needs_them = {COORDINATOR, *(n for s in plan.standbys.values() for n in s.nodes)}
-    assert not plan.standbys or named & who_needs_them
+    assert len(directory.clients) == 1 or "client:second" in named
+    who_needs_them = {COORDINATOR, *(n for s in directory.standbys.values() for n in s.nodes)}
+    assert not directory.standbys or named & who_needs_them
 
 
 @pytest.mark.parametrize("kind", [AggregateSpec, JoinSpec])
 def test_what_the_failure_needs_stays(kind: type) -> None:
     def fails(scenario: Scenario) -> bool:
-        plan = load_plan_data(scenario.config)
+        plan, directory = load_data(scenario.config)
         has = any(isinstance(o.spec, kind) for o in plan.query.operators)
-        return has and any(n.during_failure is Policy.DELAY for n in plan.nodes.values())
+        return has and any(n.during_failure is Policy.DELAY for n in directory.nodes.values())
 
     seed = next(s for s in range(200) if fails(random_scenario(s)))
     shrunk = shrink(random_scenario(seed), fails, budget=400).scenario

@@ -58,7 +58,7 @@ def test_rows_of_pieces_are_added_and_columns_of_one_table_are_not() -> None:
 
 async def test_nothing_else_runs_on_a_host_during_a_step(jump_clock: JumpClock) -> None:
     """Its heartbeats are answered late; those of other hosts are not."""
-    async with SimCluster(make_plan(), state_ns=1000) as cluster:
+    async with SimCluster(*make_plan(), state_ns=1000) as cluster:
         await cluster.start()
         await trio.sleep(2)
         cluster._occupy("n1a", 0.03)
@@ -70,7 +70,7 @@ async def test_nothing_else_runs_on_a_host_during_a_step(jump_clock: JumpClock) 
 
 
 async def test_a_step_does_not_end_a_freeze(jump_clock: JumpClock) -> None:
-    async with SimCluster(make_plan(), state_ns=1000) as cluster:
+    async with SimCluster(*make_plan(), state_ns=1000) as cluster:
         await cluster.start()
         await trio.sleep(2)
         cluster._occupy("n1a", 0.03)

@@ -41,7 +41,6 @@ def source(reader: Mapping[str, Any], schema: Schema = EVENTS, **changes: Any) -
     made = Source(
         stream=STREAM,
         schema=schema,
-        address="localhost:0",
         boundary_us=10,
         disorder_us=0,
         ahead_us=None,

@@ -31,11 +31,12 @@ from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.view import Sight, moment, render, seconds
-from spe.config import load_plan_text, read_document
+from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
-from spe.plan.deploy import with_default_client
-from spe.plan.plan import Plan, Standbys, Watermark
+from spe.plan.deploy import Deployed, with_default_client
+from spe.plan.directory import Standbys
+from spe.plan.plan import Watermark
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, StreamId
@@ -77,8 +78,8 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def plan_of(text: str = CONFIG) -> Plan:
-    return load_plan_text(text)
+def plan_of(text: str = CONFIG) -> Deployed:
+    return load_text(text)
 
 
 # -- what it takes and says ------------------------------------------------------------------------------------------
@@ -331,12 +332,12 @@ def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
 
 
 def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of()
-    directory = RunDirectory.create(config.parent / "run", read_document(config))
-    directory.write_cluster(plan, data=str(config.parent), addresses=local_addresses(plan), origins={}, token="")
-    cluster = json.loads((directory.path / "cluster.json").read_text())
-    directory.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
-    assert execute(["status", str(directory.path)]) == 1
+    plan, directory = plan_of()
+    run = RunDirectory.create(config.parent / "run", read_document(config))
+    run.write_cluster(plan, data=str(config.parent), addresses=local_addresses(directory), origins={}, token="")
+    cluster = json.loads((run.path / "cluster.json").read_text())
+    run.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
+    assert execute(["status", str(run.path)]) == 1
     assert "is over; its figures are in" in " ".join(capsys.readouterr().out.split())
 
 
@@ -399,7 +400,7 @@ def test_faults_go_into_runs_only(config: Path, capsys: pytest.CaptureFixture[st
 
 def a_run(config: Path, **facts: Any) -> RunDirectory:
     run = RunDirectory.create(config.parent / "r", read_document(config))
-    plan = plan_of(config.read_text())
+    plan = plan_of(config.read_text()).plan
     addresses = {"n1": "127.0.0.1:20001", "client:client": "127.0.0.1:20002"}
     known = {"data": str(config.parent), "addresses": addresses, "origins": {"shop": 5}, "token": "secret"}
     run.write_cluster(plan, **{**known, **facts})
@@ -409,8 +410,8 @@ def a_run(config: Path, **facts: Any) -> RunDirectory:
 def test_a_run_directory_holds_the_plan_with_its_addresses(config: Path) -> None:
     run = a_run(config)
     target = load_target(run.path)
-    assert target.plan.fingerprint == plan_of().fingerprint
-    assert target.plan.nodes["n1"].address == "127.0.0.1:20001"  # type: ignore[index]
+    assert target.plan.fingerprint == plan_of().plan.fingerprint
+    assert target.directory.nodes["n1"].address == "127.0.0.1:20001"  # type: ignore[index]
     assert target.plan.sources["shop"].replay["origin_us"] == 5  # type: ignore[index]
     assert (target.token, target.folder, target.supervisor_pid) == ("secret", run.path, os.getpid())
 
@@ -436,11 +437,10 @@ def test_conditions_wait_for_the_process_that_starts(config: Path) -> None:
 
 
 def test_a_run_without_a_client_gets_one_that_reads_everything() -> None:
-    plan = plan_of(CONFIG + "clients: {}\n")
-    assert not plan.clients
-    given = with_default_client(plan)
+    plan, directory = plan_of(CONFIG + "clients: {}\n")
+    assert not directory.clients
+    given = with_default_client(plan, directory)
     assert given.clients["client"].reads == ("per_second",)
-    assert given.fingerprint == plan.fingerprint
 
 
 def test_everybody_gets_a_loopback_address_of_its_own() -> None:
@@ -448,7 +448,7 @@ def test_everybody_gets_a_loopback_address_of_its_own() -> None:
     text = CONFIG.replace(
         "nodes: [n1, n2]", "nodes: {n1: {address: '127.0.0.1:20005'}, n2: {address: '10.0.0.5:7000'}}"
     )
-    addresses = local_addresses(plan_of(text))
+    addresses = local_addresses(plan_of(text).directory)
     assert list(addresses) == ["n1", "n2", "source:shop", "client:client", SUPERVISOR]
     assert addresses["n1"] == "127.0.0.1:20005"
     assert len(set(addresses.values())) == 5
@@ -477,14 +477,14 @@ def test_replayed_sources_begin_together_at_the_smallest_first_event_time(tmp_pa
 
 
 def test_k_and_the_allowed_delay_follow_the_longest_path() -> None:
-    plan = plan_of(TWO_UNITS)
+    plan, directory = plan_of(TWO_UNITS)
     assert [longest_path(plan, StreamId(s)) for s in ("shop", "per_second", "busy")] == [0, 1, 2]
-    assert delay_bound_us(plan, StreamId("per_second")) == 2 * SECOND
-    assert delay_bound_us(plan, StreamId("busy")) == 7 * SECOND
+    assert delay_bound_us(plan, directory, StreamId("per_second")) == 2 * SECOND
+    assert delay_bound_us(plan, directory, StreamId("busy")) == 7 * SECOND
 
 
 def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
-    (source,) = plan_of().sources.values()
+    (source,) = plan_of().plan.sources.values()
     start = parse_timestamp("2024-01-01T00:00:00")
     assert source_epoch(source, 777) == ReplayEpoch(start, 777, 1.0)
     assert source_epoch(replace(source, replay={"speed": 20.0, "origin_us": 5}), 777) == ReplayEpoch(5, 777, 20.0)
@@ -501,14 +501,14 @@ def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
 
 
 def test_an_output_whose_sources_run_differently_has_no_delay() -> None:
-    plan = plan_of()
+    plan = plan_of().plan
     assert epochs(plan, 5) == {"per_second": ReplayEpoch(parse_timestamp("2024-01-01T00:00:00"), 5, 1.0)}
     two = plan_of(
         CONFIG.replace("query:", "  hall: {from: {generator: orders}, replay: {speed: 2}}\nquery:")
         .replace("from: shop,", "from: both,")
         .replace("query:\n", "query:\n  both: {union: [shop, hall]}\n")
     )
-    assert epochs(two, 5) == {}
+    assert epochs(two.plan, 5) == {}
 
 
 # -- the client process ----------------------------------------------------------------------------------------------
@@ -577,7 +577,7 @@ def channel_status(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything() -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
     assert not watch.complete
     watch.look(statuses(source_ended=True), 1)
@@ -588,13 +588,13 @@ def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything()
 
 
 def test_a_client_that_was_never_heard_of_is_not_complete() -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look({"source:shop": {"ended": True}}, 0)
     assert not watch.complete
 
 
 def test_sources_that_do_not_move_are_quiet_after_a_while() -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look(statuses(10), 0)
     watch.look(statuses(11), 2 * SECOND)
     assert not watch.sources_quiet(4 * SECOND, 3 * SECOND)
@@ -608,14 +608,14 @@ def test_live_sources_may_be_silent_for_ever() -> None:
         "{from: {generator: {name: orders, rate: 100, keys: 3, count: 400, start: 2024-01-01T00:00:00}}}",
         "{schema: {ts: timestamp!, key: int64}, time: ts, from: {tcp: '127.0.0.1:9999'}}",
     )
-    watch = ProgressWatch(plan_of(text))
+    watch = ProgressWatch(*plan_of(text))
     watch.look(statuses(), 0)
     assert not watch.sources_quiet(3600 * SECOND, SECOND)
 
 
 def test_a_run_is_stuck_when_nobody_moves_for_longer_than_failures_take() -> None:
     """X is 2 s on both nodes: 2·(2 + 2) s and the patience."""
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look(statuses(fault="the disk is full"), 0)
     assert not watch.stuck(8 * SECOND, SECOND)
     watch.look(statuses(position=4, fault="the disk is full"), 8 * SECOND)
@@ -627,7 +627,7 @@ def test_a_run_is_stuck_when_nobody_moves_for_longer_than_failures_take() -> Non
 
 
 def test_a_run_is_hopeless_when_a_source_has_failed_and_the_rest_has_arrived() -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
     assert watch.hopeless(0, SECOND) == ""
     watch.look(statuses(fault="the disk is full"), SECOND)
@@ -639,7 +639,7 @@ def test_a_run_is_hopeless_when_a_source_has_failed_and_the_rest_has_arrived() -
 def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
     n2: str, gone: list[str], hopeless: bool
 ) -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     replicas = {
         "n1": {"replicas": [replica_status(error="operator 'hot' raised")]},
         "n2": {"replicas": [replica_status(error=n2 or None)]},
@@ -699,7 +699,7 @@ def a_summary(**verdict: Any) -> dict[str, Any]:
     kill = Happening(
         Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND, at_us=5 * SECOND), 6 * SECOND, 6 * SECOND + 9, None
     )
-    summary = figures(plan_of(), a_history(), [kill], SECOND, 11 * SECOND)
+    summary = figures(*plan_of(), a_history(), [kill], SECOND, 11 * SECOND)
     equal = {"equal": True, "complete": True, "rows": 12, "differences": [], "reason": ""}
     return {**summary, "verdict": {**equal, **verdict}, "died": {}, "never_returned": [], "run_dir": "runs/x"}
 
@@ -791,7 +791,7 @@ def test_a_replica_that_never_returned_fails_a_run() -> None:
 
 
 def test_replicas_that_have_yet_to_return_are_those_of_running_processes() -> None:
-    watch = ProgressWatch(plan_of())
+    watch = ProgressWatch(*plan_of())
     watch.look({n: {"incarnation": 1, "replicas": [replica_status("RECOVERING")]} for n in ("n1", "n2")}, 0)
     assert watch.recovering() == ["main/0@n1", "main/0@n2"]
     assert watch.recovering(gone=["n2"]) == ["main/0@n1"]
@@ -904,7 +904,7 @@ def a_sight(**changes: Any) -> Sight:
 
 
 def drawn(sight: Sight, width: int = 80) -> str:
-    return shown(render(plan_of(), sight), width)
+    return shown(render(*plan_of(), sight), width)
 
 
 def line_of(text: str, beginning: str) -> list[str]:
@@ -975,10 +975,10 @@ def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
 
 
 def test_standbys_and_the_coordinator_are_drawn() -> None:
-    plan = plan_of()
-    (partition,) = plan.placement
-    plan = replace(
-        plan, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
+    plan, directory = plan_of()
+    (partition,) = directory.placement
+    directory = replace(
+        directory, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
     )
     sight = a_sight()
     standby = {"unit": partition.unit, "partition": partition.partition, "checkpoints": 12}
@@ -988,12 +988,14 @@ def test_standbys_and_the_coordinator_are_drawn() -> None:
     }
     seen = {**sight.seen, "n2": Seen({"standbys": [standby]}, NOW), "coordinator": Seen(coordinator, NOW)}
     phases = {**sight.phases, "coordinator": Phase.RUNNING}
-    text = shown(render(plan, replace(sight, seen=seen, phases=phases)), 100)
+    text = shown(render(plan, directory, replace(sight, seen=seen, phases=phases)), 100)
     assert line_of(text, "n2 main")[2:] == ["stands", "by", "12", "checkpoints", "taken"]
     told = " ".join(line_of(text, "coordinator"))
     assert told == "coordinator running nobody serves main/0 active for a budget of 1: main/0"
     seen["n2"] = Seen({"replicas": [replica_status("STABLE")]}, NOW)
-    text = shown(render(plan, replace(sight, seen=seen, phases={**phases, "coordinator": Phase.KILLED})), 100)
+    text = shown(
+        render(plan, directory, replace(sight, seen=seen, phases={**phases, "coordinator": Phase.KILLED})), 100
+    )
     assert line_of(text, "n2 main")[2] == "STABLE", "it has taken over"
     assert line_of(text, "coordinator")[1] == "killed"
 
@@ -1018,12 +1020,12 @@ def test_how_a_process_died_is_told_in_a_line(status: int, said: str, told: str)
 
 
 def test_a_run_goes_on_while_each_partition_has_a_replica_that_lives() -> None:
-    plan = plan_of(TWO_UNITS)
-    assert without_whom(plan, {}) == ""
-    assert without_whom(plan, {"n1": ""}) == ""
-    assert without_whom(plan, {"n1": "", "n2": ""}) == "n2"
-    assert without_whom(plan, {"n3": ""}) == "n3"
-    assert without_whom(plan, {"n1": "", "source:shop": ""}) == "source:shop"
+    directory = plan_of(TWO_UNITS).directory
+    assert without_whom(directory, {}) == ""
+    assert without_whom(directory, {"n1": ""}) == ""
+    assert without_whom(directory, {"n1": "", "n2": ""}) == "n2"
+    assert without_whom(directory, {"n3": ""}) == "n3"
+    assert without_whom(directory, {"n1": "", "source:shop": ""}) == "source:shop"
 
 
 def test_times_are_written_shortly() -> None:

@@ -15,7 +15,7 @@ import trio
 from spe.cli.job import Job
 from spe.cli.reporter import Reporter, reporter
 from spe.cli.run import Supervisor
-from spe.config import load_plan_text
+from spe.config import load_text
 from spe.runtime.production import NullTrace
 
 CONFIG = """
@@ -67,7 +67,8 @@ def test_sigterm_while_the_run_is_proved_ends_the_proof(
     script.write_text(script.read_text().replace("exit 7", "sleep 1000"))
     job = Mock(spec=Job)
     job.run, job.seed, job.live_view = Mock(path=tmp_path, events=NullTrace()), 0, False
-    job.plan, job.addresses, job.token, job.config = load_plan_text(CONFIG), {}, "", "x.yaml"
+    job.plan, job.directory = load_text(CONFIG)
+    job.addresses, job.token, job.config = {}, "", "x.yaml"
     monkeypatch.setattr("spe.cli.run.summary_text", lambda summary: "over")
     monkeypatch.setattr("spe.cli.run.failures", lambda summary: [])
     with reporter(Path("runs/mine")) as one:

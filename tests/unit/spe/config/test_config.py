@@ -16,22 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spe import api
-from spe.config import load_plan, load_plan_data, load_plan_text, missing_files
+from spe.config import load, load_plan, load_plan_data, load_plan_text, load_text, missing_files
 from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
-from spe.plan.plan import (
-    ANY_ADDRESS,
-    Checkpoints,
-    CoordinatorSettings,
-    Limits,
-    Plan,
-    Policy,
-    Reconcile,
-    Standbys,
-    Timing,
-    Watermark,
-)
+from spe.plan.deploy import Deployed
+from spe.plan.directory import ANY_ADDRESS, CoordinatorSettings, Standbys
+from spe.plan.nodes import Checkpoints, Policy, Reconcile
+from spe.plan.plan import Limits, Plan, Timing, Watermark
 from spe.plan.review import review
 from spe.problems import Problems
 from spe.query.declaration import OnError, OperatorSpec
@@ -56,8 +48,8 @@ sources:
 """
 
 
-def plan_of(text: str) -> Plan:
-    return load_plan_text(textwrap.dedent(text), "test.yaml")
+def plan_of(text: str) -> Deployed:
+    return load_text(textwrap.dedent(text), "test.yaml")
 
 
 def problems_of(text: str) -> list[str]:
@@ -69,7 +61,7 @@ def problems_of(text: str) -> list[str]:
 def spec_of(entry: str) -> OperatorSpec:
     """The specification of an operator over ``orders`` (and ``more``, of the same schema)."""
     more = "  more:\n    schema: {ts: timestamp!, user: string, price: float64, qty: int64!}\n    time: ts\n"
-    plan = plan_of(f"{SOURCE}{more}    from: {{jsonl: more.jsonl}}\nquery:\n  q: {entry}\n")
+    plan = plan_of(f"{SOURCE}{more}    from: {{jsonl: more.jsonl}}\nquery:\n  q: {entry}\n").plan
     return plan.query.operators[0].spec
 
 
@@ -77,18 +69,18 @@ def spec_of(entry: str) -> OperatorSpec:
 
 
 def test_smallest_configuration_gets_two_nodes_one_fragment_and_one_client() -> None:
-    plan = plan_of(f"{SOURCE}\nquery:\n  big: {{filter: {{from: orders, where: price > 10}}}}\n")
+    plan, directory = plan_of(f"{SOURCE}\nquery:\n  big: {{filter: {{from: orders, where: price > 10}}}}\n")
 
     assert plan.query.outputs == ("big",)
     assert [str(u.id) for u in plan.units] == ["main"]
-    assert list(plan.placement.values()) == [("n1", "n2")]
-    assert plan.clients["client"].reads == ("big",)
+    assert list(directory.placement.values()) == [("n1", "n2")]
+    assert directory.clients["client"].reads == ("big",)
     assert plan.timing == Timing()
     assert plan.limits == Limits()
 
 
 def test_nodes_take_what_they_do_not_say_from_the_defaults() -> None:
-    plan = plan_of(
+    directory = plan_of(
         f"""{SOURCE}
 query:
   big: {{filter: {{from: orders, where: price > 10}}}}
@@ -97,8 +89,8 @@ nodes:
   n1: {{x: 5s, policy: {{failure: suspend}}}}
   n2: {{address: "10.0.0.1:7102"}}
 """
-    )
-    n1, n2 = plan.nodes[NodeId("n1")], plan.nodes[NodeId("n2")]
+    ).directory
+    n1, n2 = directory.nodes[NodeId("n1")], directory.nodes[NodeId("n2")]
 
     assert (n1.x_us, n1.alpha, n1.during_failure, n1.during_stabilization) == (
         5_000_000,
@@ -110,7 +102,7 @@ nodes:
 
 
 def test_nodes_choose_how_to_correct_themselves() -> None:
-    plan = plan_of(
+    directory = plan_of(
         f"""{SOURCE}
 query:
   big: {{filter: {{from: orders, where: price > 10}}}}
@@ -119,8 +111,8 @@ nodes:
   n1: {{reconcile: checkpoint, checkpoint: {{every: 5s, disk: true}}}}
   n2: {{}}
 """
-    )
-    n1, n2 = plan.nodes[NodeId("n1")], plan.nodes[NodeId("n2")]
+    ).directory
+    n1, n2 = directory.nodes[NodeId("n1")], directory.nodes[NodeId("n2")]
 
     assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
     assert (n2.reconcile, n2.checkpoints) == (Reconcile.UNDO, Checkpoints(200_000))
@@ -136,7 +128,7 @@ limits: {{output: 64MB, suffix: 1MiB}}
 query:
   big: {{filter: {{from: orders, where: price > 10}}}}
 """
-    )
+    ).plan
     assert (plan.cluster, plan.bucket_us) == ("shop", 250_000)
     assert (plan.timing.heartbeat_us, plan.timing.connect_us) == (50_000, 300_000)
     assert (plan.limits.output_bytes, plan.limits.suffix_bytes) == (64_000_000, 1 << 20)
@@ -284,7 +276,7 @@ def test_generator_brings_schema_time_and_disorder() -> None:
         query:
           q: {filter: {from: s, where: qty > 1}}
         """
-    )
+    ).plan
     source = plan.sources[StreamId("s")]
 
     assert source.time == "ts"
@@ -321,7 +313,7 @@ def test_the_generator_rows_fills_the_schema_that_its_source_says() -> None:
     ],
 )
 def test_replay_is_at_a_speed_at_a_rate_or_as_fast_as_it_goes(replay: str, expected: dict[str, Any]) -> None:
-    plan = plan_of(f"{SOURCE}    replay: {replay}\nquery:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n")
+    plan = plan_of(f"{SOURCE}    replay: {replay}\nquery:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n").plan
 
     assert plan.sources[StreamId("orders")].replay == expected
 
@@ -337,7 +329,7 @@ def test_only_live_sources_refuse_the_future_unless_told_to() -> None:
         query:
           q: {{union: [live, file, told]}}
         """
-    )
+    ).plan
     assert [s.ahead_us for s in plan.sources.values()] == [3_600_000_000, None, 10_000_000]
 
 
@@ -361,7 +353,7 @@ def test_in_a_live_source_time_passes_by_its_data_unless_told_otherwise(written:
         query:
           q: {{filter: {{from: live, where: v > 0}}}}
         """
-    )
+    ).plan
     (live,) = plan.sources.values()
     assert (live.watermark, live.idle_us, live.idle_to_now) == expected
 
@@ -369,20 +361,20 @@ def test_in_a_live_source_time_passes_by_its_data_unless_told_otherwise(written:
 def test_rows_without_an_event_time_have_the_clocks() -> None:
     plan = plan_of(
         "sources: {live: {schema: {v: int64}, from: {stdin: true}}}\nquery: {q: {filter: {from: live, where: v > 0}}}\n"
-    )
+    ).plan
     assert [s.watermark for s in plan.sources.values()] == [Watermark.CLOCK]
 
 
 def test_sinks_become_kind_path_and_mode() -> None:
-    plan = plan_of(
+    directory = plan_of(
         f"""{SOURCE}
 query:
   q: {{filter: {{from: orders, where: price > 1}}}}
 clients:
   c: {{sinks: [{{parquet: out}}, {{jsonl: all.jsonl, mode: corrections}}]}}
 """
-    )
-    assert plan.clients["c"].sinks == (
+    ).directory
+    assert directory.clients["c"].sinks == (
         {"kind": "parquet", "path": "out", "mode": "stable"},
         {"kind": "jsonl", "path": "all.jsonl", "mode": "corrections"},
     )
@@ -794,20 +786,20 @@ nodes: [n1, n2, n3, n4]
 
 
 def test_x_counts_wall_time_so_a_faster_replay_needs_less() -> None:
-    plan = plan_of(timed(x="2s", disorder="1m", replay="{speed: 60}"))
+    plan, directory = plan_of(timed(x="2s", disorder="1m", replay="{speed: 60}"))
 
-    assert review(plan) == []
+    assert review(plan, directory) == []
 
 
 def test_x_with_too_little_room_is_only_warned_about() -> None:
-    findings = review(plan_of(timed(x="2050ms", disorder="1800ms")))
+    findings = review(*plan_of(timed(x="2050ms", disorder="1800ms")))
 
     assert [f.path for f in findings] == [("nodes", "n1", "x")]
     assert "leaves room for a normal one" in findings[0].message
 
 
 def test_x_shorter_than_the_reaction_to_a_dead_replica_is_warned_about() -> None:
-    findings = review(plan_of(timed(x="1s")))
+    findings = review(*plan_of(timed(x="1s")))
 
     assert "less than 2·(stall + connect) = 1.8s" in findings[0].message
 
@@ -822,11 +814,11 @@ query:
 
 def test_a_file_without_disorder_is_warned_about_and_zero_is_an_answer() -> None:
     file = SOURCE_OF_A_FILE
-    (finding,) = review(plan_of(file))
+    (finding,) = review(*plan_of(file))
 
     assert finding.path == ("sources", "s", "disorder")
     assert "0s if the file is sorted" in finding.message
-    assert review(plan_of(file.replace("time: ts", "time: ts, disorder: 0s"))) == []
+    assert review(*plan_of(file.replace("time: ts", "time: ts, disorder: 0s"))) == []
 
 
 def live(idle: str, alpha_x: str = "2s", disorder: str = "500ms") -> str:
@@ -846,7 +838,7 @@ defaults: {{alpha: 1.0, x: {alpha_x}}}
 )
 def test_a_silence_that_alpha_x_has_no_room_for_is_warned_about(idle: str, room: str | None) -> None:
     """bucket + boundary + disorder + a normal delay = 800ms, of αX = 2s."""
-    findings = review(plan_of(live(idle)))
+    findings = review(*plan_of(live(idle)))
     if room is None:
         assert findings == []
         return
@@ -857,20 +849,20 @@ def test_a_silence_that_alpha_x_has_no_room_for_is_warned_about(idle: str, room:
 
 
 def test_a_silence_that_alpha_x_has_room_for_is_not_warned_about_again() -> None:
-    plan = plan_of(live("1200ms"))
-    (finding,) = review(plan)
+    plan, directory = plan_of(live("1200ms"))
+    (finding,) = review(plan, directory)
     assert finding.message.endswith("αX above 2s")
-    assert review(plan_of(live("1200ms", alpha_x="2001ms"))) == []
-    assert review(plan_of(live("1199ms"))) == []
+    assert review(*plan_of(live("1200ms", alpha_x="2001ms"))) == []
+    assert review(*plan_of(live("1199ms"))) == []
 
 
 def test_a_jump_to_the_present_needs_no_more_than_the_silence() -> None:
-    (finding,) = review(plan_of(live("{after: 1800ms, then: now}")))
+    (finding,) = review(*plan_of(live("{after: 1800ms, then: now}")))
     assert "expected at most 1.799s, or αX above 2s" in finding.message
 
 
 def test_a_source_that_is_never_silent_is_warned_about() -> None:
-    (finding,) = review(plan_of(live("never")))
+    (finding,) = review(*plan_of(live("never")))
     assert finding.message.startswith("is never: whenever no row comes for αX, results are tentative")
 
 
@@ -879,7 +871,7 @@ def test_a_source_that_is_never_silent_is_warned_about() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
-    assert review(load_plan(path, data="/data")) == []
+    assert review(*load(path, data="/data")) == []
 
 
 @pytest.mark.parametrize(
@@ -896,15 +888,15 @@ def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
 def test_doors_that_stand_open_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
     source = "{schema: {t: timestamp!, n: int64}, from: {tcp: '0.0.0.0:7000'}}"
     text = f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: n > 1}}}}\n{deployment}"
-    found = review(plan_of(text))
+    found = review(*plan_of(text))
     assert [f.path for f in found] == paths
     assert all("expected security: {certificates: FOLDER}" in f.message for f in found)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
-    plan = load_plan(path)
-    assert all(len(set(plan.hosts(partition))) == 2 for partition in plan.placement)
+    directory = load(path).directory
+    assert all(len(set(directory.hosts(partition))) == 2 for partition in directory.placement)
 
 
 # -- Python
@@ -914,7 +906,7 @@ def test_how_to_correct_is_said_in_python_as_in_yaml() -> None:
     env = api.Environment(reconcile="undo", checkpoint={"every": "200ms"})
     orders = env.source("orders", api.generator("orders", rate=10))
     env.node("n1", reconcile="checkpoint", checkpoint={"every": "5s", "disk": True}).node("n2")
-    nodes = env.outputs(orders.filter("qty > 1", name="some")).plan().nodes
+    nodes = env.outputs(orders.filter("qty > 1", name="some")).deployed().directory.nodes
 
     n1, n2 = nodes[NodeId("n1")], nodes[NodeId("n2")]
     assert (n1.reconcile, n1.checkpoints) == (Reconcile.CHECKPOINT, Checkpoints(5_000_000, disk=True))
@@ -947,13 +939,13 @@ def test_standbys_are_said_in_python_as_in_yaml() -> None:
         standby=[["n3", "n2"], []],
         checkpoint="700ms",
     )
-    plan = plan_of(BACKED)
+    plan, directory = plan_of(BACKED)
     first = PartitionId(UnitId("f"), 0)
 
     assert env.plan() == plan
-    assert plan.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
-    assert plan.hosts(first) == ("n1", "n3", "n2")
-    assert plan.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2)
+    assert directory.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
+    assert directory.hosts(first) == ("n1", "n3", "n2")
+    assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2)
 
 
 @pytest.mark.parametrize(

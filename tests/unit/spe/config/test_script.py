@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spe.cli.app import execute
-from spe.config import load_plan, load_plan_text, read_document
+from spe.config import load, load_plan, load_text, read_document
 from spe.errors import ConfigError
 
 SHOP = """\
@@ -51,10 +51,10 @@ def mistakes(path: Path, *changes: tuple[str, str]) -> list[str]:
 
 
 def test_a_script_is_the_plan_of_its_yaml(script: Path) -> None:
-    plan = load_plan(script)
+    deployed = load(script)
 
-    assert plan == load_plan_text(read_document(script).to_yaml())
-    assert sorted(plan.nodes) == ["n1", "n2"]
+    assert deployed == load_text(read_document(script).to_yaml())
+    assert sorted(deployed.directory.nodes) == ["n1", "n2"]
 
 
 def test_every_mistake_names_the_line_of_its_call(script: Path) -> None:

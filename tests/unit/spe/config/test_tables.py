@@ -15,7 +15,7 @@ from replicas.connectors import KINDS
 from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from replicas.reference import reference_rows
 from replicas.source.proxy import reference_elements
-from spe.config import load_plan_text
+from spe.config import load_plan_text, load_text
 from spe.config.tables import TABLES, filled
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import OPTIONS
@@ -67,8 +67,8 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_the_new_operator_of_the_page_runs(sample: Any) -> None:
-    plan = load_plan_text(CONFIG)
-    assert "one in 10 of orders" in check_text(plan)
+    plan, directory = load_text(CONFIG)
+    assert "one in 10 of orders" in check_text(plan, directory)
     orders = reference_elements(plan.sources[plan.query.operators[0].spec.inputs[0]])
     found = reference_rows(plan, {"orders": orders})  # type: ignore[dict-item]
     assert sum(len(rows) for _, rows in found.values()) == 10

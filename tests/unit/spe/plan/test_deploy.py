@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spe.errors import ConfigError
-from spe.plan.deploy import Deployment, make_plan, processes, with_addresses
+from spe.plan.deploy import Deployed, Deployment, deploy, with_addresses
+from spe.plan.directory import Client, Directory
 from spe.plan.graphs import stable_order
 from spe.plan.lineage import key_names
-from spe.plan.plan import Client, InputStream, Node, Partitioning, Plan, Policy, Source, Unit
+from spe.plan.nodes import Node, Policy
+from spe.plan.plan import InputStream, Partitioning, Plan, Source, Unit
 from spe.plan.results import results_fingerprint
 from spe.plan.review import Severity, review
 from spe.plan.units import FragmentSpec, cut_units
@@ -61,7 +63,6 @@ def fragment(name: str, *operators: str, **options: Any) -> FragmentSpec:
 
 def source(name: str, **options: Any) -> Source:
     defaults: dict[str, Any] = {
-        "address": "127.0.0.1:0",
         "boundary_us": 100_000,
         "disorder_us": 0,
         "ahead_us": None,
@@ -77,8 +78,8 @@ def node(name: str, x_us: int = 5_000_000) -> Node:
     return Node(NodeId(name), "127.0.0.1:0", x_us, 0.9, Policy.PROCESS, Policy.PROCESS)
 
 
-def deploy(what: Query, *fragments: FragmentSpec, nodes: int = 2, **sources: Source) -> Plan:
-    return make_plan(
+def deployed(what: Query, *fragments: FragmentSpec, nodes: int = 2, **sources: Source) -> Deployed:
+    return deploy(
         what,
         Deployment(
             cluster="test",
@@ -103,21 +104,21 @@ def shape(units: Sequence[Unit]) -> list[tuple[str, str, str, str]]:
 
 
 def test_whole_query_is_one_fragment_where_none_is_given() -> None:
-    plan = deploy(query({"u": reads("A", "B"), "f": reads("u")}, ["f"]))
+    plan, directory = deployed(query({"u": reads("A", "B"), "f": reads("u")}, ["f"]))
 
     assert shape(plan.units) == [("main", "A B", "u f", "f")]
-    assert plan.placement == {PartitionId(plan.units[0].id, 0): ("n1", "n2")}
+    assert directory.placement == {PartitionId(plan.units[0].id, 0): ("n1", "n2")}
 
 
 def test_outputs_reached_by_different_inputs_are_units_of_their_own() -> None:
-    plan = deploy(query({"a": reads("A"), "b": reads("B")}, ["a", "b"]))
+    plan = deployed(query({"a": reads("A"), "b": reads("B")}, ["a", "b"])).plan
 
     assert shape(plan.units) == [("main.1", "A", "a", "a"), ("main.2", "B", "b", "b")]
 
 
 def test_operators_that_only_lead_to_one_output_go_with_it() -> None:
     """Cleaning each source before the merge makes no unit of its own: nobody else would see its state."""
-    plan = deploy(query({"a": reads("A"), "b": reads("B"), "u": reads("a", "b"), "f": reads("u")}, ["u", "f"]))
+    plan = deployed(query({"a": reads("A"), "b": reads("B"), "u": reads("a", "b"), "f": reads("u")}, ["u", "f"])).plan
 
     assert shape(plan.units) == [("main", "A B", "a b u f", "u f")]
 
@@ -127,9 +128,9 @@ def test_operator_shared_by_outputs_of_different_reach_is_a_unit_of_its_own() ->
 
     clean reads A; report reads clean; merged reads clean and B.
     """
-    plan = deploy(
+    plan = deployed(
         query({"clean": reads("A"), "report": reads("clean"), "merged": reads("clean", "B")}, ["report", "merged"])
-    )
+    ).plan
     assert shape(plan.units) == [
         ("main.1", "A", "clean report", "clean report"),
         ("main.2", "clean B", "merged", "merged"),
@@ -137,18 +138,18 @@ def test_operator_shared_by_outputs_of_different_reach_is_a_unit_of_its_own() ->
 
 
 def test_stream_read_by_another_fragment_is_an_output() -> None:
-    plan = deploy(
+    plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u"), "g": reads("f")}, ["g"]),
         fragment("front", "u", "f"),
         fragment("back", "g"),
-    )
+    ).plan
     assert shape(plan.units) == [("front", "A B", "u f", "f"), ("back", "f", "g", "g")]
 
 
 def test_two_fragments_may_read_each_other_as_long_as_operators_do_not() -> None:
-    plan = deploy(
+    plan = deployed(
         query({"a": reads("A"), "b": reads("a"), "c": reads("b")}, ["c"]), fragment("x", "a", "c"), fragment("y", "b")
-    )
+    ).plan
     assert shape(plan.units) == [("x.1", "A", "a", "a"), ("y", "a", "b", "b"), ("x.2", "b", "c", "c")]
 
 
@@ -256,26 +257,26 @@ def test_order_stays_as_given_where_it_may() -> None:
 )
 def test_fragments_that_do_not_fit_are_refused(fragments: list[FragmentSpec], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        deploy(query({"a": reads("A", "B"), "b": reads("a")}, ["b"]), *fragments)
+        deployed(query({"a": reads("A", "B"), "b": reads("a")}, ["b"]), *fragments)
 
     assert any(message in p for p in caught.value.problems), caught.value.problems
 
 
 def test_operator_that_nobody_reads_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"query\.b: is read by nobody"):
-        deploy(query({"a": reads("A"), "b": reads("B")}, ["a"]))
+        deployed(query({"a": reads("A"), "b": reads("B")}, ["a"]))
 
 
 # -- partitions and placement
 
 
 def test_partitioned_unit_reads_by_key_and_its_consumer_reads_every_partition() -> None:
-    plan = deploy(
+    plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=4, key=("key",)),
         fragment("back", "f"),
         nodes=4,
-    )
+    ).plan
     front, back = plan.units
 
     assert [(i.stream, i.producers, i.key) for i in front.inputs] == [("A", 1, ("key",)), ("B", 1, ("key",))]
@@ -284,15 +285,15 @@ def test_partitioned_unit_reads_by_key_and_its_consumer_reads_every_partition() 
     assert plan.key_columns("front", "A") == (1,)
 
 
-def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Plan, list[list[int]]]:
+def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Deployed, list[list[int]]]:
     """A stream by ``key`` in ``first`` partitions, read in ``then`` partitions by another key: who reads which."""
-    plan = deploy(
+    made = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=first, key=("key",)),
         fragment("back", "f", partitions=then, key=(by,)),
         nodes=8,
     )
-    return plan, [[c.partition for c in plan.units[1].channels_in(p)] for p in range(then)]
+    return made, [[c.partition for c in made.plan.units[1].channels_in(p)] for p in range(then)]
 
 
 @pytest.mark.parametrize(
@@ -310,25 +311,25 @@ def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Plan, l
 def test_a_stream_that_is_divided_by_the_key_already_is_read_where_the_hashes_are(
     first: int, then: int, by: str, kind: Partitioning, read: list[list[int]]
 ) -> None:
-    plan, found = inputs_by_partition(first, then, by)
+    (plan, directory), found = inputs_by_partition(first, then, by)
 
     assert found == read
     assert plan.units[1].inputs[0].partitioning(then) is kind
     for channel in (Channel(StreamId("u"), p) for p in range(first)):
         readers = [p for p in range(then) if channel.partition in read[p]]
-        named = [c for c in plan.consumers_of(channel) if not c.startswith("client")]
+        named = [c for c in directory.consumers_of(plan, channel) if not c.startswith("client")]
         assert [c.partition("@")[0] for c in named] == [f"back/{p}" for p in readers for _ in range(2)]
 
 
 def carried(*operators: tuple[str, OperatorSpec], key: tuple[str, ...], then: tuple[str, ...]) -> bool:
     """Is the last of these operators read one-to-one by key ``then`` when they are divided by ``key``?"""
     last = operators[-1][0]
-    plan = deploy(
+    plan = deployed(
         query({**dict(operators), "f": reads(last)}, ["f"]),
         fragment("front", *(name for name, _ in operators), partitions=3, key=key),
         fragment("back", "f", partitions=3, key=then),
         nodes=6,
-    )
+    ).plan
     return plan.units[-1].inputs[0].aligned
 
 
@@ -337,14 +338,14 @@ JOINED = Schema.of(l_ts="timestamp", l_key="int64", l_user="string", r_ts="times
 
 def test_who_else_reads_a_stream_does_not_say_how_it_is_divided() -> None:
     """Two readers by another key come before one by the key that divides it."""
-    plan = deploy(
+    plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u"), "g": reads("u"), "h": reads("u")}, ["f", "g", "h"]),
         fragment("front", "u", partitions=2, key=("key",)),
         fragment("f", "f", partitions=2, key=("ts",)),
         fragment("g", "g", partitions=2, key=("ts",)),
         fragment("h", "h", partitions=2, key=("key",)),
         nodes=8,
-    )
+    ).plan
     assert {u.id: u.inputs[0].aligned for u in plan.units} == {"front": False, "f": False, "g": False, "h": True}
 
 
@@ -393,12 +394,12 @@ def test_a_join_carries_the_key_of_the_sides_that_are_always_there(
 
 
 def test_units_in_sequence_share_x_only_where_one_partition_reads_the_other() -> None:
-    plan = deploy(
+    plan, directory = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=2, key=("key",), replicas=((NodeId("n1"),), (NodeId("n2"),))),
         fragment("back", "f", partitions=2, key=("key",), replicas=((NodeId("n2"),), (NodeId("n1"),))),
     )
-    assert plan.share(UnitId("back"), NodeId("n1")).x_us == plan.nodes[NodeId("n1")].x_us
+    assert directory.share(plan, UnitId("back"), NodeId("n1")).x_us == directory.nodes[NodeId("n1")].x_us
 
 
 @given(st.integers(1, 9), st.integers(2, 9), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
@@ -414,13 +415,13 @@ def test_what_a_partition_does_not_read_has_none_of_its_rows(first: int, then: i
 
 
 def test_number_of_replicas_is_placed_over_the_nodes_in_turn() -> None:
-    plan = deploy(
+    directory = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=3, key=("key",)),
         fragment("back", "f"),
         nodes=4,
-    )
-    assert {str(p): " ".join(nodes) for p, nodes in plan.placement.items()} == {
+    ).directory
+    assert {str(p): " ".join(nodes) for p, nodes in directory.placement.items()} == {
         "front/0": "n1 n2",
         "front/1": "n3 n4",
         "front/2": "n1 n2",
@@ -430,47 +431,45 @@ def test_number_of_replicas_is_placed_over_the_nodes_in_turn() -> None:
 
 def test_listed_nodes_are_kept_in_their_order() -> None:
     row = (NodeId("n2"), NodeId("n1"))
-    plan = deploy(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=(row,)))
+    directory = deployed(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=(row,))).directory
 
-    assert list(plan.placement.values()) == [row]
+    assert list(directory.placement.values()) == [row]
 
 
 # -- addresses and the fingerprint (rule U11)
 
 
 def test_addresses_can_be_filled_in_later_without_another_plan() -> None:
-    plan = deploy(query({"u": reads("A", "B")}, ["u"]))
-    moved = with_addresses(plan, {"n1": "10.0.0.1:7001", "source:A": "10.0.0.9:7000"})
+    directory = deployed(query({"u": reads("A", "B")}, ["u"])).directory
+    moved = with_addresses(directory, {"n1": "10.0.0.1:7001", "source:A": "10.0.0.9:7000"})
 
-    assert processes(moved) == {
+    assert moved.addresses() == {
         "n1": "10.0.0.1:7001",
         "n2": "127.0.0.1:0",
         "source:A": "10.0.0.9:7000",
         "source:B": "127.0.0.1:0",
     }
-    assert moved.fingerprint == plan.fingerprint
     with pytest.raises(KeyError, match="no process 'n9'"):
-        with_addresses(plan, {"n9": "10.0.0.1:7001"})
+        with_addresses(directory, {"n9": "10.0.0.1:7001"})
 
 
 def test_fingerprint_is_of_what_decides_ids_and_of_nothing_else() -> None:
     what = query({"u": reads("A", "B")}, ["u"])
-    base = deploy(what)
-    longer_x = replace(base, nodes={n: replace(v, x_us=9_000_000) for n, v in base.nodes.items()})
-    one_replica = deploy(what, fragment("main", "u", replicas=1))
+    base = deployed(what).plan
+    one_replica = deployed(what, fragment("main", "u", replicas=1)).plan
     wider = replace(base, bucket_us=200_000)
-    divided = deploy(what, fragment("main", "u", partitions=2, key=("key",)))
-    other_key = deploy(what, fragment("main", "u", partitions=2, key=("user",)))
-    turned = deploy(query({"u": reads("B", "A")}, ["u"]))
+    divided = deployed(what, fragment("main", "u", partitions=2, key=("key",))).plan
+    other_key = deployed(what, fragment("main", "u", partitions=2, key=("user",))).plan
+    turned = deployed(query({"u": reads("B", "A")}, ["u"])).plan
 
-    assert base.fingerprint == longer_x.fingerprint == one_replica.fingerprint
+    assert base.fingerprint == one_replica.fingerprint
     assert len({p.fingerprint for p in (base, wider, divided, other_key, turned)}) == 5
 
 
 def test_what_becomes_of_a_row_that_fails_decides_ids_too() -> None:
     """And who has never heard of it has the fingerprint that it had."""
     spec = MapSpec(StreamId("A"), {"key": "key"})
-    stop, skip = (deploy(query({"u": one}, ["u"])) for one in (spec, replace(spec, on_error=OnError.SKIP)))
+    stop, skip = (deployed(query({"u": one}, ["u"])).plan for one in (spec, replace(spec, on_error=OnError.SKIP)))
     assert stop.fingerprint != skip.fingerprint
     assert "on_error" not in repr(stop.query.operators)
     assert results_fingerprint(stop, StreamId("u")) != results_fingerprint(skip, StreamId("u"))
@@ -479,8 +478,8 @@ def test_what_becomes_of_a_row_that_fails_decides_ids_too() -> None:
 # -- what is likely not meant
 
 
-def warnings(plan: Plan) -> list[str]:
-    found = review(plan)
+def warnings(plan: Plan, directory: Directory) -> list[str]:
+    found = review(plan, directory)
     assert all(f.severity is Severity.WARNING for f in found)
     return [f"{'.'.join(map(str, f.path))}: {f.message}" for f in found]
 
@@ -491,12 +490,12 @@ def aggregate(stream: str, *groups: str, function: str = "count", window: Window
 
 
 def test_healthy_plan_has_no_warnings() -> None:
-    assert warnings(deploy(query({"u": reads("A", "B")}, ["u"]))) == []
+    assert warnings(*deployed(query({"u": reads("A", "B")}, ["u"]))) == []
 
 
 def test_single_replica_is_warned_about() -> None:
     (warning,) = warnings(
-        deploy(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=((NodeId("n1"),),)), nodes=1)
+        *deployed(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=((NodeId("n1"),),)), nodes=1)
     )
     assert warning.startswith("fragments.x.replicas: x/0 has fewer than 2 replicas")
 
@@ -515,34 +514,36 @@ def test_single_replica_is_warned_about() -> None:
 def test_results_that_depend_on_ties_between_partitions_are_warned_about(
     operator: OperatorSpec, sensitive: str
 ) -> None:
-    plan = deploy(
+    plan, directory = deployed(
         query({"u": reads("A", "B"), "out": operator}, ["out"]),
         fragment("front", "u", partitions=2, key=("key",)),
         fragment("back", "out"),
     )
-    assert [w.split(": ")[1].split(" upstream")[0] for w in warnings(plan)] == ([sensitive] if sensitive else [])
+    assert [w.split(": ")[1].split(" upstream")[0] for w in warnings(plan, directory)] == (
+        [sensitive] if sensitive else []
+    )
 
 
 def test_same_results_over_one_upstream_partition_are_fine() -> None:
-    plan = deploy(
+    plan, directory = deployed(
         query({"u": reads("A", "B"), "out": aggregate("u", "key", function="first")}, ["out"]),
         fragment("front", "u"),
         fragment("back", "out"),
     )
-    assert warnings(plan) == []
+    assert warnings(plan, directory) == []
 
 
 def test_ranking_of_window_results_by_all_their_groups_has_no_ties() -> None:
-    def plan(*order: str) -> Plan:
+    def plan(*order: str) -> Deployed:
         top = TopKSpec(StreamId("n"), 3, tuple((o, True) for o in order))
-        return deploy(
+        return deployed(
             query({"n": aggregate("A", "key"), "out": top}, ["out"], ["A"]),
             fragment("front", "n", partitions=2, key=("key",)),
             fragment("back", "out"),
         )
 
-    assert warnings(plan("n", "key")) == []
-    assert len(warnings(plan("n"))) == 1
+    assert warnings(*plan("n", "key")) == []
+    assert len(warnings(*plan("n"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -554,12 +555,12 @@ def test_a_top_k_of_top_ks_is_whole_where_the_parts_send_all_that_it_may_want(
 ) -> None:
     parts = TopKSpec(StreamId("n"), 3, (("n", True), ("key", False)), with_ties=parts_ties)
     root = replace(parts, input=StreamId("p"), k=root_k, with_ties=root_ties)
-    plan = deploy(
+    plan, directory = deployed(
         query({"n": aggregate("A", "key"), "p": parts, "out": root}, ["out"], ["A"]),
         fragment("front", "n", "p", partitions=2, key=("key",)),
         fragment("back", "out"),
     )
-    assert any("divided by another key" in w for w in warnings(plan)) is partial
+    assert any("divided by another key" in w for w in warnings(plan, directory)) is partial
 
 
 FULL = JoinSpec(StreamId("A"), StreamId("B"), JoinKind.FULL, (("key", "key"),), SECOND)
@@ -588,8 +589,10 @@ def test_grouping_by_another_key_than_the_partitions_is_warned_about(
     operators: dict[str, OperatorSpec], partial: bool
 ) -> None:
     sources = ["A", "B"] if any("B" in o.inputs for o in operators.values()) else ["A"]
-    plan = deploy(query(operators, ["out"], sources), fragment("x", *operators, partitions=2, key=("key",)))
-    found = [w for w in warnings(plan) if "divided by another key" in w]
+    plan, directory = deployed(
+        query(operators, ["out"], sources), fragment("x", *operators, partitions=2, key=("key",))
+    )
+    found = [w for w in warnings(plan, directory) if "divided by another key" in w]
 
     assert len(found) == partial
 
@@ -598,10 +601,10 @@ def test_key_is_followed_through_a_join_by_its_prefixed_names() -> None:
     join = JoinSpec(StreamId("A"), StreamId("B"), JoinKind.INNER, (("key", "key"),), SECOND)
     left = replace(join, kind=JoinKind.LEFT)
     full = replace(join, kind=JoinKind.FULL)
-    plan = deploy(
+    plan = deployed(
         query({"j": join, "l": left, "f": full}, ["j", "l", "f"]),
         fragment("x", "j", "l", "f", partitions=2, key=("key",)),
-    )
+    ).plan
     names = key_names(plan.units[0])
 
     assert names[StreamId("j")] == (frozenset({"l_key", "r_key"}),)
@@ -611,16 +614,19 @@ def test_key_is_followed_through_a_join_by_its_prefixed_names() -> None:
 
 def test_sources_of_one_unit_at_different_paces_are_warned_about() -> None:
     slow = source("B", replay={"speed": 2.0, "rate": None, "max": False})
-    (warning,) = warnings(deploy(query({"u": reads("A", "B")}, ["u"]), B=slow))
+    (warning,) = warnings(*deployed(query({"u": reads("A", "B")}, ["u"]), B=slow))
 
     assert warning.startswith("sources.B.replay: unit 'main' reads sources whose tuple times drift apart (A 1x, B 2x)")
 
 
 def test_idle_parts_of_a_plan_are_warned_about() -> None:
-    plan = deploy(query({"a": reads("A")}, ["a"], ["A", "spare"]), nodes=3)
+    plan, directory = deployed(query({"a": reads("A")}, ["a"], ["A", "spare"]), nodes=3)
 
-    assert warnings(plan) == ["sources.spare: is read by no operator", "nodes.n3: hosts no replica"]
-    assert warnings(replace(plan, clients={"c": Client("c", ())}))[-1] == "outputs: 'a' is read by no configured client"
+    assert warnings(plan, directory) == ["sources.spare: is read by no operator", "nodes.n3: hosts no replica"]
+    assert (
+        warnings(plan, replace(directory, clients={"c": Client("c", ())}))[-1]
+        == "outputs: 'a' is read by no configured client"
+    )
 
 
 def test_wait_grows_with_bucket_boundary_and_disorder_and_shrinks_with_speed() -> None:
@@ -628,8 +634,10 @@ def test_wait_grows_with_bucket_boundary_and_disorder_and_shrinks_with_speed() -
 
     def errors(disorder_us: int, speed: float) -> int:
         replay = {"speed": speed, "rate": None, "max": False}
-        plan = deploy(query({"a": reads("A")}, ["a"], ["A"]), A=source("A", disorder_us=disorder_us, replay=replay))
-        return sum(f.severity is Severity.ERROR for f in review(plan))
+        plan, directory = deployed(
+            query({"a": reads("A")}, ["a"], ["A"]), A=source("A", disorder_us=disorder_us, replay=replay)
+        )
+        return sum(f.severity is Severity.ERROR for f in review(plan, directory))
 
     assert errors(4_300_000, 1.0) == 1  # said once for both nodes
     assert errors(4_299_000, 1.0) == 0
@@ -640,4 +648,4 @@ def test_wait_grows_with_bucket_boundary_and_disorder_and_shrinks_with_speed() -
 def test_pace_by_rows_has_no_known_wait() -> None:
     paced = source("A", disorder_us=10**9, replay={"speed": None, "rate": 100.0, "max": False})
 
-    assert warnings(deploy(query({"a": reads("A")}, ["a"], ["A"]), A=paced)) == []
+    assert warnings(*deployed(query({"a": reads("A")}, ["a"], ["A"]), A=paced)) == []

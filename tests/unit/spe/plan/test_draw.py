@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spe.config import load_plan, load_plan_text
+from spe.config import load, load_plan_text, load_text
 from spe.connectors import READERS
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.draw import check_text, table
@@ -95,9 +95,9 @@ once they are more than αX apart it stays tentative; the same speed for all avo
 
 
 def test_plan_is_drawn_from_sources_to_clients_with_every_schema_x_and_warning() -> None:
-    plan = load_plan_text(SHOP)
+    plan, directory = load_text(SHOP)
 
-    assert check_text(plan) == DRAWN.format(fingerprint=plan.fingerprint)
+    assert check_text(plan, directory) == DRAWN.format(fingerprint=plan.fingerprint)
 
 
 def picture(text: str) -> list[str]:
@@ -113,7 +113,7 @@ def test_inputs_meet_in_one_arrow(count: int) -> None:
     sources = "".join(f"  s{i}: {{from: {{generator: orders}}}}\n" for i in range(count))
     names = [f"s{i}" for i in range(count)]
     query = f"  u: {{union: {names}}}\n" if count > 1 else "  u: {filter: {from: s0, where: qty > 1}}\n"
-    drawn = picture(check_text(load_plan_text(f"sources:\n{sources}query:\n{query}")))
+    drawn = picture(check_text(*load_text(f"sources:\n{sources}query:\n{query}")))
 
     assert sum("▶│" in line for line in drawn) == 1
     assert [line.split()[0] for line in drawn[1 : count + 1]] == names
@@ -122,17 +122,22 @@ def test_inputs_meet_in_one_arrow(count: int) -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_stream_and_node_of_a_shipped_configuration_is_in_its_drawing(path: Path) -> None:
-    plan = load_plan(path)
-    text = check_text(plan)
+    plan, directory = load(path)
+    text = check_text(plan, directory)
 
-    names = [*plan.sources, *(o.name for o in plan.query.operators), *plan.nodes, *map(str, plan.placement)]
+    names = [
+        *plan.sources,
+        *(o.name for o in plan.query.operators),
+        *directory.nodes,
+        *map(str, directory.placement),
+    ]
     assert [n for n in names if n not in text] == []
-    assert text == check_text(load_plan(path))
+    assert text == check_text(*load(path))
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
 def test_stream_that_no_client_reads_is_drawn_as_such() -> None:
-    text = check_text(load_plan_text(SHOP.replace("  board: {sinks: [{jsonl: totals.jsonl}]}\n", "  {}\n")))
+    text = check_text(*load_text(SHOP.replace("  board: {sinks: [{jsonl: totals.jsonl}]}\n", "  {}\n")))
 
     assert "──▶ totals ──▶ nobody" in text
     assert "none: nothing holds the output buffers" in text

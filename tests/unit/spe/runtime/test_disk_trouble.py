@@ -17,7 +17,7 @@ from tests.simulation.test_cluster import make_plan
 async def test_a_disk_that_fills_up_again_and_again_is_said_once_a_minute(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = SimCluster(make_plan())
+    cluster = SimCluster(*make_plan())
     trouble = DiskTrouble(cluster.env("n1a"), "source a")
     for _ in range(150):
         trouble.met(LogFull("no space"))

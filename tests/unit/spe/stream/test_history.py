@@ -99,7 +99,7 @@ def test_a_cluster_reports_what_reaches_each_consumer() -> None:
     """Every input of every replica, and the client: subscription, elements, states, what sources made available."""
 
     async def scenario() -> History:
-        async with SimCluster(make_plan(2), seed=1) as cluster:
+        async with SimCluster(*make_plan(2), seed=1) as cluster:
             await cluster.start()
             await trio.sleep(2)
             return cluster.history
@@ -108,10 +108,10 @@ def test_a_cluster_reports_what_reaches_each_consumer() -> None:
         history = trio.run(scenario, clock=JumpClock())
     received = [e for e in history if isinstance(e, Received)]
     opened = {(e.consumer, e.channel, e.generation): e for e in history if isinstance(e, Opened)}
-    plan = make_plan(2)
+    plan, directory = make_plan(2)
     expected = {
         (f"{of}@{node}", channel)
-        for of, nodes in plan.placement.items()
+        for of, nodes in directory.placement.items()
         for node in nodes
         for channel in plan.unit[of.unit].channels_in(of.partition)
     } | {("client:c", Channel(plan.query.outputs[0], 0))}

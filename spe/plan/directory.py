@@ -1,0 +1,196 @@
+"""Who runs what, and where: nodes, replicas, standbys, clients, and addresses (rule D1).
+
+The plan says what ids depend on, and never changes; a directory says who makes and who reads each channel, and another
+version of it may say otherwise.  So the two are separate values: whoever asks about channels asks the directory, and
+passes the plan that they are of.  ``spe.plan.deploy`` makes version 0 from the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from spe.plan.nodes import Node
+from spe.plan.plan import Plan
+from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.names import NodeId, StreamId, UnitId
+
+#: Any free port of this machine.
+ANY_ADDRESS: Final = "127.0.0.1:0"
+#: The process that tells standbys to run, by the name that it has for others.
+COORDINATOR: Final = "coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class Standbys:
+    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (rules H1-H8).
+
+    Attributes:
+      nodes: where; the first that can is taken first.
+      every_us: microseconds of wall time between the checkpoints that each of them gets.
+    """
+
+    nodes: tuple[NodeId, ...]
+    every_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """The process that tells standbys to run; there is one where there are standbys (rules H1-H8).
+
+    Attributes:
+      address: ``host:port`` where it answers.
+      budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
+      algorithm: of the planner that chooses them.
+      adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
+      margin: by how much, relative to what runs, another choice must be better to take its place.
+    """
+
+    address: str = ANY_ADDRESS
+    budget: int = 0
+    algorithm: str = "structure-aware"
+    adapt_us: int | None = None
+    margin: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A named consumer whose acknowledgements hold the output buffers.
+
+    Attributes:
+      sinks: ``{"kind": "parquet" | "jsonl", "path": …, "mode": "stable" | "corrections"}`` each.
+    """
+
+    name: str
+    reads: tuple[StreamId, ...]
+    sinks: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Who runs what, and where.
+
+    Attributes:
+      nodes: by id, each with its address and X.
+      placement: nodes that run each partition from the start, the first being replica 0.
+      sources: ``host:port`` of the process of each source.
+      clients: named consumers, and what each reads.
+      standbys: further nodes of a partition, which take over where those are lost.
+      coordinator: of the process that tells them to.
+      epoch: of the coordinator that made this version (rule H6).
+      version: counts up within an epoch; 0 is what the configuration says.
+    """
+
+    nodes: Mapping[NodeId, Node]
+    placement: Mapping[PartitionId, tuple[NodeId, ...]]
+    sources: Mapping[StreamId, str]
+    clients: Mapping[str, Client]
+    standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+    epoch: int = 0
+    version: int = 0
+
+    def addresses(self) -> dict[str, str]:
+        """Address of every process that listens, by node id, ``source:NAME`` and ``coordinator``."""
+        nodes = {str(n): node.address for n, node in self.nodes.items()}
+        sources = {f"source:{s}": address for s, address in self.sources.items()}
+        return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.standbys else {})
+
+    def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Every node that may run a partition: its replicas, then its standbys."""
+        standbys = self.standbys.get(partition)
+        return self.placement[partition] + (() if standbys is None else standbys.nodes)
+
+    def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
+
+    def standbys_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(p.unit, p.partition, node) for p, s in self.standbys.items() if node in s.nodes)
+
+    def disk_us(self, replica: ReplicaId) -> int | None:
+        """Interval of a replica's checkpoints on disk; None: it writes none.
+
+        One that stood by goes on writing: what upstream may forget is still only what lies on a disk.
+        """
+        standbys = self.standbys.get(replica.of)
+        if standbys is not None and replica.node in standbys.nodes:
+            return standbys.every_us
+        return self.nodes[replica.node].checkpoints.disk_us
+
+    def producer_addresses(self, plan: Plan, channel: Channel) -> Mapping[str, str]:
+        """Name (node id, or ``source:NAME``) -> address of every process that serves a channel."""
+        if channel.stream in plan.sources:
+            return {f"source:{channel.stream}": self.sources[channel.stream]}
+        return {n: self.nodes[n].address for n in self.hosts(plan.maker_of(channel))}
+
+    def consumers_of(self, plan: Plan, channel: Channel) -> tuple[str, ...]:
+        """Names of all configured consumers of a channel: replicas and standbys, then clients (A2)."""
+        names = [str(ReplicaId(id.unit, id.partition, n)) for id in plan.readers_of(channel) for n in self.hosts(id)]
+        names += [f"client:{c.name}" for c in self.clients.values() if channel.stream in c.reads]
+        return tuple(names)
+
+    def standbys_of(self, plan: Plan, channel: Channel) -> tuple[str, ...]:
+        """Names of those consumers of a channel that stand by (H2)."""
+        return tuple(
+            str(ReplicaId(id.unit, id.partition, n))
+            for id in plan.readers_of(channel)
+            if (standbys := self.standbys.get(id)) is not None
+            for n in standbys.nodes
+        )
+
+    def read_by(self, plan: Plan, processes: Set[str]) -> frozenset[Channel]:
+        """Channels of which a configured consumer is one of these clients, or on one of these nodes."""
+        on_nodes = {
+            channel
+            for of in self.placement
+            if processes & set(self.hosts(of))
+            for channel in plan.unit[of.unit].channels_in(of.partition)
+        }
+        by_clients = {
+            Channel(stream, partition)
+            for name, client in self.clients.items()
+            if f"client:{name}" in processes
+            for stream in client.reads
+            for partition in range(plan.partitions_of(stream))
+        }
+        return frozenset(on_nodes | by_clients)
+
+    def share(self, plan: Plan, unit: UnitId, node: NodeId) -> Node:
+        """The node with the share of X that one unit may use there.
+
+        SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
+        """
+        count = self._in_sequence(plan).get((unit, node), 1)
+        one = self.nodes[node]
+        return one if count == 1 else replace(one, x_us=one.x_us // count)
+
+    def _in_sequence(self, plan: Plan) -> Mapping[tuple[UnitId, NodeId], int]:
+        """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
+        known = self._sequences.get(id(plan))
+        if known is not None and known[0] is plan:
+            return known[1]
+        before: dict[tuple[PartitionId, NodeId], int] = {}
+        after: dict[tuple[PartitionId, NodeId], int] = {}
+        in_order = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]  # topological
+        for of in in_order:
+            channels = plan.unit[of.unit].channels_in(of.partition)
+            makers = [plan.maker_of(c) for c in channels if c.stream in plan.producer]
+            for node in self.hosts(of):
+                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
+        for of in reversed(in_order):
+            made = [Channel(stream, of.partition) for stream in plan.unit[of.unit].outputs]
+            readers = [r for c in made for r in plan.readers_of(c)]
+            for node in self.hosts(of):
+                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
+        found: dict[tuple[UnitId, NodeId], int] = {}
+        for (of, node), count in before.items():
+            found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)
+        self._sequences[id(plan)] = plan, found
+        return found
+
+    @cached_property
+    def _sequences(self) -> dict[int, tuple[Plan, Mapping[tuple[UnitId, NodeId], int]]]:
+        """What :meth:`_in_sequence` found, by the id of the plan, with the plan, which so keeps its id."""
+        return {}

@@ -1,0 +1,78 @@
+"""What a node is told about its work: X, policies, how to reconcile, checkpoints."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from spe.stream.names import NodeId
+
+
+class Policy(enum.StrEnum):
+    """What to do with new tuples while inputs are not stable (rules T4, R5)."""
+
+    SUSPEND = "suspend"
+    DELAY = "delay"
+    PROCESS = "process"
+
+
+class Reconcile(enum.StrEnum):
+    """How a replica gets back behind tentative data (rule R9)."""
+
+    CHECKPOINT = "checkpoint"
+    UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """When a node's replicas remember where they could start again (rule C1).
+
+    Attributes:
+      every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
+      disk: they are written to disk, for restarts; the one in memory is then taken on entering UP_FAILURE all the same.
+    """
+
+    every_us: int | None = None
+    disk: bool = False
+
+    @property
+    def memory_us(self) -> int | None:
+        """Interval of those in memory; None: on entering UP_FAILURE."""
+        return None if self.disk else self.every_us
+
+    @property
+    def disk_us(self) -> int | None:
+        """Interval of those on disk; None: there are none."""
+        return self.every_us if self.disk else None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process that hosts replicas.
+
+    Attributes:
+      address: ``host:port``.
+      x_us: availability threshold X, microseconds of wall time; units in sequence share it (Directory.share).
+      alpha: the share of X that an SUnion may spend waiting.
+      during_failure, during_stabilization: policies for new tuples.
+      reconcile: how to get back behind tentative data.
+      checkpoints: when to remember where.
+    """
+
+    id: NodeId
+    address: str
+    x_us: int
+    alpha: float
+    during_failure: Policy
+    during_stabilization: Policy
+    reconcile: Reconcile = Reconcile.CHECKPOINT
+    checkpoints: Checkpoints = Checkpoints()
+
+    @property
+    def alpha_x_us(self) -> int:
+        return round(self.alpha * self.x_us)
+
+    @property
+    def hard_us(self) -> int:
+        """(1 + α)/2·X: past this age a bucket is released whatever its inputs say (rule T3)."""
+        return round((1 + self.alpha) / 2 * self.x_us)
