@@ -19,7 +19,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "cyclopts.ext.sphinx"]
 myst_heading_anchors = 3
 lexers["mermaid"] = TextLexer()  # GitHub draws it; the site shows its text
 

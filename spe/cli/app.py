@@ -24,13 +24,13 @@ Target = Annotated[Path, Parameter(help="The configuration, or the directory of 
 RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
 Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
-Seed = Annotated[int | None, Parameter(help="Of every random choice; drawn from the system where not given.")]
+Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
 #: The supervisor of a local cluster hands down its link.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
 app = App(
     name="spe",
-    help="A replicated stream processor that never goes dark and is always right in the end.",
+    help="A replicated stream processor: tentative results during failures, correct results afterwards.",
     version=__version__,
     default_parameter=Parameter(negative=()),
     help_format="plaintext",
@@ -57,11 +57,11 @@ def ingest(
         str | None, Parameter(help="Make a workload instead of reading files: requests or locations.")
     ] = None,
     rows: Annotated[int, Parameter(help="How many tuples to make.")] = 1_000_000,
-    seed: Annotated[int, Parameter(help="Of what is made; equal seeds make equal logs.")] = 1,
-    master: Annotated[str | None, Parameter(help="Of a Spark cluster; this machine by default.")] = None,
-    conf: Annotated[list[str] | None, Parameter(help="NAME=VALUE: a setting of Spark.")] = None,
+    seed: Annotated[int, Parameter(help="Seed of the generated workload; the same seed gives the same log.")] = 1,
+    master: Annotated[str | None, Parameter(help="Spark's master; this machine by default.")] = None,
+    conf: Annotated[list[str] | None, Parameter(help="A setting of Spark, NAME=VALUE; may be repeated.")] = None,
 ) -> int:
-    """Turn the files of sources into time-ordered logs, with Spark; nodes and the proof read these as any other."""
+    """Write the files of sources as source logs, sorted by time with Spark."""
     from spe.cli.ingest import ingest
 
     return ingest(config, out, data, source or [], make, rows, seed, master, conf or [])
@@ -73,11 +73,11 @@ def certs(
     /,
     *,
     out: Annotated[
-        Path | None, Parameter(help="Folder for them; that of the configuration's security section by default.")
+        Path | None, Parameter(help="Folder for the certificates; by default that of the section security.")
     ] = None,
     days: Annotated[int, Parameter(help="How long they are valid; the CA ten times as long.")] = 365,
 ) -> int:
-    """Make a CA and a certificate for each process of a cluster; those that are there stay."""
+    """Make a CA and a certificate for each process of a cluster; existing files are kept."""
     from spe.cli.certs import certs
 
     return certs(config, out, days)
@@ -93,9 +93,11 @@ def reference(
     output: Annotated[
         Path | None, Parameter(help="FILE.jsonl, or a folder laid out like that of a client's stable sink.")
     ] = None,
-    format: Annotated[Literal["jsonl", "parquet"], Parameter(help="Of the files in an output folder.")] = "jsonl",
+    format: Annotated[
+        Literal["jsonl", "parquet"], Parameter(help="Format of the files in an output folder.")
+    ] = "jsonl",
 ) -> int:
-    """Compute the answer of a run without failures in one process; print it as JSON lines, or write it."""
+    """Compute the results of a run without failures in one process; print them as JSON lines, or write them."""
     from spe.cli.reference import reference
 
     return reference(config, data, run_dir, output, format)
@@ -111,14 +113,14 @@ def run(
     faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/how-to/faults.md.")] = None,
     seed: Seed = None,
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
-    view: Annotated[bool, Parameter(help="Live view, when the output is a terminal.", negative="--no-view")] = True,
+    view: Annotated[bool, Parameter(help="Live view, if the output is a terminal.", negative="--no-view")] = True,
     links: Annotated[
         Literal["inside", "proxy"],
-        Parameter(help="Who makes links fail: the processes themselves, or proxies between them."),
+        Parameter(help="What makes links fail: the processes themselves, or proxies between them."),
     ] = "inside",
-    report: Annotated[bool, Parameter(help="Prove the run with Spark at its end, as spe report does.")] = False,
+    report: Annotated[bool, Parameter(help="Write a report with Spark at the end, as spe report does.")] = False,
     budget: Annotated[
-        int | None, Parameter(help="Partitions whose standby runs from the start, chosen as by spe plan.")
+        int | None, Parameter(help="Number of standbys that run from the start, chosen as by spe plan.")
     ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
@@ -145,12 +147,12 @@ def node(
     config: Target,
     /,
     *,
-    node: Annotated[str, Parameter(help="Which node of the configuration to be.")],
+    node: Annotated[str, Parameter(help="Name of the node.")],
     storage: Storage = None,
     seed: Seed = None,
     link: Link = None,
 ) -> int:
-    """Run one node (this and the next three: SPE_TOKEN in the environment is the cluster's shared secret)."""
+    """Run one node.  For all processes, SPE_TOKEN in the environment is the cluster's shared secret."""
     from spe.cli.processes import run_node_process
 
     return run_node_process(config, node, storage, seed, link)
@@ -161,13 +163,13 @@ def source(
     config: Target,
     /,
     *,
-    source: Annotated[str, Parameter(help="Which source of the configuration to be.")],
+    source: Annotated[str, Parameter(help="Name of the source.")],
     data: Data = None,
     storage: Storage = None,
     seed: Seed = None,
     link: Link = None,
 ) -> int:
-    """Run one source proxy; its log is in STORAGE/sources."""
+    """Run one source; its log is in STORAGE/sources."""
     from spe.cli.processes import run_source_process
 
     return run_source_process(config, source, data, storage, seed, link)
@@ -175,7 +177,7 @@ def source(
 
 @app.command(sort_key=5)
 def coordinator(config: Target, /, *, storage: Storage = None, seed: Seed = None, link: Link = None) -> int:
-    """Run the process that tells standbys to take over; the data path goes on without it."""
+    """Run the coordinator, which tells standbys to take over."""
     from spe.cli.processes import run_coordinator_process
 
     return run_coordinator_process(config, storage, seed, link)
@@ -186,7 +188,7 @@ def client(
     config: Target,
     /,
     *,
-    client: Annotated[str, Parameter(help="Which client of the configuration to be.")],
+    client: Annotated[str, Parameter(help="Name of the client.")],
     storage: Storage = None,
     seed: Seed = None,
     print_: Annotated[
@@ -195,14 +197,14 @@ def client(
     ] = "no",
     link: Link = None,
 ) -> int:
-    """Run one client: its sinks are fed, what it receives is recorded."""
+    """Run one client: write its sinks, and record what it receives."""
     from spe.cli.processes import run_client_process
 
     return run_client_process(config, client, storage, seed, print_, link)
 
 
 @app.command(sort_key=6)
-def status(target: Target, /, *, json: Annotated[bool, Parameter(help="As JSON.")] = False) -> int:
+def status(target: Target, /, *, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> int:
     """Show the states of a running cluster."""
     from spe.cli.control import status
 
@@ -220,11 +222,11 @@ def inject(
     ],
     /,
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],
-    for_: Annotated[str | None, Parameter(name="--for", help="How long, such as 5s; until healed otherwise.")] = None,
-    by: Annotated[str | None, Parameter(help="By how much to delay, such as 200ms.")] = None,
+    for_: Annotated[str | None, Parameter(name="--for", help="How long, such as 5s; by default until healed.")] = None,
+    by: Annotated[str | None, Parameter(help="Delay to add, such as 200ms.")] = None,
     one_way: Annotated[bool, Parameter(help="Only what the first sends to the second.")] = False,
 ) -> int:
-    """Make a fault happen in a run: spe inject runs/x cut source:a n1 --for 5s"""
+    """Inject a fault into a run, such as: spe inject runs/x cut source:a n1 --for 5s"""
     from spe.cli.control import inject
 
     return inject(run_dir, kind, names, for_, by, one_way)
@@ -232,20 +234,23 @@ def inject(
 
 @app.command(sort_key=8)
 def simulate(
-    config: Annotated[Path | None, Parameter(help="The configuration; random ones without it.")] = None,
+    config: Annotated[Path | None, Parameter(help="The configuration; random ones if not given.")] = None,
     /,
     *,
-    seeds: Annotated[str | None, Parameter(help="How many runs, or which: 100, 200:300.  20 if not given.")] = None,
+    seeds: Annotated[
+        str | None, Parameter(help="Number of runs, or a range of seeds: 100, 200:300.  20 if not given.")
+    ] = None,
     faults: Annotated[Path | None, Parameter(help="These faults instead of random ones.")] = None,
     duration: Annotated[str | None, Parameter(help="Faults happen within this time, such as 30s.")] = None,
-    replay: Annotated[Path | None, Parameter(help="Play a scenario that was written before.")] = None,
+    replay: Annotated[Path | None, Parameter(help="Replay the scenario in this file.")] = None,
     shrink: Annotated[
-        bool | None, Parameter(help="Make failing scenarios small, as runs do by default.", negative="--no-shrink")
+        bool | None,
+        Parameter(help="Reduce failing scenarios; by default for runs, not for replays.", negative="--no-shrink"),
     ] = None,
     data: Data = None,
     processes: Annotated[int | None, Parameter(help="Runs at the same time; one per core by default.")] = None,
 ) -> int:
-    """Run a cluster in virtual time under seeded faults; check that every promise was kept."""
+    """Run a cluster in virtual time under random faults; check that every promise is kept."""
     from spe.cli.simulate import replay as play_again
     from spe.cli.simulate import run_simulate
 
@@ -271,13 +276,15 @@ def sweep(
     *,
     x: Annotated[str, Parameter(help="Values of X, such as 500ms,1s,2s; bare numbers are seconds.")],
     faults: Annotated[Path | None, Parameter(help="The failure; see docs/how-to/faults.md.")] = None,
-    cut: Annotated[str | None, Parameter(help="The failure: this process is cut off; the first source.")] = None,
+    cut: Annotated[
+        str | None, Parameter(help="The failure: this process is cut off; by default the first source.")
+    ] = None,
     for_: Annotated[str, Parameter(name="--for", help="How long it is cut off.")] = "10s",
-    plot: Annotated[Path | None, Parameter(help="Also draw it into this SVG file.")] = None,
+    plot: Annotated[Path | None, Parameter(help="Also draw a plot into this SVG file.")] = None,
     data: Data = None,
-    seed: Annotated[int, Parameter(help="Of every random choice.")] = 0,
+    seed: Annotated[int, Parameter(help="Seed of all random choices.")] = 0,
 ) -> int:
-    """Show what a failure costs under several X, in virtual time: delay of new results, and tentative tuples."""
+    """Compare delay and tentative results of a failure for several values of X, in virtual time."""
     from spe.cli.sweep import run_sweep
 
     if faults is not None and cut is not None:
@@ -293,19 +300,21 @@ def plan(
     target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/how-to/planning.md.")],
     /,
     *,
-    budget: Annotated[float, Parameter(help="What active replicas may cost together; each 1 where nothing is said.")],
+    budget: Annotated[float, Parameter(help="What active replicas may cost together; each costs 1 by default.")],
     algorithm: Annotated[
-        Literal["structure-aware", "exact", "dynamic", "greedy"], Parameter(help="How to choose.")
+        Literal["structure-aware", "exact", "dynamic", "greedy"], Parameter(help="How the partitions are chosen.")
     ] = "structure-aware",
     domains: Annotated[
-        Path | None, Parameter(help="Nodes with capacities and domains, and what is likely to fail; a YAML file.")
+        Path | None, Parameter(help="YAML file with nodes, their capacities and domains, and likely failures.")
     ] = None,
-    rates: Annotated[Path | None, Parameter(help="Measured tuples per second, by source or unit; a YAML file.")] = None,
-    seconds: Annotated[float, Parameter(help="Time for the exact planner; then it tells the gap.")] = 10.0,
+    rates: Annotated[
+        Path | None, Parameter(help="YAML file with measured tuples per second, by source or unit.")
+    ] = None,
+    seconds: Annotated[float, Parameter(help="Time limit of the exact planner; it then reports the gap.")] = 10.0,
     plot: Annotated[Path | None, Parameter(help="Also draw OF over all budgets into this SVG file.")] = None,
     data: Data = None,
 ) -> int:
-    """Say which partitions to replicate within a budget, and how good results are then while all others are down."""
+    """Choose partitions to replicate within a budget; show how good results are while all others are down."""
     from spe.cli.plan import plan
 
     return plan(target, budget, algorithm, domains, rates, seconds, plot, data)
@@ -314,7 +323,7 @@ def plan(
 @app.command(sort_key=11)
 def report(
     run_dirs: Annotated[
-        list[str], Parameter(help="The directory of a run, or its URI; of several runs, to compare them.")
+        list[str], Parameter(help="Directory or URI of a run; several are also compared with each other.")
     ],
     /,
     *,
@@ -322,10 +331,12 @@ def report(
     conf: Annotated[
         list[str] | None, Parameter(help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.")
     ] = None,
-    out: Annotated[Path | None, Parameter(help="The page that compares; comparison.html beside the first run.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="The comparison page; by default comparison.html beside the first run.")
+    ] = None,
     wait: Annotated[bool, Parameter(show=False)] = False,
 ) -> int:
-    """Prove a run: what clients received against the truth that Spark computes from the sources' logs.
+    """Compare what clients received with what Spark computes from the source logs.
 
     Exit status 0: CONSISTENT, 1: INCONSISTENT, 2: UNKNOWN, or the run could not be judged.
     """
