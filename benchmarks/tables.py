@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from statistics import median
 
+from spe.text_table import markdown_table
+
 #: What a run must not be without: a result that was not compared with an independent one is no result.
 CHECKED = "results checked"
 
@@ -41,13 +43,7 @@ def beside(ours: Sequence[float], theirs: Sequence[float], limit: float | None) 
 
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
     """Prints a table that is also Markdown."""
-    cells = [[str(c) for c in row] for row in [head, *rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     print(f"\n### {title}\n")
-    for at, row in enumerate(cells):
-        print("| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |")
-        if at == 0:
-            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    print()
+    print(*markdown_table(head, [list(map(str, row)) for row in rows], aligned=True), sep="\n", end="\n\n")
     print(textwrap.fill(" ".join(notes), 116))
     print(flush=True)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spe.text_table import text_table
+
 #: (row, column) of a coverage table, e.g. (state, event).
 Cell = tuple[str, str]
 
@@ -60,10 +62,5 @@ def show_table(table: Mapping[Cell, int]) -> list[str]:
     rows, columns = sorted({r for r, _ in table}), sorted({c for _, c in table})
     if not rows:
         return []
-    left = max(map(len, columns))
-    widths = [max(len(r), 6) for r in rows]
-    lines = [" " * left + "".join(f"  {r:>{w}}" for r, w in zip(rows, widths, strict=True))]
-    for column in columns:
-        cells = "".join(f"  {table.get((r, column), 0):>{w}}" for r, w in zip(rows, widths, strict=True))
-        lines.append(f"{column:<{left}}{cells}")
-    return lines
+    lines = [["", *rows], *([c, *(str(table.get((r, c), 0)) for r in rows)] for c in columns)]
+    return text_table(lines, right=range(1, len(rows) + 1))

@@ -20,6 +20,7 @@ from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Topology
 from replicas.planning.trees import count_trees
 from spe.cli.plot import Line, Panel, bars, svg
+from spe.cli.view import columns
 from spe.config import load
 from spe.errors import ConfigError
 
@@ -133,9 +134,8 @@ def _why(
 ) -> Table:
     """Who is replicated, and what the plan would be worth without."""
     topology = problem.topology
-    table = Table(title="replicated", title_justify="left", box=None, pad_edge=False)
-    for name in ("task", *(("runs on", "replica on") if layout is not None else ()), "rate/s", "cost", "OF without it"):
-        table.add_column(name, justify="right" if name in ("rate/s", "cost") else "left")
+    places = ("runs on", "replica on") if layout is not None else ()
+    table = columns("task", *places, "rate/s", "cost", "OF without it", right=("rate/s", "cost"), title="replicated")
     shown = chosen.tasks[:_LISTED]
     masks = np.zeros((len(shown), topology.tasks), np.bool_)
     masks[:, list(chosen.tasks)] = True
@@ -152,9 +152,7 @@ def _why(
 
 
 def _comparison(problem: PlanningProblem, chosen: ReplicationPlan, seconds: float) -> Table:
-    table = Table(title="algorithms", title_justify="left", box=None, pad_edge=False)
-    for name in ("", "OF", "IC", "cost", "proved gap", "seconds"):
-        table.add_column(name)
+    table = columns("", "OF", "IC", "cost", "proved gap", "seconds", title="algorithms")
     for algorithm in Algorithm:
         began = time.perf_counter()
         try:
@@ -191,9 +189,7 @@ def _curve(problem: PlanningProblem, algorithm: Algorithm, seconds: float) -> _C
 
 
 def _curve_table(curve: _Curve) -> Table:
-    table = Table(title=f"over all budgets, {curve.algorithm}", title_justify="left", box=None, pad_edge=False)
-    for name in ("budget", "OF", "", "IC"):
-        table.add_column(name, justify="right" if name == "budget" else "left")
+    table = columns("budget", "OF", "", "IC", right=("budget",), title=f"over all budgets, {curve.algorithm}")
     for budget, found, bar in zip(curve.budgets, curve.plans, bars([p.value for p in curve.plans]), strict=True):
         table.add_row(f"{budget:.4g}", _share(found.value), bar, _share(found.completeness))
     return table

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from replicas.faults.runner import Happening
 from spe.cli.history import EventList
-from spe.cli.view import count, seconds
+from spe.cli.view import columns, count, seconds
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
 from spe.plan.directory import Directory
@@ -178,26 +178,11 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == "r" else "left", no_wrap=True)
-    return table
-
-
 def _channels_table(summary: Mapping[str, Any]) -> Table:
     several = len({one["client"] for one in summary["channels"]}) > 1
-    table = _table(
-        *([("\nclient", "l")] if several else []),
-        ("\nstream", "l"),
-        ("\nstable", "r"),
-        ("\ntentative", "r"),
-        ("\nundone", "r"),
-        ("largest\ndelay", "r"),
-        ("\nallowed", "l"),
-        ("longest\ngap", "r"),
-        ("\nswitches", "r"),
-    )
+    figures = ("\nstable", "\ntentative", "\nundone", "largest\ndelay", "longest\ngap", "\nswitches")
+    names = ("\nstream", *figures[:4], "\nallowed", *figures[4:])
+    table = columns(*(["\nclient"] if several else []), *names, right=figures)
     for one in summary["channels"]:
         late = one["delay_max_us"] is not None and one["delay_max_us"] > one["bound_us"]
         table.add_row(
@@ -246,7 +231,7 @@ def _allowed(one: Mapping[str, Any]) -> str:
 
 
 def _switches(summary: Mapping[str, Any]) -> Table:
-    table = _table(("at", "r"), ("switched", "l"), ("", "l"), ("silence", "r"))
+    table = columns("at", "switched", "", "silence", right=("at", "silence"))
     for one in summary["switches"][-8:]:
         table.add_row(
             f"{seconds(one['at_us'])} s",
@@ -258,14 +243,8 @@ def _switches(summary: Mapping[str, Any]) -> Table:
 
 
 def _processes(summary: Mapping[str, Any]) -> Group:
-    replicas = _table(
-        ("replica", "l"),
-        ("state", "l"),
-        ("starts", "r"),
-        ("tentative", "r"),
-        ("corrections", "r"),
-        ("", "l"),
-    )
+    figures = ("starts", "tentative", "corrections")
+    replicas = columns("replica", "state", *figures, "", right=figures)
     for one in summary["replicas"]:
         replicas.add_row(
             one["replica"],
@@ -275,7 +254,8 @@ def _processes(summary: Mapping[str, Any]) -> Group:
             count(one["reconciliations"]),
             Text(", ".join(f"{k} {v:,}" for k, v in one["counters"].items()), "dim"),
         )
-    sources = _table(("source", "l"), ("tuples", "r"), ("late", "r"), ("malformed", "r"), ("refused", "r"), ("", "l"))
+    amounts = ("tuples", "late", "malformed", "refused")
+    sources = columns("source", *amounts, "", right=amounts)
     for one in summary["sources"]:
         state = "failed" if one["fault"] else "" if one["ended"] else "not ended"
         numbers = [count(one[k]) for k in ("late", "malformed", "refused_ahead")]

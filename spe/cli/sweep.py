@@ -25,6 +25,7 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.times import SECOND
+from spe.text_table import text_table
 
 _LENGTH_US: Final = 30 * SECOND
 
@@ -136,14 +137,13 @@ def _faults(
 
 def table(points: Sequence[Point]) -> str:
     """Delay of new results and tentative tuples against X, with bars."""
-    lines = [f"{'X':>8} {'kX':>8} {'median':>8} {'p99':>8} {'longest':>8} {'tentative':>10} {'stable':>10}"]
+    rows = [["X", "kX", "median", "p99", "longest", "tentative", "stable", "", ""]]
     marks = zip(bars([p.cost.quantile_us(1) for p in points]), bars([p.cost.tentative for p in points]), strict=True)
     for point, (delay, tentative) in zip(points, marks, strict=True):
-        quantiles = " ".join(f"{_seconds(point.cost.quantile_us(q)):>8}" for q in (0.5, 0.99, 1))
-        lines.append(
-            f"{_seconds(point.x_us):>8} {_seconds(point.bound_us):>8} {quantiles} {point.cost.tentative:>10,} "
-            f"{point.cost.stable:>10,}  delay {delay}  tentative {tentative}".rstrip()
-        )
+        times = [point.x_us, point.bound_us, *(point.cost.quantile_us(q) for q in (0.5, 0.99, 1))]
+        tuples = [f"{n:,}" for n in (point.cost.tentative, point.cost.stable)]
+        rows.append([*map(_seconds, times), *tuples, f"delay {delay}", f"tentative {tentative}"])
+    lines = text_table(rows, right=range(7))
     for point in points:
         lines += [f"X = {_seconds(point.x_us)}: {finding}" for finding in point.findings[:3]]
         if point.cost.never:

@@ -97,9 +97,10 @@ def _title(sight: Sight) -> Text:
     return text
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
-    for column in columns:
+def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
+    """An empty table with these columns; those of ``right`` hold figures."""
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in names:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     return table
 
@@ -121,7 +122,7 @@ def process_state(sight: Sight, name: str) -> Text | None:
 
 def _sources(plan: Plan, sight: Sight) -> Table:
     numbers = ("tuples", "late", "malformed", "refused")
-    table = _table("source", "", "tuples", "at", "late", "malformed", "refused", right=numbers)
+    table = columns("source", "", "tuples", "at", "late", "malformed", "refused", right=numbers)
     for stream in plan.sources:
         name = f"source:{stream}"
         data = sight.seen[name].data if name in sight.seen else {}
@@ -145,7 +146,7 @@ def _source_state(data: Mapping[str, Any]) -> Text:
 
 def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
     right = ("stable", "tentative", "corrections", "buffer")
-    table = _table("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
+    table = columns("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
     for node in directory.nodes:
         data = sight.seen[node].data if node in sight.seen else {}
         hidden = process_state(sight, node)
@@ -220,7 +221,7 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
     """One row per channel; the client's name stands before it where there are several."""
     right = ("stable", "tentative", "undone", "worst", "gap")
     title = "client" if len(directory.clients) > 1 else f"client {next(iter(directory.clients), '')}"
-    table = _table(
+    table = columns(
         title, "stable", "tentative", "undone", _delay_title(plan, directory), "worst", "gap", "reads", right=right
     )
     for client in directory.clients:
@@ -287,7 +288,7 @@ def _faults(sight: Sight) -> RenderableType:
     begun = [h for h in sight.happenings if h.began_us is not None]
     coming = sorted((h for h in sight.happenings if h.began_us is None), key=lambda h: h.planned_us or 0)
     shown = [*sorted(begun, key=lambda h: h.began_us or 0)[-(_FAULTS_SHOWN - 2) :], *coming][:_FAULTS_SHOWN]
-    table = _table("at", "fault", "")
+    table = columns("at", "fault", "")
     table.show_header = False
     for one in shown:
         at = one.began_us if one.began_us is not None else one.planned_us or 0

@@ -19,6 +19,7 @@ from spe.connectors.declaration import OPTIONS
 from spe.connectors.generator import GeneratorKeys
 from spe.plan.generators import GENERATORS
 from spe.query.operators import OPERATORS
+from spe.text_table import markdown_table
 
 _PLACE: Final = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -29,10 +30,7 @@ def filled(page: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return (
-        "".join("| " + " | ".join(line) + " |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
-    )
+    return "".join(f"{line}\n" for line in markdown_table(head, rows))
 
 
 def _guarantees() -> str:

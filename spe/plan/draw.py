@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from spe.connectors import READERS
@@ -15,6 +15,7 @@ from spe.problems import show_path
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+from spe.text_table import text_table
 
 NO_WARNINGS: Final = "No warnings."
 
@@ -35,13 +36,6 @@ def check_text(plan: Plan, directory: Directory) -> str:
     return "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts) + "\n"
 
 
-def table(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns of equal width, two spaces apart; the last one is as long as it is."""
-    cells = [list(row) for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)] if cells else []
-    return [(indent + "  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[-1]])).rstrip() for row in cells]
-
-
 def _schema(schema: Schema) -> str:
     """``ts timestamp!, user string``: as it is written in a configuration."""
     return ", ".join(f"{a.name} {a.type}{'' if a.nullable else '!'}" for a in schema)
@@ -60,20 +54,22 @@ def _sources(plan: Plan) -> list[str]:
             ]
         )
     return [
-        line for text, s in zip(table(rows), plan.sources.values()) for line in (text, f"      {_schema(s.schema)}")
+        line
+        for text, s in zip(text_table(rows, indent="  "), plan.sources.values())
+        for line in (text, f"      {_schema(s.schema)}")
     ]
 
 
 def _unit(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
     kinds = [(str(o.name), o.spec.KEYWORD) for o in unit.operators]
-    operators = table(((n, k, o.spec.describe()) for (n, k), o in zip(kinds, unit.operators)))
+    operators = text_table([(n, k, o.spec.describe()) for (n, k), o in zip(kinds, unit.operators)], indent="  ")
     listing = [line for text, o in zip(operators, unit.operators) for line in (text, f"      {_schema(o.schema)}")]
     return [
         _unit_title(unit),
         *_picture(plan, directory, unit),
         *listing,
         "  replicas",
-        *table(_replica_rows(plan, directory, unit), "    "),
+        *text_table(_replica_rows(plan, directory, unit), indent="    "),
     ]
 
 
@@ -87,7 +83,7 @@ def _picture(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
     """Inputs, a box with the operators, outputs with who reads them."""
     left = [_input_label(i, unit.partitions) for i in unit.inputs]
     right = [f"{s} ──▶ {', '.join(_readers(plan, directory, s)) or 'nobody'}" for s in unit.outputs]
-    inside = table(((str(o.name), o.spec.KEYWORD) for o in unit.operators), " ")
+    inside = text_table([(str(o.name), o.spec.KEYWORD) for o in unit.operators], indent=" ")
     height = max(len(left), len(inside), len(right))
     width = max(*(len(line) for line in inside), len(unit.id) + 2) + 1
     tags = _joined(left, height)
@@ -154,7 +150,7 @@ def _nodes(directory: Directory) -> list[str]:
         if passive := directory.standbys_on(node.id):
             hosts += f"; standby of {', '.join(f'{r.unit}/{r.partition}' for r in passive)}"
         rows.append([str(node.id), _address(node.address), _x(node), policy, _reconcile(node), hosts])
-    return table(rows)
+    return text_table(rows, indent="  ")
 
 
 def _reconcile(node: Node) -> str:
@@ -174,7 +170,7 @@ def _clients(directory: Directory) -> list[str]:
     for client in directory.clients.values():
         sinks = ", ".join(f"{s['kind']} {s['path']} ({s['mode']})" for s in client.sinks)
         rows.append([client.name, f"reads {', '.join(client.reads)}", sinks or "no sink"])
-    return table(rows) or ["  none: nothing holds the output buffers"]
+    return text_table(rows, indent="  ") or ["  none: nothing holds the output buffers"]
 
 
 def _findings(findings: Sequence[PlanFinding]) -> list[str]:

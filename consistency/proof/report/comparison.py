@@ -9,6 +9,7 @@ from html import escape
 from consistency.proof.report.model import Report
 from consistency.proof.report.page import document, table
 from consistency.proof.report.words import count, seconds, share
+from spe.text_table import text_table
 
 _SIZE = (760, 340)
 _MARGIN = (64, 20, 20, 46)  # left, top, right, bottom
@@ -43,8 +44,7 @@ def comparison_text(reports: Sequence[Report]) -> list[str]:
     names = _names(reports)
     titles = ["run", "verdict", *(title for title, _ in _COLUMNS)]
     lines = [titles, *([name, str(r.verdict), *_cells(r)] for name, r in zip(names, reports))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    return text_table(lines)
 
 
 _COLUMNS = (

@@ -9,7 +9,7 @@ import pytest
 from spe.config import load, load_plan_text, load_text
 from spe.connectors import READERS
 from spe.plan.describe import describe_pace, show_duration
-from spe.plan.draw import check_text, table
+from spe.plan.draw import check_text
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
@@ -223,8 +223,3 @@ def test_durations_are_shown_as_a_person_would_write_them() -> None:
     shown = [show_duration(us) for us in (0, 1_500, 250_000, 1_800_000, 2_000_000, 60_000_000, 5_400_000_000)]
 
     assert shown == ["0s", "1500us", "250ms", "1.8s", "2s", "1m", "90m"]
-
-
-def test_table_aligns_all_columns_but_the_last() -> None:
-    assert table([["a", "bb", "c c"], ["aaa", "b", ""]]) == ["  a    bb  c c", "  aaa  b"]
-    assert table([]) == []
