@@ -37,7 +37,7 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
     DOCS.rglob("*.md")
 )
 #: Made from other sources, so their length is no matter of style.
-GENERATED = {DOCS / "internals" / "campaigns.md"}
+GENERATED = {DOCS / page for page in ("internals/campaigns.md", "reference/api.md", "reference/command-line.md")}
 
 FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks")
 #: Paths of modules, whole and from any folder on.  The last ones are the reader's own.
