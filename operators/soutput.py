@@ -49,6 +49,16 @@ class SOutput:
         """Id of the last stable tuple made."""
         return self._digest.count
 
+    @property
+    def last_released_id(self) -> int:
+        """Id of the last stable tuple that was let through, by this or, before a restore, by another (R8)."""
+        return max(self._digest.count, self._released_id)
+
+    @property
+    def tainted(self) -> bool:
+        """Has something tentative gone through since the last restore?"""
+        return self._tentative is not None
+
     def marks(self) -> Mapping[int, int]:
         """Id -> digest of the stream up to there, each 1,000 tuples; replicas can be compared by them (invariant 4)."""
         return self._digest.marks()

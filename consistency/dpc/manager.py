@@ -293,6 +293,26 @@ class UnitReplica:
             return self._redo.fragment.counters()
         return self._stable_counters if self.sunion.tainted else self._live.fragment.counters()
 
+    def validate(self) -> None:
+        """Asserts what holds between two events (docs/internals/rules.md), at the cost of some comparisons."""
+        sunion, state, redo = self.sunion, self.state, self._redo
+        reconciling = state is NodeState.STABILIZATION
+        sunion.validate()
+        self.partners.validate()
+        self._live.validate(tainted=sunion.tainted)
+        assert (redo is not None) == reconciling == (sunion.redo_next is not None), "R5: redo is STABILIZATION"
+        if redo is not None:
+            redo.validate(tainted=False)
+        if (restart := sunion.restart) is not None:
+            assert reconciling or state is NodeState.UP_FAILURE, f"U8: tainted in state {state.name}"
+            assert self._mark is not None, "C1: the checkpoint comes before the first tentative release"
+            assert self._mark.restart <= restart, "C1: the checkpoint holds nothing tentative"
+        assert reconciling or not self.live_runs, "R5: live runs beside a redo"
+        assert self._partner is None or (reconciling and not self.live_runs), "R5: while a partner serves live pauses"
+        assert state is NodeState.UP_FAILURE or not self.partners.pending, "R3: a request is open in UP_FAILURE only"
+        assert self._leave is None or self._paused, "R4: leave waits only for the end of a slice"
+        assert self._longest_wait_us >= 0, "T8: no wait is negative"
+
     # --- the stable way ---
 
     def _go_on_stable(self, now: int) -> bool:

@@ -77,6 +77,12 @@ class Partners:
     def stands_by(self, partner: str) -> bool:
         return partner in self._idle
 
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        assert len(self._asked) <= 1, "K1: one partner is asked at a time"
+        assert self._void <= self._number, "K3: only requests that were made can be void"
+        assert self.pending or not self._asked, "R3: what is withdrawn can not be granted"
+
     @property
     def nobody(self) -> bool:
         """Is ours the only replica that runs the partition?"""

@@ -53,6 +53,11 @@ class UndoInstance(Instance):
         """Rows that input buffers hold."""
         return sum(map(len, self._buffers.values()))
 
+    def validate(self, *, tainted: bool) -> None:
+        super().validate(tainted=tainted)
+        assert self._buffers.keys() == self._operators.keys(), "R9: each operator has the buffer of its input"
+        assert self._affected <= self._operators.keys(), "R9: affected paths are of operators"
+
     def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
         redo = self.back(mark)
         while redo.rebuild(steps.RELEASED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
@@ -66,6 +67,12 @@ class BucketClocks:
             at = bisect_left(self._buckets, low)
             del self._buckets[:at]
             del self._starts[:at]
+
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        assert len(self._buckets) == len(self._starts), "B3: each clock has a start"
+        assert all(a < b for a, b in pairwise(self._buckets)), "B3: clocks are in the order of their buckets"
+        assert not self._buckets or self._buckets[-1] < self.reached, "B3: what was reached has a clock"
 
     def end_by_age(self, age_us: int, now: int) -> int:
         """End of the last bucket that is at least ``age_us`` old."""

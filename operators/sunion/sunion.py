@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -226,6 +227,19 @@ class SUnionInput:
                 return smallest - 1
         return self.position
 
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        assert self.tentative_frontier >= self.frontier, "B5: a stable boundary is a boundary of either kind"
+        assert self.held or not self.tentative, "F6: who holds tentative tuples says so to the next producer"
+
+    def validate_rows(self) -> None:
+        """The same of all that is held."""
+        assert self.tentative_bytes == sum(c.nbytes for c in self.tentative), "B4: tentative tuples are counted"
+        low = self.tentative_from
+        assert all(c.min >= low for c in self.tentative), "B4: nothing tentative lies below φ"
+        ids = [c.first_id for c in self.stable]
+        assert all(a < b for a, b in pairwise([0, *ids, self.position + 1])), "U10: ids ascend, up to the position"
+
     def trim_tentative(self, limit_bytes: int, released: int) -> int:
         """Forgets the oldest tentative chunks before ``released`` beyond the limit; returns how many tuples went."""
         gone = at = 0
@@ -300,6 +314,26 @@ class SUnion:
         self._spilled = False
         #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
         self._wanted = BEFORE_TIME
+
+    def validate(self) -> None:
+        """Asserts what holds between two events, at the cost of a few comparisons per input."""
+        for one in self.inputs:
+            one.validate()
+        assert self.tainted or self.redo_next is None, "R5: there is nothing to redo where nothing was tentative"
+        assert self.restart is None or self.restart <= self.next, "C1: n* is where tentative releases began"
+        assert self.kept_from is None or self.kept_from <= self._released_for_good(), "R8: redo starts at or before n*"
+        assert not self._beside_redo or self.redo_next is not None, "R5: live runs beside a redo"
+        assert self.stable_bytes >= 0, "B6: stable tuples are counted"
+
+    def validate_rows(self) -> None:
+        """The same of all that is held, chunk by chunk."""
+        self.clocks.validate()
+        for one in self.inputs:
+            one.validate_rows()
+        chunks = [chunk for one in self.inputs for chunk in one.stable]
+        assert self.stable_bytes == sum(c.nbytes for c in chunks), "B6: stable tuples are counted"
+        low = min(self.next, self.restart_point()) if self._beside_redo else self.restart_point()
+        assert all(c.min >= low for c in chunks), "R6: what was released for good is forgotten"
 
     # --- frontiers ---
 

@@ -72,6 +72,17 @@ class Choosing:
         self._corrections = corrections
         self._generation = 0
 
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        main, corr = self.main, self.corr
+        assert corr is None or self._corrections, "F7: a client takes MAIN only"
+        assert main is None or corr is None or main.producer != corr.producer, "invariant 6: one feed per producer"
+        for feed in self._feeds():
+            if feed is not None:
+                assert feed.generation <= self._generation, "F1: generations are given in turn"
+                assert feed.position <= self.port.position, "U10: what came counts once, by id"
+                assert feed.frontier <= self.port.frontier, "B2: each stable boundary counts"
+
     def feed(self, generation: int) -> Feed | None:
         for feed in (self.main, self.corr):
             if feed is not None and feed.generation == generation:

@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a replica to disk (docs/rules.md A8)."""
+"""Writes the checkpoints of a replica to disk (docs/internals/rules.md A8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator orders: a standby is to run, or to stand by again (docs/rules.md H)."""
+"""What the coordinator orders: a standby is to run, or to stand by again (docs/internals/rules.md H)."""
 
 from __future__ import annotations
 

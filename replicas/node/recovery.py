@@ -1,4 +1,4 @@
-"""From what a replica goes on after a start, and what upstream may forget (docs/rules.md A1, A3, A8, H).  Pure."""
+"""From what a replica goes on after a start, and what upstream may forget (rules A1, A3, A8 and H).  Pure."""
 
 from __future__ import annotations
 
@@ -59,6 +59,15 @@ class ReplicaRecovery:
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable = None if directory.disk_us(id) is None else [0 for _ in inputs.inputs]
         self._newest = self._durable
+
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        inputs = self._inputs
+        assert inputs.installed or not any(i.main or i.corr for i in inputs.inputs), "A3: nothing is read before"
+        assert not (inputs.installed and self.stored), "A3: a checkpoint is installed once"
+        if inputs.installed and self._durable is not None:
+            safe = zip(self._durable, self._sunion.acknowledged(), strict=True)
+            assert all(stored <= processed for stored, processed in safe), "A8: a checkpoint holds what was processed"
 
     # --- from what to go on ---
 

@@ -94,6 +94,28 @@ class Replica:
     def state(self) -> NodeState:
         return self.core.state
 
+    def validate(self) -> None:
+        """Asserts what holds between two steps, of all parts and between them; each names its rule.
+
+        It looks at no rows: see ``validate_rows``.
+        """
+        self.core.validate()
+        self.recovery.validate()
+        for one in self.inputs:
+            one.validate()
+        for at, log in enumerate(self.logs):
+            log.validate()
+            assert (log.state, log.fresh) == (self.state, self.core.live_runs), "U1: outputs have the unit's state"
+            made = self.core.stable_output(at).last_released_id
+            assert log.last_id == made, f"U9: {log.channel} has ids up to {log.last_id}, {made} were made"
+
+    def validate_rows(self) -> None:
+        """The same of all that is held."""
+        self.sunion.validate_rows()
+        for log in self.logs:
+            log.stable.validate(stable=True)
+            log.suffix.validate(stable=False)
+
     # --- partners ---
 
     def partner_told(self, partner: str, outputs: Mapping[Channel, OutputStatus]) -> list[str]:

@@ -10,6 +10,7 @@ import trio
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
 from replicas.node.replica import Replica
+from replicas.node.validation import ReplicaValidation
 from replicas.producer.output_log import LogNotReady, LogTruncated
 from replicas.producer.server import Accepted
 from replicas.producer.substream import substream
@@ -69,6 +70,7 @@ class ReplicaHost:
         shelf = None if spill is None else self._shelf
         self.replica = Replica(plan, directory, id, random=random, now=now, effects=self, shelf=shelf, changes=changes)
         self.inputs = self.replica.inputs
+        self.validation = ReplicaValidation(self.replica)
 
     def _shelf(self, schema: Schema) -> Spill:
         assert self._spill is not None

@@ -1,4 +1,4 @@
-"""Snapshots of replicas, as they are given to partners and fetched from them (docs/rules.md A3)."""
+"""Snapshots of replicas, as they are given to partners and fetched from them (docs/internals/rules.md A3)."""
 
 from __future__ import annotations
 

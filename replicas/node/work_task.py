@@ -48,6 +48,8 @@ class WorkTask:
                     self._tell_of_large_steps(host)
                     if ask is not None:
                         self._ask_partner(host, ask)
+                    if hosting.env.validates:
+                        host.validation.step()
             if more:
                 await hosting.env.compute.turn()
             else:

@@ -197,6 +197,14 @@ class OutputLog:
             "truncation_line": self.truncation_line,
         }
 
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        stable, suffix = self.stable, self.suffix
+        assert self.state is not NodeState.STABLE or suffix.untouched, "invariant 3: STABLE has no tentative suffix"
+        assert not self.fresh or self.state is NodeState.STABILIZATION, "R5: live runs beside a redo"
+        assert stable.first <= stable.last_id + 1, "A2: what is to come is not truncated"
+        assert suffix.nbytes <= self._limits.suffix_bytes or suffix.end - suffix.start <= 1, "V6: the suffix is capped"
+
     # --- who reads ---
 
     def close(self) -> None:

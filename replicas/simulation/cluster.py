@@ -165,6 +165,7 @@ class SimCluster:
             Random(f"{self._seed}/{host}" + (f"/{lost}" if (lost := self._lost.get(host)) else "")),
             StoryTrace(self.log, self.history, host),
             self.history,
+            validates=True,
         )
 
     def _compute(self, host: str) -> Compute:

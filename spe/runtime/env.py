@@ -138,6 +138,7 @@ class Env:
 
     Attributes:
       history: takes the events that the checkers judge a run by (consistency.checking.history); None: nobody does.
+      validates: replicas check their whole state after each step (docs/internals/rules.md, invariants).
     """
 
     clock: Clock
@@ -147,3 +148,4 @@ class Env:
     random: Random
     trace: Trace
     history: Callable[[Any], None] | None = None
+    validates: bool = False

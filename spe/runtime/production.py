@@ -121,6 +121,7 @@ def production_env(storage_root: Path, seed: int | None = None, trace: Path | Tr
         compute=ThreadCompute(),
         random=Random(SystemRandom().getrandbits(64) if seed is None else seed),
         trace=told,
+        validates=bool(os.environ.get("SPE_VALIDATE")),
     )
 
 

@@ -161,6 +161,8 @@ class World:
         more = True
         while more:
             more, ask = self.replica.advance(now)
+            self.replica.validate()
+            self.sunion.validate_rows()
             if ask is not None:
                 self.asks.append(ask)
         text, self.out = " ".join(self.out), []
