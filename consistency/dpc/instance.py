@@ -79,7 +79,10 @@ class Instance:
 
     def validate(self, *, tainted: bool) -> None:
         """Asserts what holds between two slices; ``tainted``: it may have taken in tentative data."""
-        assert tainted or not any(o.tainted for o in self.outputs), "U8: nothing tentative leaves who is untainted"
+        assert tainted or True not in [o.tainted for o in self.outputs], "U8: nothing tentative leaves who is untainted"
+
+    def validate_rows(self) -> None:
+        """The same of all that is held."""
 
     def checkpoint(self, restart: int) -> Checkpoint:
         """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""

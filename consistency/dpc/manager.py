@@ -311,7 +311,11 @@ class UnitReplica:
         assert self._partner is None or (reconciling and not self.live_runs), "R5: while a partner serves live pauses"
         assert state is NodeState.UP_FAILURE or not self.partners.pending, "R3: a request is open in UP_FAILURE only"
         assert self._leave is None or self._paused, "R4: leave waits only for the end of a slice"
-        assert self._longest_wait_us >= 0, "T8: no wait is negative"
+
+    def validate_rows(self) -> None:
+        """The same of all that is held."""
+        self.sunion.validate_rows()
+        self._live.validate_rows()
 
     # --- the stable way ---
 

@@ -53,8 +53,7 @@ class UndoInstance(Instance):
         """Rows that input buffers hold."""
         return sum(map(len, self._buffers.values()))
 
-    def validate(self, *, tainted: bool) -> None:
-        super().validate(tainted=tainted)
+    def validate_rows(self) -> None:
         assert self._buffers.keys() == self._operators.keys(), "R9: each operator has the buffer of its input"
         assert self._affected <= self._operators.keys(), "R9: affected paths are of operators"
 

@@ -162,7 +162,7 @@ class World:
         while more:
             more, ask = self.replica.advance(now)
             self.replica.validate()
-            self.sunion.validate_rows()
+            self.replica.validate_rows()
             if ask is not None:
                 self.asks.append(ask)
         text, self.out = " ".join(self.out), []

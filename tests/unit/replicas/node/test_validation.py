@@ -72,10 +72,8 @@ def tentative_below_the_frontier(one: Replica) -> None:
 
 def another_stable_tuple(one: Replica) -> None:
     log = one.logs[0]
-    time = log.stable.frontier + 1
-    log.append_stable(
-        [Batch(Kind.STABLE, log.last_id, log.last_id + 1, None, Rows.from_tuples(SEQUENCE, [time], [(1, 1.0)]))]
-    )
+    rows = Rows.from_tuples(SEQUENCE, [log.stable.frontier + 1], [(1, 1.0)])
+    log.append_stable([Batch(Kind.STABLE, log.last_id, log.last_id + 1, None, rows)])
 
 
 def setting(path: str, value: object) -> Callable[[Replica], None]:
