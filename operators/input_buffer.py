@@ -114,6 +114,7 @@ class InputBuffer:
 
     def took(self, ports: Sequence[Rows | None], end: int) -> None:
         """The operator has taken in a slice; forgets what is too old."""
+        assert end >= self._end, "R9: slices follow each other"
         begin, self._end = self._end, end
         freed = 0
         while self._spent and freed < steps.INDEXED:

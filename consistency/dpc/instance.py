@@ -56,6 +56,7 @@ class Instance:
 
         Raises OperatorFailed.
         """
+        assert not self.rebuilding, "R6: a slice is taken in by a complete state"
         results = yield from self.fragment.work(piece, self._watch_stable())
         if rejections := self.fragment.take_rejections():
             yield rejections
@@ -68,6 +69,7 @@ class Instance:
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
         """The same for a tentative slice; what is rejected of it may be taken in in the end, and is told nobody."""
+        assert not self.rebuilding, "R6: a slice is taken in by a complete state"
         results = yield from self.fragment.work(piece, self._watch_tentative())
         self.fragment.take_rejections()
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
@@ -86,7 +88,7 @@ class Instance:
 
     def checkpoint(self, restart: int) -> Checkpoint:
         """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""
-        assert not self.rebuilding
+        assert not self.rebuilding, "C1: a checkpoint is of a complete state"
         return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs])
 
     def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:

@@ -390,6 +390,7 @@ class UnitReplica:
         Returns:
           Is more due at once, beyond what one step may take (B8)?
         """
+        assert self._working is None, "C1: a checkpoint is taken between two slices"
         policy = self._node.during_failure
         if policy is not Policy.SUSPEND:
             if self._mark is None:
@@ -445,7 +446,9 @@ class UnitReplica:
     # --- correcting ---
 
     def _start_redo(self, partner: str | None) -> None:
-        assert self._mark is not None
+        assert self._mark is not None, "R5: a redo starts from a checkpoint"
+        assert self._redo is None, "R5: one redo at a time"
+        assert self._working is None, "R5: a redo begins between two slices"
         self.partners.withdraw()
         self._partner = partner
         self._redo = self._live.back(self._mark)
@@ -520,7 +523,9 @@ class UnitReplica:
         Returns:
           Is more of it due at once (B8)?
         """
-        assert self._redo is not None
+        assert self._redo is not None, "R7: there is a redo that ends"
+        assert self._working is None, "R7: redo ends between two slices"
+        assert not self._redo.rebuilding, "R7: what becomes live is complete"
         self.sunion.finish_redo()
         self.rebuilt_rows += self._redo.rebuilt
         self._live, self._redo, self._mark, self._remade = self._redo, None, None, None
@@ -538,7 +543,7 @@ class UnitReplica:
     # --- emitting ---
 
     def _emit_stable(self, instance: Instance, piece: Slice) -> None:
-        assert piece.kind is Kind.STABLE
+        assert piece.kind is Kind.STABLE, "U8: only a stable slice makes stable results"
         self.largest_slice = max(self.largest_slice, len(piece))
         self._work_on(instance.stable(piece), self._outputs.stable)
 
@@ -546,6 +551,7 @@ class UnitReplica:
 
     def _work_on(self, portions: Iterator[Released], release: Callable[[int, Sequence[Element]], None]) -> None:
         """Does the first portion of a slice; ``_working`` is None if that was all."""
+        assert self._working is None, "B8: one slice at a time"
         self._working = (portions, release)
         self._go_on()
 

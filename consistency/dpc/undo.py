@@ -75,6 +75,7 @@ class UndoInstance(Instance):
         return made
 
     def mark(self, restart: int) -> StateMark:
+        assert not self.rebuilding, "R9: a marker stands in a complete state"
         self._affected.clear()
         markers = {}
         for name, buffer in self._buffers.items():
@@ -111,6 +112,7 @@ class UndoInstance(Instance):
             yield
 
     def rebuild(self, max_rows: int) -> bool:
+        assert max_rows > 0, "B8: a portion has rows"
         self._max_rows = max_rows
         if self._again is not None:
             for _ in self._again:

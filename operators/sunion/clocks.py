@@ -59,6 +59,7 @@ class BucketClocks:
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were not running for the last ``gap_us``: what lies in the sockets is not late (T1)."""
+        assert gap_us >= 0, "T1: a standstill has a length"
         self._starts = [min(start + gap_us, now) for start in self._starts]
 
     def forget(self, low: int) -> None:

@@ -132,6 +132,7 @@ class SUnionInput:
 
     def add_stable(self, batch: Batch, now: int) -> None:
         """Stores a stable batch that begins at or before our position; duplicates are dropped by id (U10)."""
+        assert batch.kind is Kind.STABLE, "B4: what is tentative is kept apart"
         if batch.from_id < self.position:
             batch = batch.after(min(self.position, batch.upto_id))
         if batch.upto_id > self.position:
@@ -165,6 +166,7 @@ class SUnionInput:
 
     def add_tentative(self, batch: Batch, now: int) -> None:
         """Stores what of a tentative batch is new: time ≥ φ, > tcut and ≥ next; the rest is dropped, counted (B4)."""
+        assert batch.kind is Kind.TENTATIVE, "B4: stable tuples are never dropped"
         rows = batch.rows
         if len(rows) == 0:
             return
@@ -391,7 +393,7 @@ class SUnion:
 
     def release_stable(self, max_rows: int) -> Slice | None:
         """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1)."""
-        assert self.restart is None, "stable release while tainted"
+        assert self.restart is None, "invariant 2: no stable release while tainted"
         end = self.stable_end
         if end <= self.next:
             return None
@@ -406,13 +408,13 @@ class SUnion:
 
     def keep_from(self, checkpoint: int) -> None:
         """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
-        assert not self.tainted, "a checkpoint while tainted"
+        assert not self.tainted, "R8: a periodic checkpoint holds nothing tentative"
         self._forget(checkpoint)
         self.kept_from = checkpoint
 
     def taint(self) -> None:
         """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
-        assert not self.tainted
+        assert not self.tainted, "C1: n* stays where tentative releases began"
         self.restart = self.next
 
     def release_tentative(self, end: int, max_rows: int) -> Slice:
@@ -424,7 +426,8 @@ class SUnion:
           SpillDamaged: a piece that must be released once more is lost; nothing has changed.
           SpillNotLoaded: a piece is on disk; nothing has changed.
         """
-        assert self.tainted, "tentative release before the checkpoint"
+        assert self.tainted, "C1: the checkpoint comes before the first tentative release"
+        assert end > self.next, "B6: a slice has a length"
         low = self.next
         end = self._bounded(low, end, max_rows, tentative=True)
         if self.redo_next is not None and low < self.redo_next:
@@ -458,7 +461,8 @@ class SUnion:
         Args:
           live_runs: live goes on beside it.
         """
-        assert self.restart is not None
+        assert self.restart is not None, "C1: redo starts at n* or before"
+        assert self.redo_next is None, "R5: one redo at a time"
         self.redo_next = self.restart if self.kept_from is None else self.kept_from
         self.kept_from = None
         self._beside_redo = live_runs
@@ -519,6 +523,7 @@ class SUnion:
 
     def install(self, restart: int, positions: Sequence[int]) -> None:
         """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
+        assert not self.tainted, "A3: a snapshot is installed before anything is released"
         self.next = restart
         self.kept_from = None
         for one, position in zip(self.inputs, positions, strict=True):

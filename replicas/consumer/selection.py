@@ -76,7 +76,8 @@ class Choosing:
         """Asserts what holds between two events."""
         main, corr = self.main, self.corr
         assert corr is None or self._corrections, "F7: a client takes MAIN only"
-        assert main is None or corr is None or main.producer != corr.producer, "invariant 6: one feed per producer"
+        assert main is None or main.mode == MAIN, "invariant 6: one MAIN"
+        assert corr is None or corr.mode == CORRECTIONS, "invariant 6: one CORRECTIONS"
         for feed in self._feeds():
             if feed is not None:
                 assert feed.generation <= self._generation, "F1: generations are given in turn"
@@ -84,6 +85,7 @@ class Choosing:
                 assert feed.frontier <= self.port.frontier, "B2: each stable boundary counts"
 
     def feed(self, generation: int) -> Feed | None:
+        assert generation > 0, "F1: what was opened has a generation"
         for feed in (self.main, self.corr):
             if feed is not None and feed.generation == generation:
                 return feed
@@ -144,6 +146,7 @@ class Choosing:
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were not running for the last ``gap_us`` (T1)."""
+        assert gap_us >= 0, "T1: a standstill has a length"
         for feed in self._feeds():
             if feed is not None:
                 feed.shift(gap_us, now)
@@ -229,6 +232,7 @@ class Choosing:
 
     def choose(self, now: int) -> list[Action]:
         """Decides anew whom to read; called after each piece of news: an answer to a heartbeat is one."""
+        assert now >= self._news_at, "F4: time does not go back"
         actions: list[Action] = []
         for feed in self._feeds():
             if feed is not None and (reason := self._hopeless(feed, now)):

@@ -142,6 +142,7 @@ class Coordination:
         """From now on these standbys of a partition are to run, whatever happens."""
         one = self._partitions[partition]
         one.wanted, one.wanted_at = set(standbys), now
+        assert one.wanted <= set(self._plan.standbys[partition].nodes), "H7: actives are standbys of the partition"
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
@@ -166,6 +167,7 @@ class Coordination:
 
     def decide(self, now: int) -> list[Decision]:
         """What to tell whom now; call it at every heartbeat."""
+        assert self._alive <= self._heard, "H5: who answers was heard"
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):

@@ -242,6 +242,7 @@ class OutputLog:
         it acknowledges checkpoints, which lie behind: it gets its place back where we begin, and catches up with those
         that it takes from then on (H2).
         """
+        assert min(id, incarnation) >= 0, "A1: an acknowledgement names an id, and who gives it"
         ack = self._acks.get(consumer)
         if ack is None:
             self.unknown_acks += 1
@@ -284,6 +285,7 @@ class OutputLog:
 
     def evict(self, consumer: str) -> None:
         """Gives up a consumer's place: it must install a snapshot before it counts again."""
+        assert not self._acks[consumer].evicted, "A2: a place is given up once"
         self._acks[consumer].evicted = True
         self._truncate()
 

@@ -81,6 +81,7 @@ class OutputSubscription:
         t_star: int,
         substream: Substream | None,
     ) -> None:
+        assert position >= output.stable.first - 1, "V1: what comes next is still here"
         self._output = output
         self._substream = substream
         self._installs = output.installs
@@ -117,6 +118,7 @@ class OutputSubscription:
 
     def pull(self, max_bytes: int) -> list[Element | StateChange]:
         """See :class:`Subscription`."""
+        assert max_bytes > 0, "V1: a pull brings something"
         output = self._output
         if self._installs != output.installs:
             raise Overtaken("the output was replaced by a snapshot")

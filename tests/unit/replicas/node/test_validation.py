@@ -55,8 +55,8 @@ def feed(producer: str, *, mode: Mode = "main", position: int = 0) -> Feed:
     return Feed(0, producer, mode, position)
 
 
-def two_feeds_of_one_producer(one: Replica) -> None:
-    one.inputs[0].main, one.inputs[0].corr = feed("a"), feed("a", mode="corrections")
+def two_main_feeds(one: Replica) -> None:
+    one.inputs[0].main, one.inputs[0].corr = feed("a"), feed("a")
 
 
 def ahead_of_the_port(one: Replica) -> None:
@@ -112,7 +112,7 @@ def setting(path: str, value: object) -> Callable[[Replica], None]:
         (setting("logs.0.stable.memory_bytes", 1), "A2: what is kept is counted"),
         (setting("recovery._durable", [99, 99]), "A8: a checkpoint holds what was processed"),
         (setting("recovery.stored", {"positions": []}), "A3: a checkpoint is installed once"),
-        (two_feeds_of_one_producer, "invariant 6: one feed per producer"),
+        (two_main_feeds, "invariant 6: one CORRECTIONS"),
         (ahead_of_the_port, "U10: what came counts once"),
         (tentative_below_the_frontier, "B4: nothing tentative lies below φ"),
         (another_stable_tuple, "U9: s/0 has ids up to"),
