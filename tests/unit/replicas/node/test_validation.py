@@ -12,7 +12,7 @@ from replicas.consumer.feed import Feed
 from replicas.node.replica import Replica
 from replicas.node.validation import ROWS_EVERY, ReplicaValidation
 from spe.plan.plan import Plan
-from spe.query.query import UnionSpec
+from spe.query.operators.union import UnionSpec
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
