@@ -56,7 +56,6 @@ class Instance:
 
         Raises OperatorFailed.
         """
-        assert not self.rebuilding, "R6: a slice is taken in by a complete state"
         results = yield from self.fragment.work(piece, self._watch_stable())
         if rejections := self.fragment.take_rejections():
             yield rejections
@@ -69,7 +68,6 @@ class Instance:
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
         """The same for a tentative slice; what is rejected of it may be taken in in the end, and is told nobody."""
-        assert not self.rebuilding, "R6: a slice is taken in by a complete state"
         results = yield from self.fragment.work(piece, self._watch_tentative())
         self.fragment.take_rejections()
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):

@@ -61,7 +61,6 @@ class Partners:
 
     def heard(self, partner: str, state: NodeState | None, *, runs: bool = True, stands_in: bool = False) -> None:
         """Its node answers.  One that stands by is no partner until it runs (H3), nor when it is out of reach then."""
-        assert partner != self._own, "K: nobody is his own partner"
         self.told[partner] = state
         (self._idle.discard if runs else self._idle.add)(partner)
         (self._stand_ins.add if stands_in else self._stand_ins.discard)(partner)
@@ -139,7 +138,6 @@ class Partners:
 
     def asked(self, asker: str, state: NodeState) -> bool:
         """A partner asks for leave.  True: we grant, and void our own open request (K2, K3)."""
-        assert asker != self._own, "K: nobody asks himself"
         if state in (NodeState.STABILIZATION, NodeState.RECOVERING):
             return False
         if self.pending:
