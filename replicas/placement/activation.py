@@ -178,7 +178,7 @@ class Activation:
         Returns:
           The partition that joined or left ``active``; None: nothing can be done now.
         """
-        assert (self.active | self.target) <= self._plan.standbys.keys(), "H7: only standbys are activated"
+        assert (self.active | self.target) <= self._directory.standbys.keys(), "H7: only standbys are activated"
         states = {id: state(id) for id in self.active}
         if NodeState.RECOVERING in states.values():
             return None  # one is on its way

@@ -142,7 +142,7 @@ class Coordination:
         """From now on these standbys of a partition are to run, whatever happens."""
         one = self._partitions[partition]
         one.wanted, one.wanted_at = set(standbys), now
-        assert one.wanted <= set(self._plan.standbys[partition].nodes), "H7: actives are standbys of the partition"
+        assert one.wanted <= set(self._directory.standbys[partition].nodes), "H7: actives are standbys of the partition"
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}

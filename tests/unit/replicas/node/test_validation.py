@@ -11,6 +11,7 @@ import pytest
 from replicas.consumer.feed import Feed
 from replicas.node.replica import Replica
 from replicas.node.validation import ROWS_EVERY, ReplicaValidation
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.query.operators.union import UnionSpec
 from spe.stream.batch import Batch, Boundary, Rows
@@ -21,24 +22,24 @@ from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 
-def plan() -> Plan:
+def plan() -> tuple[Plan, Directory]:
     """One unit on two nodes; checkpoints on disk."""
-    found = chain(
+    found, directory = chain(
         [source("a", reader={}), source("b", reader={})],
         [("s", UnionSpec((StreamId("a"), StreamId("b"))), SEQUENCE), ("t", pass_on("s"), SEQUENCE)],
     )
     durable = {
         name: replace(node, checkpoints=replace(node.checkpoints, every_us=1, disk=True))
-        for name, node in found.nodes.items()
+        for name, node in directory.nodes.items()
     }
-    return replace(found, nodes=durable)
+    return found, replace(directory, nodes=durable)
 
 
 def replica() -> Replica:
     """STABLE, with a tuple released and one that waits."""
-    found = plan()
-    id = next(i for i in found.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
-    one = Replica(found, id, random=Random(0), now=0, effects=NoEffects())
+    found, directory = plan()
+    id = next(i for i in directory.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
+    one = Replica(found, directory, id, random=Random(0), now=0, effects=NoEffects())
     one.reading.installed = True
     one.reading.caught_up = lambda: True  # type: ignore[method-assign]
     bucket = found.bucket_us
