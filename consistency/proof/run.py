@@ -42,8 +42,8 @@ class Run:
     """A run that can be judged.
 
     Attributes:
-      path: its directory.
-      plan: what was run, as the run's own copy of the configuration says.
+      path: the folder of the run.
+      plan, directory: what was run, and by whom, as the run's own copy of the configuration says.
       facts: what the supervisor wrote at the start: versions, command line, seed.
       events: states, faults and processes with their times, in order; ``t`` is wall time in microseconds.
       summary: what the supervisor saw in the end; empty for a run that was broken off.

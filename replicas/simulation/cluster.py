@@ -61,7 +61,7 @@ Pair = tuple[str, str]
 
 
 class SimCluster:
-    """Sources, nodes and clients of a plan; see the module.
+    """Sources, nodes and clients of a plan, as its directory places them; see the module.
 
     Args:
       seed: of everything random in the run but the order of tasks.

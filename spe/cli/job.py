@@ -21,6 +21,7 @@ class Job:
     """What is to be run.
 
     Attributes:
+      directory: who runs what, at the addresses of this run.
       config: the name of the configuration, as it was given.
       addresses: of everybody, clients and supervisor included.
       origins: event time at which each replayed source begins, where the configuration does not say.

@@ -39,9 +39,10 @@ _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot",
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster: a plan with addresses, and how to be let in.
+    """A cluster, and how to be let in.
 
     Attributes:
+      directory: who runs what; with the addresses of the run, where it is one.
       addresses: of everybody who can be talked to, by name; in a run also its clients and its supervisor.
       folder: of the run; None for a configuration.
       supervisor_pid: of the run, as it was written; 0 for a configuration.
