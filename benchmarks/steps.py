@@ -27,7 +27,7 @@ from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.query.windows import Window, WindowKind
 from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Column, Rows
@@ -156,7 +156,7 @@ class Load:
         self._ports = len(case.spec.inputs)
         self._random = np.random.default_rng(groups)
         ports = [case.schema] * self._ports
-        operator = Operator(OUT, case.spec, case.spec.output_schema(ports))
+        operator = QueryOperator(OUT, case.spec, case.spec.output_schema(ports))
         inputs = tuple(InputStream(s, case.schema, 1, None) for s in (LEFT, RIGHT)[: self._ports])
         self.unit = Unit(UnitId("u"), "f", inputs, (operator,), (OUT,), partitions=1)
 

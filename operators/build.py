@@ -70,7 +70,7 @@ def register(declared: type[OperatorSpec], construction: Construction) -> None:
     _CONSTRUCTIONS[declared] = construction
 
 
-def build_operator(operator: query.Operator, inputs: Sequence[Schema]) -> Operator:
+def build_operator(operator: query.QueryOperator, inputs: Sequence[Schema]) -> Operator:
     """A running operator in its initial state; one that skips is :class:`Skipping`.
 
     Args:

@@ -27,7 +27,7 @@ from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
 from replicas.link.signal import Signal
 from spe.errors import SpeError
-from spe.plan.directory import Client as ClientPlan
+from spe.plan.directory import ClientSettings as ClientPlan
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us

@@ -12,7 +12,7 @@ from spe.plan.plan import Plan, Timing
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.schema import AttributeType
 
 #: What gives other ids.
@@ -44,7 +44,7 @@ def replanned(plan: Plan, change: str) -> Plan:
             return replace(plan, bucket_us=2 * plan.bucket_us)
 
 
-def _other(operator: Operator) -> Operator | None:
+def _other(operator: QueryOperator) -> QueryOperator | None:
     """The operator with other results of the same schema; None: this one has none that would be easy to make."""
     spec = operator.spec
     match spec:
@@ -61,10 +61,10 @@ def _other(operator: Operator) -> Operator | None:
     return None
 
 
-def _with(plan: Plan, other: Operator) -> Plan:
+def _with(plan: Plan, other: QueryOperator) -> Plan:
     """The plan with one operator in place of that of the same name."""
 
-    def changed(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    def changed(operators: tuple[QueryOperator, ...]) -> tuple[QueryOperator, ...]:
         return tuple(other if one.name == other.name else one for one in operators)
 
     return replace(

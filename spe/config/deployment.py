@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.validate import validated
 from spe.connectors import SINKS
-from spe.plan.directory import ANY_ADDRESS, COORDINATOR, Client, CoordinatorSettings
+from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
 from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import Limits, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
@@ -267,14 +267,14 @@ def read_fragments(section: Any, problems: Problems) -> tuple[FragmentSpec, ...]
 
 def read_clients(
     section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], problems: Problems
-) -> dict[str, Client]:
+) -> dict[str, ClientSettings]:
     """Clients; one that reads everything where none is configured.  ``{}`` means none."""
     if section is None:
-        return {ONLY_CLIENT: Client(ONLY_CLIENT, tuple(outputs))}
+        return {ONLY_CLIENT: ClientSettings(ONLY_CLIENT, tuple(outputs))}
     if not isinstance(section, Mapping):
         problems.add(("clients",), "expected a mapping: NAME: {reads: [...], sinks: [...]}")
         return {}
-    clients: dict[str, Client] = {}
+    clients: dict[str, ClientSettings] = {}
     for name, entry in section.items():
         model = validated(ClientModel, {} if entry is None else entry, ("clients", name), problems)
         if model is None:
@@ -287,5 +287,5 @@ def read_clients(
                     f"{stream!r} is no output; list it in outputs" if stream in operators else f"no output {stream!r}"
                 )
                 problems.add(("clients", name, "reads", i), f"{inner}{hint}; expected {one_of(list(outputs))}")
-        clients[name] = Client(name, reads, tuple(s.sink() for s in model.sinks))
+        clients[name] = ClientSettings(name, reads, tuple(s.sink() for s in model.sinks))
     return clients

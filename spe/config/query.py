@@ -12,7 +12,7 @@ from spe.plan.graphs import stable_order
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.declaration import OperatorSpec
 from spe.query.operators import OPERATORS
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -58,7 +58,7 @@ def type_query(
     specs: Mapping[StreamId, OperatorSpec | None],
     section: Mapping[str, Any],
     problems: Problems,
-) -> dict[StreamId, Operator]:
+) -> dict[StreamId, QueryOperator]:
     """Operators in topological order; those with mistakes, and what reads them, are left out.
 
     Args:
@@ -96,9 +96,9 @@ def _type_in_order(
     specs: Mapping[StreamId, OperatorSpec | None],
     section: Mapping[str, Any],
     problems: Problems,
-) -> dict[StreamId, Operator]:
+) -> dict[StreamId, QueryOperator]:
     schemas: dict[StreamId, Schema] = {s: schema for s, schema in sources.items() if schema is not None}
-    typed: dict[StreamId, Operator] = {}
+    typed: dict[StreamId, QueryOperator] = {}
     for name in order:
         spec = specs.get(name)
         if spec is None or name in sources or any(s not in schemas for s in spec.inputs):
@@ -108,7 +108,7 @@ def _type_in_order(
         schema = _schema_of(spec, inputs, path, section[name][path[-1]], problems)
         if schema is not None:
             schemas[name] = schema
-            typed[name] = Operator(name, spec, schema)
+            typed[name] = QueryOperator(name, spec, schema)
     return typed
 
 

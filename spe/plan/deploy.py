@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
-from spe.plan.directory import ANY_ADDRESS, COORDINATOR, Client, CoordinatorSettings, Directory, Standbys
+from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings, Directory, Standbys
 from spe.plan.nodes import Node
 from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
@@ -38,7 +38,7 @@ class Deployment:
     bucket_us: int
     nodes: Mapping[NodeId, Node]
     sources: Mapping[StreamId, Source]
-    clients: Mapping[str, Client]
+    clients: Mapping[str, ClientSettings]
     fragments: tuple[FragmentSpec, ...] = ()
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
@@ -268,7 +268,7 @@ def with_default_client(plan: Plan, directory: Directory) -> Directory:
     """A run has somebody who reads what it makes: a client of all outputs, where none is configured."""
     if directory.clients:
         return directory
-    return replace(directory, clients={ONLY_CLIENT: Client(ONLY_CLIENT, plan.query.outputs)})
+    return replace(directory, clients={ONLY_CLIENT: ClientSettings(ONLY_CLIENT, plan.query.outputs)})
 
 
 def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:

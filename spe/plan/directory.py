@@ -56,7 +56,7 @@ class CoordinatorSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientSettings:
     """A named consumer whose acknowledgements hold the output buffers.
 
     Attributes:
@@ -86,7 +86,7 @@ class Directory:
     nodes: Mapping[NodeId, Node]
     placement: Mapping[PartitionId, tuple[NodeId, ...]]
     sources: Mapping[StreamId, str]
-    clients: Mapping[str, Client]
+    clients: Mapping[str, ClientSettings]
     standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
     epoch: int = 0

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from spe.connectors import READERS
-from spe.query.query import Operator, Query
+from spe.query.query import Query, QueryOperator
 from spe.stream.hashing import HASH_VERSION
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import StreamId, UnitId
@@ -86,7 +86,7 @@ class Unit:
     id: UnitId
     fragment: str
     inputs: tuple[InputStream, ...]
-    operators: tuple[Operator, ...]
+    operators: tuple[QueryOperator, ...]
     outputs: tuple[StreamId, ...]
     partitions: int
 

@@ -19,7 +19,7 @@ from spe.plan.lineage import key_names
 from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us
 from spe.problems import Path
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.query.windows import WINDOW_END, WINDOW_START
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
@@ -252,7 +252,7 @@ def _keys(plan: Plan) -> Iterator[PlanFinding]:
                 )
 
 
-def _goes_on_in_a_tree(operator: Operator, plan: Plan) -> bool:
+def _goes_on_in_a_tree(operator: QueryOperator, plan: Plan) -> bool:
     """Do other operators, and nobody else, read its partitions' results, and make whole ones of them?"""
     if operator.name in plan.query.outputs:
         return False

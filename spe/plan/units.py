@@ -14,7 +14,7 @@ from spe.plan.lineage import key_names
 from spe.plan.plan import InputStream, Unit
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.declaration import KeyNames
-from spe.query.query import Operator, Query
+from spe.query.query import Query, QueryOperator
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.times import SECOND
 
@@ -50,7 +50,7 @@ class _Draft:
     """A unit while it is being cut."""
 
     fragment: FragmentSpec
-    operators: list[Operator]
+    operators: list[QueryOperator]
 
 
 def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problems) -> tuple[Unit, ...]:

@@ -15,7 +15,7 @@ from spe.stream.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class QueryOperator:
     """A named operator and the schema of the stream that it makes (derived when the query is typed)."""
 
     name: StreamId
@@ -27,7 +27,7 @@ class Operator:
         return [self.name, repr(self.spec), self.schema.to_wire(), *(["skip"] if self.spec.skips else [])]
 
 
-def streams_before(operators: Iterable[Operator], stream: StreamId) -> set[StreamId]:
+def streams_before(operators: Iterable[QueryOperator], stream: StreamId) -> set[StreamId]:
     """A stream, and all that it is made of, as far as these operators go."""
     made = {o.name: o.spec for o in operators}
     found: set[StreamId] = set()
@@ -51,7 +51,7 @@ class Query:
     """
 
     sources: Mapping[StreamId, Schema]
-    operators: tuple[Operator, ...]
+    operators: tuple[QueryOperator, ...]
     outputs: tuple[StreamId, ...]
 
     def schema_of(self, stream: StreamId) -> Schema:

@@ -14,7 +14,7 @@ from spe.plan.nodes import Checkpoints, Policy, Reconcile
 from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeState, StreamId, UnitId
@@ -32,13 +32,13 @@ SECOND_STAGE = AggregateSpec(StreamId("first"), Window(WindowKind.TUMBLING, 20, 
 def unit_of(name: str, window: Window = SLIDING) -> Unit:
     """The operator, a second one behind it, and one beside it, over ``window``, that only reads the right
     input."""
-    operators: list[Operator] = []
+    operators: list[QueryOperator] = []
     schemas: dict[StreamId, Schema] = {LEFT: SCHEMA, RIGHT: SCHEMA}
     beside = AggregateSpec(RIGHT, window, {"key": "key"}, {"sum": AggregateCall("sum", "value")})
     specs: list[tuple[str, OperatorSpec]] = [("first", CATALOGUE[name]), ("second", SECOND_STAGE), ("beside", beside)]
     for at, spec in specs:
         schema = spec.output_schema([schemas[i] for i in spec.inputs])
-        operators.append(Operator(StreamId(at), spec, schema))
+        operators.append(QueryOperator(StreamId(at), spec, schema))
         schemas[StreamId(at)] = schema
     return Unit(
         id=UnitId("u"),

@@ -11,10 +11,10 @@ from consistency.dpc.manager import UnitReplica
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
-from spe.plan.directory import Client
+from spe.plan.directory import ClientSettings
 from spe.plan.nodes import Reconcile
 from spe.query.operators.custom import CustomSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
@@ -26,10 +26,10 @@ def with_a_mistake() -> Deployed:
     plan, directory = make_plan(2, rate=100.0)
     first, second = plan.units
     spec = CustomSpec((StreamId("s1"),), "tests.support.operators_for_tests:RaisesAt", {"at": 300})
-    wrong = Operator(StreamId("s2"), spec, SCHEMA)
+    wrong = QueryOperator(StreamId("s2"), spec, SCHEMA)
     return Deployed(
         replace(plan, units=(first, replace(second, operators=(wrong,)))),
-        replace(directory, clients={"c": Client("c", (StreamId("s1"),))}),
+        replace(directory, clients={"c": ClientSettings("c", (StreamId("s1"),))}),
     )
 
 
@@ -38,7 +38,7 @@ def with_operator(name: str, rate: float = 100.0) -> Deployed:
     plan, directory = make_plan(1, rate=rate)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), f"tests.support.operators_for_tests:{name}")
-    units = (replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),)
+    units = (replace(unit, operators=(QueryOperator(StreamId("s1"), spec, SCHEMA),)),)
     return Deployed(replace(plan, units=units), directory)
 
 

@@ -19,7 +19,7 @@ from spe.plan.nodes import Checkpoints, Reconcile
 from spe.plan.plan import Plan
 from spe.query.declaration import OnError
 from spe.query.operators.custom import CustomSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
 from tests.support.plans import union_of
@@ -33,7 +33,10 @@ def skipping_plan(**options: Any) -> Deployed:
     plan, directory = make_plan(2, **options)
     first, second = plan.units
     spec = CustomSpec((StreamId("s0"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
-    operators = (Operator(StreamId("s0"), union_of("a", "b", "c"), SCHEMA), Operator(StreamId("s1"), spec, SCHEMA))
+    operators = (
+        QueryOperator(StreamId("s0"), union_of("a", "b", "c"), SCHEMA),
+        QueryOperator(StreamId("s1"), spec, SCHEMA),
+    )
     return with_operators(replace(plan, units=(replace(first, operators=operators), second)), directory)
 
 
@@ -43,7 +46,7 @@ def of_one_source(**options: Any) -> Deployed:
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
     return with_operators(
-        replace(plan, units=(replace(unit, operators=(Operator(StreamId("s1"), spec, SCHEMA),)),)), directory
+        replace(plan, units=(replace(unit, operators=(QueryOperator(StreamId("s1"), spec, SCHEMA),)),)), directory
     )
 
 

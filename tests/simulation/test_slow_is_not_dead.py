@@ -15,7 +15,7 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import HOST, SimCompute
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
-from spe.plan.directory import Client, Directory
+from spe.plan.directory import ClientSettings, Directory
 from spe.plan.plan import Limits, Plan, Timing
 from spe.stream.batch import Undo
 from spe.stream.history import Closed, FaultBegan, FaultEnded
@@ -54,7 +54,7 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
 
 
 def with_a_second_client(plan: Plan, directory: Directory) -> Deployed:
-    clients = {**directory.clients, "d": Client("d", directory.clients["c"].reads)}
+    clients = {**directory.clients, "d": ClientSettings("d", directory.clients["c"].reads)}
     return Deployed(plan, replace(directory, clients=clients))
 
 

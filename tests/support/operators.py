@@ -64,7 +64,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int
 
 def make(spec: OperatorSpec, *inputs: Schema) -> Operator:
     """A running operator named ``op``."""
-    return build_operator(query.Operator(StreamId("op"), spec, spec.output_schema(inputs)), inputs)
+    return build_operator(query.QueryOperator(StreamId("op"), spec, spec.output_schema(inputs)), inputs)
 
 
 def tuples(schema: Schema, text: str) -> list[Tuple]:

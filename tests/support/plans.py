@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spe.plan.deploy import Deployed
-from spe.plan.directory import Client, Directory
+from spe.plan.directory import ClientSettings, Directory
 from spe.plan.nodes import Node, Policy
 from spe.plan.plan import InputStream, Limits, Plan, Source, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.query import Operator, Query
+from spe.query.query import Query, QueryOperator
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -48,12 +48,12 @@ def chain(
 ) -> Deployed:
     """A plan in which each stage is a unit of its own, on nodes of its own; the last one is read by client ``c``."""
     schemas = {s.stream: s.schema for s in sources}
-    operators: list[Operator] = []
+    operators: list[QueryOperator] = []
     units: list[Unit] = []
     nodes: dict[NodeId, Node] = {}
     placement: dict[PartitionId, tuple[NodeId, ...]] = {}
     for at, (name, spec, schema) in enumerate(stages, 1):
-        operator = Operator(StreamId(name), spec, schema)
+        operator = QueryOperator(StreamId(name), spec, schema)
         inputs = tuple(InputStream(s, schemas[s], 1, None) for s in spec.inputs)
         schemas[operator.name] = schema
         operators.append(operator)
@@ -72,7 +72,7 @@ def chain(
         limits=limits or Limits(),
     )
     addresses = {s.stream: f"source-{s.stream}:1" for s in sources}
-    return Deployed(plan, Directory(nodes, placement, addresses, {"c": Client("c", (output,))}))
+    return Deployed(plan, Directory(nodes, placement, addresses, {"c": ClientSettings("c", (output,))}))
 
 
 def union_of(*names: str) -> UnionSpec:

@@ -63,3 +63,13 @@ FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asy
 def test_pure_packages_touch_nothing_outside(path: Path) -> None:
     allowed = {"random"} if path.name == "partners.py" else set()  # the type of the seeded source that is passed in
     assert not imported(path) & (FORBIDDEN - allowed)
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    """A reader who meets a name finds one class of it."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

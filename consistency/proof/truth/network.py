@@ -42,7 +42,7 @@ from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
 from spe.errors import SpeError
 from spe.plan.plan import InputStream, Plan, Unit
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.times import floor_to
 
@@ -169,7 +169,7 @@ class Asked(NamedTuple):
 
     ports: list[TruthStream]
     exact: bool
-    operator: Operator
+    operator: QueryOperator
     end: int
 
 

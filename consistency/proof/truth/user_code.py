@@ -23,7 +23,7 @@ from operators.build import build_operator
 from operators.operator import Operator
 from operators.skipping import Skipping
 from spe.query.declaration import load_class
-from spe.query.query import Operator as OperatorOfQuery
+from spe.query.query import QueryOperator as OperatorOfQuery
 from spe.stream.batch import Rows
 from spe.stream.schema import AttributeType, Schema
 

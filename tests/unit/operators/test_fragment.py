@@ -18,7 +18,7 @@ from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream import text_size
 from spe.stream.batch import Batch, Boundary, Column, Rows, concat_rows
 from spe.stream.names import Kind, StreamId, UnitId
@@ -31,13 +31,13 @@ A, B, OUT, FEW = (StreamId(n) for n in ("a", "b", "out", "few"))
 END = 100
 
 
-def unit(*operators: query.Operator, outputs: tuple[StreamId, ...]) -> Unit:
+def unit(*operators: query.QueryOperator, outputs: tuple[StreamId, ...]) -> Unit:
     inputs = tuple(InputStream(s, SCHEMA, 1, None) for s in (A, B))
     return Unit(UnitId("u"), "f", inputs, operators, outputs, partitions=1)
 
 
-UNION = Operator(OUT, UnionSpec((A, B)), SCHEMA)
-FILTER = Operator(FEW, FilterSpec(A, "x % 2 = 0"), SCHEMA)
+UNION = QueryOperator(OUT, UnionSpec((A, B)), SCHEMA)
+FILTER = QueryOperator(FEW, FilterSpec(A, "x % 2 = 0"), SCHEMA)
 
 
 def rows(*times: int, first: int, pool: StringPool | None = None) -> Rows:
@@ -63,7 +63,7 @@ def step(piece: list[list[Rows]], *, watched: bool, of: Unit) -> list[list[tuple
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_result_with_too_much_text_names_operator_and_limit(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 20)
-    wide = Operator(OUT, MapSpec(A, {"long": "concat(name, name)"}, keep=False), Schema.of(long="string!"))
+    wide = QueryOperator(OUT, MapSpec(A, {"long": "concat(name, name)"}, keep=False), Schema.of(long="string!"))
     made = unit(wide, outputs=(OUT,))
     long_enough = Rows.from_tuples(SCHEMA, [1, 2], [(1, "s" * 9), (2, "s" * 10)])
     assert [len(t[1]) for t in step([[long_enough], []], watched=watched, of=made)[0]] == [18, 20]
@@ -76,9 +76,9 @@ def test_with_skip_a_result_with_too_much_text_is_left_out(watched: bool, monkey
     """Also where it does not leave the unit: else results would depend on how the query is cut into fragments."""
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 20)
     spec = MapSpec(A, {"long": "concat(name, name)"}, False, OnError.SKIP)
-    wide = Operator(StreamId("wide"), spec, Schema.of(long="string!"))
+    wide = QueryOperator(StreamId("wide"), spec, Schema.of(long="string!"))
     short = MapSpec(wide.name, {"n": "length(long)"}, keep=False)
-    fragment = Fragment(unit(wide, Operator(OUT, short, Schema.of(n="int64!")), outputs=(OUT,)))
+    fragment = Fragment(unit(wide, QueryOperator(OUT, short, Schema.of(n="int64!")), outputs=(OUT,)))
     texts = ["s" * 9, "s" * 11, "s" * 10, "s" * 2000]
     given = Rows.from_tuples(SCHEMA, [1, 2, 2, 3], list(enumerate(texts)))
     watch = (lambda *_: None) if watched else None
@@ -104,7 +104,9 @@ def test_a_rejected_row_of_an_input_has_its_id() -> None:
         one.add_stable(Batch(Kind.STABLE, one.position, one.position + len(times), None, made), 0)
     spec = CustomSpec((A,), "tests.support.operators_for_tests:Picky", {"bad": 7}, OnError.SKIP)
     one_input = InputStream(A, NUMBERS, 1, None)
-    fragment = Fragment(replace(unit(outputs=(OUT,)), inputs=(one_input,), operators=(Operator(OUT, spec, NUMBERS),)))
+    fragment = Fragment(
+        replace(unit(outputs=(OUT,)), inputs=(one_input,), operators=(QueryOperator(OUT, spec, NUMBERS),))
+    )
     found = []
     for end in (10, 20):
         for at in (0, 1):
@@ -132,7 +134,7 @@ class TestParts:
     def test_a_union_of_what_an_operator_made_and_of_parts(self, watched: bool) -> None:
         a = [rows(4, 2, 4, first=0), rows(1, 4, first=10)]
         b = [rows(4, 3, first=20), rows(4, first=30)]
-        both = Operator(OUT, UnionSpec((B, FEW)), SCHEMA)
+        both = QueryOperator(OUT, UnionSpec((B, FEW)), SCHEMA)
         made = step([a, b], watched=watched, of=unit(FILTER, both, outputs=(FEW, OUT)))
         few = [row for row in as_they_come(*a) if not row[1] % 2]
         assert made == [few, sorted([*as_they_come(*b), *few], key=lambda row: row[0])]

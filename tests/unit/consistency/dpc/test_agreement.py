@@ -8,7 +8,7 @@ from consistency.dpc.agreement import Agreement, Divergence, suspects
 from spe.plan.plan import InputStream, Unit
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.stream.names import StreamId, UnitId
 from spe.stream.schema import Schema
 
@@ -61,11 +61,11 @@ def test_the_users_own_code_before_an_output_is_suspected_first() -> None:
     schema = Schema.of(x="int64")
     a, own, beside, out = (StreamId(n) for n in ("a", "own", "beside", "out"))
     operators = (
-        Operator(own, CustomSpec((a,), "module:Class"), schema),
-        Operator(beside, CustomSpec((a,), "module:Class"), schema),
-        Operator(out, FilterSpec(own, "x > 1"), schema),
+        QueryOperator(own, CustomSpec((a,), "module:Class"), schema),
+        QueryOperator(beside, CustomSpec((a,), "module:Class"), schema),
+        QueryOperator(out, FilterSpec(own, "x > 1"), schema),
     )
     unit = Unit(UnitId("u"), "f", (InputStream(a, schema, 1, None),), operators, (out,), partitions=1)
     assert suspects(unit, out) == "operator 'own' is code of your own and must be deterministic"
-    plain = replace(unit, operators=(Operator(out, FilterSpec(a, "x > 1"), schema),))
+    plain = replace(unit, operators=(QueryOperator(out, FilterSpec(a, "x > 1"), schema),))
     assert suspects(plain, out) == "operator 'out', or one before it, is not deterministic"

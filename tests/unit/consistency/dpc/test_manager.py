@@ -17,7 +17,7 @@ from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import InputStream, Limits, Unit
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
@@ -33,7 +33,7 @@ UNIT = Unit(
     id=UnitId("u"),
     fragment="f",
     inputs=tuple(InputStream(s, SCHEMA, 1, None) for s in IN),
-    operators=(Operator(OUT, UnionSpec(IN), SCHEMA),),
+    operators=(QueryOperator(OUT, UnionSpec(IN), SCHEMA),),
     outputs=(OUT,),
     partitions=1,
 )
@@ -43,7 +43,7 @@ _ALL = StreamId("all")
 _COUNT = AggregateSpec(_ALL, Window(WindowKind.TUMBLING, 100, 100), {}, {"n": AggregateCall("count")})
 COUNTING = replace(
     UNIT,
-    operators=(Operator(_ALL, UnionSpec(IN), SCHEMA), Operator(OUT, _COUNT, _COUNT.output_schema([SCHEMA]))),
+    operators=(QueryOperator(_ALL, UnionSpec(IN), SCHEMA), QueryOperator(OUT, _COUNT, _COUNT.output_schema([SCHEMA]))),
 )
 
 
@@ -729,7 +729,7 @@ def deliver_groups(world: World, begin: int, now: int) -> None:
 
 
 def with_windows(spec: AggregateSpec = MANY, **options: Any) -> World:
-    windows = Operator(OUT, spec, spec.output_schema([KEYED]))
+    windows = QueryOperator(OUT, spec, spec.output_schema([KEYED]))
     inputs = tuple(InputStream(s, KEYED, 1, None) for s in IN)
     return World(unit=Unit(UnitId("u"), "f", inputs, (windows,), (OUT,), partitions=1), **options)
 

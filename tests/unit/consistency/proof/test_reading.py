@@ -27,7 +27,7 @@ from spe.query.operators.join import JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.query import Operator
+from spe.query.query import QueryOperator
 from spe.query.windows import Window as EngineWindow
 from spe.stream.names import StreamId
 
@@ -149,7 +149,7 @@ def test_durations(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
-def stopping(operator: Operator) -> Operator:
+def stopping(operator: QueryOperator) -> QueryOperator:
     """As if nothing were said of rows that fail."""
     skips = operator.spec.skips
     return replace(operator, spec=replace(operator.spec, on_error=OnError.STOP)) if skips else operator

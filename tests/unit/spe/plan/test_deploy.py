@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed, Deployment, deploy, with_addresses
-from spe.plan.directory import Client, Directory
+from spe.plan.directory import ClientSettings, Directory
 from spe.plan.graphs import stable_order
 from spe.plan.lineage import key_names
 from spe.plan.nodes import Node, Policy
@@ -30,7 +30,7 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.query import Operator, Query
+from spe.query.query import Query, QueryOperator
 from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column
 from spe.stream.hashing import partition_of
@@ -52,7 +52,7 @@ def reads(*streams: str) -> OperatorSpec:
 def query(operators: Mapping[str, OperatorSpec], outputs: Sequence[str], sources: Sequence[str] = ("A", "B")) -> Query:
     return Query(
         {StreamId(s): SCHEMA for s in sources},
-        tuple(Operator(StreamId(n), spec, SCHEMA) for n, spec in operators.items()),
+        tuple(QueryOperator(StreamId(n), spec, SCHEMA) for n, spec in operators.items()),
         tuple(map(StreamId, outputs)),
     )
 
@@ -86,7 +86,7 @@ def deployed(what: Query, *fragments: FragmentSpec, nodes: int = 2, **sources: S
             bucket_us=100_000,
             nodes={NodeId(f"n{i}"): node(f"n{i}") for i in range(1, nodes + 1)},
             sources={s: sources.get(s, source(s)) for s in what.sources},
-            clients={"c": Client("c", what.outputs)},
+            clients={"c": ClientSettings("c", what.outputs)},
             fragments=fragments,
         ),
     )
@@ -385,7 +385,11 @@ def test_a_join_carries_the_key_of_the_sides_that_are_always_there(
         UnitId("front"),
         "front",
         tuple(InputStream(StreamId(s), SCHEMA, 1, ("key", "user")) for s in "AB"),
-        (Operator(StreamId("j"), JoinSpec(StreamId("A"), StreamId("B"), kind, on, lower_us=0, upper_us=0), JOINED),),
+        (
+            QueryOperator(
+                StreamId("j"), JoinSpec(StreamId("A"), StreamId("B"), kind, on, lower_us=0, upper_us=0), JOINED
+            ),
+        ),
         (StreamId("j"),),
         3,
     )
@@ -624,7 +628,7 @@ def test_idle_parts_of_a_plan_are_warned_about() -> None:
 
     assert warnings(plan, directory) == ["sources.spare: is read by no operator", "nodes.n3: hosts no replica"]
     assert (
-        warnings(plan, replace(directory, clients={"c": Client("c", ())}))[-1]
+        warnings(plan, replace(directory, clients={"c": ClientSettings("c", ())}))[-1]
         == "outputs: 'a' is read by no configured client"
     )
 

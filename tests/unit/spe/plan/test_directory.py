@@ -6,7 +6,7 @@ import pickle
 from dataclasses import replace
 
 from spe.plan.deploy import Deployed
-from spe.plan.directory import COORDINATOR, Client, Standbys
+from spe.plan.directory import COORDINATOR, ClientSettings, Standbys
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from tests.support.plans import SEQUENCE, chain, pass_on, source
@@ -36,7 +36,7 @@ def test_readers_and_makers_of_a_channel_follow_the_directory() -> None:
         directory,
         placement={FIRST: (NodeId("n1a"),), SECOND: (NodeId("n2a"),)},
         standbys={SECOND: Standbys((NodeId("n2b"),), 1_000_000)},
-        clients={"c": Client("c", (S2.stream,)), "d": Client("d", (S1.stream, S2.stream))},
+        clients={"c": ClientSettings("c", (S2.stream,)), "d": ClientSettings("d", (S1.stream, S2.stream))},
     )
 
     assert directory.producer_addresses(plan, A) == {"source:a": "source-a:1"}
