@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,11 @@ def test_no_public_class_name_stands_twice() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_classes_of_the_glossary_exist() -> None:
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    named = re.findall(r"^\* \*\*.+?\*\* \(`(\w+)`\)", text, re.MULTILINE)
+    classes = {n.name for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)}
+    assert len(named) > 20
+    assert [name for name in named if name not in classes] == []
