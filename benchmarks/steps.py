@@ -2,8 +2,9 @@
 
 A run takes thousands of steps, of which the machine disturbs some: CPU time grows where others use the same core and
 its caches, or where the system has to clear memory or get it from its host.  So there are several runs, which take the
-same steps.  What a step needs itself it takes in every run: beside the longest step of each run stands the longest one
-when each is taken from the run in which it was quickest.
+same steps.  What a step does itself takes its time in every run: beside the longest step of each run stands the longest
+one when each is taken from the run in which it was quickest.  A pause that comes in every run, but in another step each
+time, is not in that figure, and is ours all the same: so the verdict goes by the longest step of each run.
 """
 
 from __future__ import annotations
@@ -284,8 +285,9 @@ def report(name: str, groups: int, meters: list[Meter], disturbances: list[list[
             continue
         demand(len({len(m.took[kind]) for m in meters}) == 1, f"{name}, {kind}: the runs differ in their steps")
         quickest = max(map(min, zip(*[m.took[kind] for m in meters], strict=True)))
-        missed = "MISSED" if quickest > LIMIT_MS else "disturbed"
-        rows.append([*row, f"{quickest:.1f}", "met" if max(longest) <= LIMIT_MS else missed])
+        met = sum(took <= LIMIT_MS for took in longest)
+        verdict = "met" if met == len(longest) else f"met in {met} of {len(longest)}" if met else "MISSED"
+        rows.append([*row, f"{quickest:.1f}", verdict])
     same = [f"{min(took):.1f}-{max(took):.1f}" for took in disturbances]
     show(
         f"Longest step, {name}, {groups:,} groups, {len(meters)} runs, ms",
