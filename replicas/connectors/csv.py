@@ -15,12 +15,7 @@ from spe.stream.strings import StringDictionary
 
 
 class CsvRows:
-    """CSV rows to chunks.
-
-    Options (``reader``): ``delimiter`` (","), ``quote`` ('"'), ``header`` (true), ``columns`` (attribute -> header
-    name, or number from 0 where there is no header; default: by the attribute's own name, or in schema order),
-    ``null`` (text or list of texts, default empty), ``timestamps`` (iso, s, ms, us, ns).
-    """
+    """CSV rows to chunks; options are those that ``spe.connectors`` declares."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -94,10 +89,7 @@ def numbered(rows: Any) -> Iterator[tuple[int, list[str] | str]]:
 
 
 class CsvReplay(Replay):
-    """A CSV file.
-
-    Options: those of :class:`CsvRows`, and ``path``.
-    """
+    """A CSV file."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])

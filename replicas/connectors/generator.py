@@ -66,11 +66,7 @@ class SkewedKeys:
 class GeneratorReplay(Replay):
     """Row i has event time start + i / rate, squeezed into its burst, less its own part of the disorder.
 
-    Options (``reader``): ``generator`` (name), ``rate`` (rows per second of event time), ``seed``, ``keys``, ``skew``
-    (Zipf exponent), ``extremes`` (of ``rows``: share of the cells that are null or at the end of their type),
-    ``disorder`` (duration: each event time lies up to this much earlier), ``burst`` (duration: what would come within
-    it comes in its first quarter), ``duration`` or ``count`` (without either it never ends), ``start`` (ISO timestamp
-    or microseconds).
+    Options: ``spe.connectors.generator.GeneratorKeys``; without ``duration`` or ``count`` it never ends.
 
     Args:
       schema: of the stream; ``rows`` fills any, the other generators have their own.

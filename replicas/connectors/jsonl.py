@@ -35,11 +35,7 @@ _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
 
 
 class JsonLines:
-    """Lines to chunks.
-
-    Options (``reader``): ``columns`` (attribute -> key; default: its own name), ``timestamps`` (iso, s, ms, us, ns: the
-    unit of numbers; without it a number is no timestamp).  A missing key is null; other keys are ignored.
-    """
+    """Lines to chunks.  A missing key is null; other keys are ignored."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -122,10 +118,7 @@ class JsonLines:
 
 
 class JsonReplay(Replay):
-    """A file of JSON lines.
-
-    Options: those of :class:`JsonLines`, and ``path``.
-    """
+    """A file of JSON lines."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])

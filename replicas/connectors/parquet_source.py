@@ -26,10 +26,6 @@ _INT64_MAX: Final = 2**63 - 1
 class ParquetReplay(Replay):
     """A Parquet file.
 
-    Options (``reader``): ``path``; ``columns`` (attribute -> column name; default: its own name); ``sort`` (a column
-    to order the rows by first, e.g. an arrival sequence; the rows are then held in memory); ``timestamps`` (iso: texts;
-    s, ms, us, ns: numbers since the epoch), for timestamps in columns of another type.
-
     Raises:
       SpeError: Arrow is not installed.
     """

@@ -97,11 +97,7 @@ class _Intake:
 
 
 class TcpListener(Live):
-    """Accepts any number of producers; each sends lines.  Never ends.
-
-    Options (``reader``): ``address`` (host:port to listen on), ``format`` (jsonl, csv), and those of the format.
-    A producer that is faster than the log is slowed down by TCP.
-    """
+    """Accepts any number of producers; each sends lines.  Never ends.  One that is too fast is slowed down by TCP."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._listen_on = str(reader["address"])
@@ -140,10 +136,7 @@ class TcpListener(Live):
 
 
 class StandardInput(Live):
-    """Lines from a file descriptor until it ends.
-
-    Options (``reader``): ``format`` (jsonl, csv), and those of the format.
-    """
+    """Lines from a file descriptor until it ends."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], descriptor: int = 0) -> None:
         self._form = line_format(schema, time, reader)

@@ -1,4 +1,4 @@
-"""Generated streams: their names, schemas and options.  A pure table; replicas.readers.generator makes the rows."""
+"""Generated streams: their names, schemas and options.  A pure table; replicas.connectors.generator makes the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Generator:
 
     Attributes:
       schema: the first attribute, ``ts``, is the event time; None: it fills whatever schema its source has.
-      about: one line for ``--help`` and error messages.
+      about: one line for the documentation.
       keys: how many distinct keys by default; 0: it has none.
       skew: Zipf exponent of the keys by default; 0: all equally often.
     """
@@ -63,12 +63,3 @@ GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
         "rows": Generator(None, "rows of the source's own schema: `keys` values of each attribute", keys=20),
     }
 )
-
-
-def generator_schema(name: str) -> Schema:
-    """Schema of the stream that a generator makes.  Raises KeyError, naming those that have one."""
-    schema = GENERATORS[name].schema if name in GENERATORS else None
-    if schema is None:
-        known = ", ".join(n for n, g in GENERATORS.items() if g.schema is not None)
-        raise KeyError(f"no generator {name!r} with a schema of its own; there are: {known}")
-    return schema

@@ -24,7 +24,7 @@ from replicas.simulation.cluster import SimCluster
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
-from spe.plan.generators import generator_schema
+from spe.plan.generators import GENERATORS
 from spe.plan.nodes import Policy
 from spe.plan.plan import Limits
 from spe.query.declaration import OperatorSpec
@@ -34,7 +34,7 @@ from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.plans import chain, pass_on, source, union_of
 
-SCHEMA = generator_schema("sequence")
+SCHEMA = GENERATORS["sequence"].schema
 X_US = 1_000_000
 SECONDS = 8
 

@@ -106,19 +106,14 @@ class JoinKeys(Keys):
 
 @dataclass(frozen=True, slots=True)
 class JoinSpec(OperatorSpec):
-    """Equi-join by key expressions, in the same window or within a time interval, with an optional predicate.
+    """Equi-join by key attributes, in the same window or within a time interval, with an optional predicate.
 
     Attributes:
-      left, right: input streams; output attributes are ``l_``- and ``r_``-prefixed unless ``prefix`` is False
-        (then names must not clash).
       on: pairs (left attribute, right attribute); null keys do not match.
-      window: both tuples lie in the same window (tumbling or sliding); a pair is released once per window that
-        both are in, at the larger of the two times, with window_start and window_end as last attributes; an
-        unmatched outer row at end − 1; or
+      window: a pair is released once per window that both are in, at the larger of the two times, with window_start
+        and window_end as last attributes; an unmatched outer row at end − 1; or
       lower_us, upper_us: right time − left time in [lower, upper], ends included, over tuple time or over the
         timestamp attributes ``left_time`` / ``right_time``.  0 and 0 join window results of the same window.
-      where: further condition over the joined attributes (part of the join condition, also for outer joins).
-    A join needs a window or an interval: without one its state would grow for ever.
     """
 
     KEYWORD = "join"

@@ -72,8 +72,6 @@ class TopKSpec(OneInput):
 
     Attributes:
       order_by: pairs (expression, descending).  Nulls are smaller than everything.
-      partition_by: rank within each combination of these attributes (may be empty).
-      rank_as: name of an added int64 attribute with the rank from 1, if wanted.
       window: rank within each window over tuple time or a timestamp attribute; the result then carries
         window_start and window_end behind the input's attributes (unless the input has them already), and time =
         end − 1.  None: tuples with the same tuple time are ranked together, which is what window results

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
 from spe.errors import SpeError
-from spe.plan.generators import GENERATORS, generator_schema
+from spe.plan.generators import GENERATORS
 from spe.plan.plan import Source
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind, StreamId
@@ -485,8 +485,6 @@ def test_generator_options_that_make_no_sense_are_named() -> None:
         open_reader(source({"kind": "generator", "generator": "orders", "rate": 0}))
     with pytest.raises(SpeError, match="give one, or read its log"):
         list(replay({"kind": "generator", "generator": "orders"}).chunks(0))
-    with pytest.raises(KeyError, match="there are: sequence"):
-        generator_schema("weather")
 
 
 # -- live lines -------------------------------------------------------------------------------------------------

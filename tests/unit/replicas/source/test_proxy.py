@@ -22,7 +22,7 @@ from spe.log import read_log
 from spe.log import segmented as log_module
 from spe.log.format import Position
 from spe.log.source_log import SourceState, decode_source_state, read_source_log, source_folder
-from spe.plan.generators import generator_schema
+from spe.plan.generators import GENERATORS
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
 from spe.stream import text_size
@@ -181,7 +181,7 @@ async def test_the_stream_is_that_of_the_reference_whatever_the_pace(
     reader = {"kind": "generator", "generator": "readings", "start": 0, "rate": 200, "count": 900, "disorder": "50ms"}
     of = source(
         reader,
-        generator_schema("readings"),
+        GENERATORS["readings"].schema,
         boundary_us=20_000,
         disorder_us=30_000,
         replay=replay,
@@ -257,7 +257,7 @@ async def test_a_generator_without_start_begins_now_and_its_event_time_is_the_wa
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 10, "duration": "2s"}
     env = source_env(epoch_us=1_000 * SECOND)
-    of = source(reader, generator_schema("sequence"), replay={"speed": 1.0})
+    of = source(reader, GENERATORS["sequence"].schema, replay={"speed": 1.0})
     proxy = await SourceProxy.open(env, of)
     delays: list[int] = []
 
@@ -331,7 +331,7 @@ async def test_event_times_too_far_ahead_of_the_clock_are_refused_and_counted(
 async def test_a_restart_goes_on_where_the_log_ends(crash_at: float, autojump_clock: trio.testing.MockClock) -> None:
     """Killed while it plays: the two lives together make the stream of a run without failures."""
     reader = {"kind": "generator", "generator": "orders", "start": 0, "rate": 100, "count": 200, "disorder": "40ms"}
-    of = source(reader, generator_schema("orders"), boundary_us=20_000, disorder_us=30_000, replay={"speed": 1.0})
+    of = source(reader, GENERATORS["orders"].schema, boundary_us=20_000, disorder_us=30_000, replay={"speed": 1.0})
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of)
     first_life: list[Element] = []
@@ -352,7 +352,7 @@ async def test_what_was_missed_while_the_source_was_down_is_due_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 100, "duration": "4s"}
-    of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
+    of = source(reader, GENERATORS["sequence"].schema, replay={"speed": 1.0}, boundary_us=10_000)
     storage = SimDisk()
     env = source_env(storage)
     start = trio.current_time()
@@ -370,7 +370,7 @@ async def test_a_wall_clock_that_was_set_back_does_not_stop_a_replay(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 100, "duration": "2s"}
-    of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
+    of = source(reader, GENERATORS["sequence"].schema, replay={"speed": 1.0}, boundary_us=10_000)
     storage = SimDisk()
     start = trio.current_time()
     proxy = await SourceProxy.open(source_env(storage, epoch_us=7_200 * SECOND), of)
@@ -456,7 +456,7 @@ async def filled(tail_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Sour
     monkeypatch.setattr("replicas.source.history._INDEX_BYTES", 4_000)
     monkeypatch.setattr("replicas.source.history._READ_BYTES", 3_000)
     reader = {"kind": "generator", "generator": "pages", "start": 0, "rate": 17, "count": 2_000, "disorder": "1s"}
-    of = source(reader, generator_schema("pages"), boundary_us=100_000, disorder_us=400_000)
+    of = source(reader, GENERATORS["pages"].schema, boundary_us=100_000, disorder_us=400_000)
     proxy, published = await run_to_end(source_env(), of, tail_bytes=tail_bytes)
     assert len(published) > 100
     return proxy, rows_of(published)
@@ -511,17 +511,17 @@ async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
 async def test_a_damaged_schema_file_is_named() -> None:
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "count": 5}
-    await run_to_end(source_env(storage), source(reader, generator_schema("sequence")))
+    await run_to_end(source_env(storage), source(reader, GENERATORS["sequence"].schema))
     storage = storage.restarted()
     await storage.write_atomic(FOLDER / "schema.json", b"{")
     with pytest.raises(SpeError, match=r"schema\.json: expected the schema of the log as JSON"):
-        await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
+        await SourceProxy.open(source_env(storage), source(reader, GENERATORS["sequence"].schema))
 
 
 async def test_damage_under_a_running_proxy_is_never_served() -> None:
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "count": 50}
-    proxy, _ = await run_to_end(source_env(storage), source(reader, generator_schema("sequence")), tail_bytes=0)
+    proxy, _ = await run_to_end(source_env(storage), source(reader, GENERATORS["sequence"].schema), tail_bytes=0)
     (path,) = (p for p in storage.files if p.suffix == ".seg")
     storage.files[path].written[500] ^= 1
     with pytest.raises(LogCorrupt, match="at offset"):
@@ -653,7 +653,7 @@ async def test_a_full_disk_holds_the_intake_up_until_there_is_room(
 ) -> None:
     """1. the disk is full for 90 s: what is synced is published, nothing else; 2. with room all comes, each id once"""
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 1000, "count": 5_000}
-    of = source(reader, generator_schema("sequence"), replay={"speed": 1.0}, boundary_us=10_000)
+    of = source(reader, GENERATORS["sequence"].schema, replay={"speed": 1.0}, boundary_us=10_000)
     storage, trace = SimDisk(), ListTrace()
     proxy = await SourceProxy.open(source_env(storage, trace=trace), of)
     storage.space_left = 40_000
@@ -748,7 +748,7 @@ async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.Monkey
     monkeypatch.setattr("replicas.source.writer._PENDING_BYTES_MAX", 10_000)
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 5_000}
-    proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
+    proxy = await SourceProxy.open(source_env(storage), source(reader, GENERATORS["sequence"].schema))
     storage.sync_gate = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.run)
@@ -761,7 +761,7 @@ async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.Monkey
 async def test_strings_of_all_batches_are_in_one_dictionary() -> None:
     """A reader's chunk has its own, made in another thread; consumers must not see a new one per batch."""
     reader = {"kind": "generator", "generator": "pages", "start": 0, "rate": 100, "count": 500}
-    _, published = await run_to_end(source_env(), source(reader, generator_schema("pages")))
+    _, published = await run_to_end(source_env(), source(reader, GENERATORS["pages"].schema))
     found = [c.dictionary for e in published if isinstance(e, Batch) for c in e.rows.columns[1:]]
     assert len(found) >= 10
     assert all(d is found[0] for d in found)
@@ -771,7 +771,7 @@ async def test_a_slow_disk_makes_larger_groups(tmp_path: Path) -> None:
     """While one sync is under way the next group gathers: few syncs, not one per record."""
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 1_000}
-    proxy = await SourceProxy.open(source_env(storage), source(reader, generator_schema("sequence")))
+    proxy = await SourceProxy.open(source_env(storage), source(reader, GENERATORS["sequence"].schema))
     storage.sync_gate = trio.Event()
     asked = storage.syncs
     async with trio.open_nursery() as nursery:
@@ -788,7 +788,7 @@ async def test_the_reference_of_a_live_source_is_its_log(live: Callable[..., Sou
 
 
 def test_the_reference_of_a_generator_without_start_begins_at_a_moment_of_no_meaning() -> None:
-    of = source({"kind": "generator", "generator": "orders", "count": 3}, generator_schema("orders"))
+    of = source({"kind": "generator", "generator": "orders", "count": 3}, GENERATORS["orders"].schema)
     first = next(iter(reference_elements(of)))
     assert isinstance(first, Batch)
     assert int(first.rows.time[0]) == REFERENCE_START_US
