@@ -110,6 +110,8 @@ class SimCluster:
         #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
         self.forgetful: set[str] = set()
         self.given_up: set[str] = set()
+        #: Clients whose disk has lied, and then lost power: their recordings may have holes.
+        self.lied_to: set[str] = set()
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
         self._producers = producers_of(plan.sources)

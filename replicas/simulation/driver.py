@@ -141,6 +141,8 @@ class FaultDriver:
         self._damaged.discard(host)  # it starts from what a partner has
         if host.startswith("client:") and (how is Do.WIPE or (how is Do.POWER and host in self._lied)):
             self._cluster.forgetful.add(host)
+        if host.startswith("client:") and how is Do.POWER and host in self._lied:
+            self._cluster.lied_to.add(host)
         if how is Do.WIPE:
             self._cluster.wipe(host)
         else:

@@ -141,6 +141,11 @@ edited(
     Edit(FaultDriver, "heal", "if other_plans:", "if False:"),
 )
 edited(
+    "recording-is-whole-though-its-disk-lied",
+    "a recording is asked for what a lying disk has lost, though whoever reads it is told",
+    Edit(FaultDriver, "_kill", "self._cluster.lied_to.add(host)", "pass"),
+)
+edited(
     "run-is-over-before-all-read",
     "a run counts as over though a client reads nobody",
     Edit(simulate, "is_quiet", "c.finished and all(i.main is not None for i in c.inputs)", "c.finished"),
@@ -259,6 +264,7 @@ PAIRS: Final = {
     "a-client-cut-off-at-the-very-end": "run-is-over-before-all-read",
     "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",
     "a-cut-that-ends-at-the-heal": "cut-that-ends-at-the-heal-stays",
+    "a-disk-that-lied-leaves-a-hole-in-a-recording": "recording-is-whole-though-its-disk-lied",
     "a-fault-due-at-the-heal": "faults-go-on-beside-the-heal",
     "a-frozen-consumer-reads-an-old-rec-done-late": "rec-done-judged-by-its-time",
     "a-frozen-replica-wakes-as-what-it-was": "helper-leaves-those-that-are-behind",
