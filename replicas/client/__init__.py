@@ -1,5 +1,19 @@
 """Applications read results here: ``connect`` in a Python program, ``spe client`` as a process."""
 
-from replicas.client.session import Changes, StableRows, TentativeRows, UndoneRows, connect
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from replicas.client.session import Changes, StableRows, TentativeRows, UndoneRows, connect
 
 __all__ = ["Changes", "StableRows", "TentativeRows", "UndoneRows", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when asked for: a session needs the machine's network, which a simulated client must not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from replicas.client import session
+
+    return getattr(session, name)

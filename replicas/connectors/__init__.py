@@ -5,30 +5,25 @@ What each is, and whether it can be read again from any row, its declaration in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Final
 
-from replicas.connectors.csv import CsvReplay
-from replicas.connectors.generator import GeneratorReplay
-from replicas.connectors.jsonl import JsonReplay
-from replicas.connectors.parquet_source import ParquetReplay
 from replicas.connectors.reader import Live, Malformed, Replay, RowChunk
-from replicas.connectors.tcp import StandardInput, TcpListener
 from spe.errors import SpeError
 from spe.plan.plan import Source
 
 __all__ = ["KINDS", "Live", "Malformed", "Replay", "RowChunk", "open_reader"]
 
-#: (source, event time of a generator's first row) -> its reader.
-_CONSTRUCTIONS: Final[Mapping[str, Callable[[Source, int | None], Replay | Live]]] = {
-    "generator": lambda source, start_us: GeneratorReplay(source.reader, start_us, source.schema, source.time),
-    "csv": lambda source, _: CsvReplay(source.schema, source.time, source.reader),
-    "jsonl": lambda source, _: JsonReplay(source.schema, source.time, source.reader),
-    "parquet": lambda source, _: ParquetReplay(source.schema, source.time, source.reader),
-    "tcp": lambda source, _: TcpListener(source.schema, source.time, source.reader),
-    "stdin": lambda source, _: StandardInput(source.schema, source.time, source.reader),
+#: Kind -> module and class.  A module is imported when a source reads with it: a simulated run opens no files.
+_READERS: Final = {
+    "generator": ("replicas.connectors.generator", "GeneratorReplay"),
+    "csv": ("replicas.connectors.csv", "CsvReplay"),
+    "jsonl": ("replicas.connectors.jsonl", "JsonReplay"),
+    "parquet": ("replicas.connectors.parquet_source", "ParquetReplay"),
+    "tcp": ("replicas.connectors.tcp", "TcpListener"),
+    "stdin": ("replicas.connectors.tcp", "StandardInput"),
 }
-KINDS: Final = tuple(_CONSTRUCTIONS)
+KINDS: Final = tuple(_READERS)
 
 
 def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
@@ -41,9 +36,15 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
       SpeError: the configuration does not name a reader, or lacks or misstates one of its options.
     """
     kind: Any = source.reader.get("kind")
-    if kind not in _CONSTRUCTIONS:
+    if kind not in _READERS:
         raise SpeError(f"source {source.stream}: expected a reader kind of {', '.join(KINDS)}, got {kind!r}")
+    module, name = _READERS[kind]
+    make = getattr(import_module(module), name)
     try:
-        return _CONSTRUCTIONS[kind](source, start_us)
+        if kind == "generator":
+            found: Replay | Live = make(source.reader, start_us, source.schema, source.time)
+        else:
+            found = make(source.schema, source.time, source.reader)
+        return found
     except KeyError as error:
         raise SpeError(f"source {source.stream}: reader {kind} needs the option {error}") from error

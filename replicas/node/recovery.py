@@ -66,13 +66,6 @@ class ReplicaRecovery:
         assert inputs.installed or not any(i.main or i.corr for i in inputs.inputs), "A3: nothing is read before"
         assert not (inputs.installed and self.stored), "A3: a checkpoint is installed once"
 
-    def validate_rows(self) -> None:
-        """The same of what waits for an acknowledgement."""
-        inputs = self._inputs
-        if inputs.installed and self._durable is not None:
-            safe = zip(self._durable, self._sunion.acknowledged(), strict=True)
-            assert all(stored <= processed for stored, processed in safe), "A8: a checkpoint holds what was processed"
-
     # --- from what to go on ---
 
     def step(self, now: int) -> str | Own | None:

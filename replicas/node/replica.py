@@ -112,7 +112,6 @@ class Replica:
     def validate_rows(self) -> None:
         """The same of all that is held."""
         self.core.validate_rows()
-        self.recovery.validate_rows()
         for log in self.logs:
             log.stable.validate(stable=True)
             log.suffix.validate(stable=False)

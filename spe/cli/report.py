@@ -152,7 +152,9 @@ def _one(spark: SparkSession, folder: str | Path, tell: _Progress, started_s: fl
 
     tell(f"reading {folder}")
     with opened(spark, folder) as run:
-        found = judge_run(spark, run, tell, {"start-up of Spark": started_s}, partial(fidelity_of, run.plan))
+        found = judge_run(
+            spark, run, tell, {"start-up of Spark": started_s}, partial(fidelity_of, run.plan, run.directory)
+        )
         data, shown = write_report(spark, found, run)
     print("\n" + "\n".join(text(found)))
     print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)

@@ -39,6 +39,7 @@ ALLOWED = {
     "replicas.simulation.clock": {"time"},  # the wall clock that breaks a run off
     "spe.config.deployment": {"os"},  # os.path: paths that a configuration names
     "spe.config.load": {"os"},  # the same
+    "spe.config.script": {"os"},  # where a script may import from
     "spe.runtime.network": {
         "socket",
         "trio.SocketStream",

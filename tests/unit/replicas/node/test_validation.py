@@ -111,7 +111,6 @@ def setting(path: str, value: object) -> Callable[[Replica], None]:
         (setting("logs.0.state", NodeState.UP_FAILURE), "U1: outputs have the unit's state"),
         (setting("logs.0.fresh", True), "R5: live runs beside a redo"),
         (setting("logs.0.stable.memory_bytes", 1), "A2: what is kept is counted"),
-        (setting("recovery._durable", [99, 99]), "A8: a checkpoint holds what was processed"),
         (setting("recovery.stored", {"positions": []}), "A3: a checkpoint is installed once"),
         (two_main_feeds, "invariant 6: one CORRECTIONS"),
         (ahead_of_the_port, "U10: what came counts once"),
