@@ -224,7 +224,8 @@ Expression = Annotated[str, BeforeValidator(expression_of)]
 From = Annotated[str, Field(alias="from", description="the stream that it reads")]
 OnErrorKey = Annotated[
     Literal["stop", "skip"],
-    AfterValidator(OnError),
+    # A function, since the signature of an enum class differs between the releases of Python.
+    AfterValidator(lambda value: OnError(value)),
     Field(description="where a row makes it fail: [rows that fail](../how-to/own-operators.md#rows-that-fail)"),
 ]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests import versions
 from tests.versions import Interpreter, candidates, others, probe
@@ -25,6 +28,24 @@ def named(*names: str) -> list[Interpreter]:
 def test_supported_versions_begin_with_the_least_required() -> None:
     project = (versions.ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">=3.{min(versions.supported_minors())}"' in project
+
+
+def test_every_pinned_package_can_be_installed_on_the_first_release_of_each_supported_version() -> None:
+    # A stock distribution has an early release: Debian 12 has 3.11.2, where soupsieve 4.1 (3.11.5 or later) is refused.
+    refused = []
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (versions.ROOT / "constraints.txt").read_text(), re.MULTILINE):
+        try:
+            installed = metadata(name)
+        except PackageNotFoundError:
+            continue  # an environment of `make test-versions` has the test extra only
+        assert installed["Version"] == version, f"{name} is not the one of constraints.txt: run make"
+        required = SpecifierSet(installed["Requires-Python"] or "")
+        refused += [
+            f"{name}=={version} needs Python {required}, not 3.{minor}.0"
+            for minor in versions.supported_minors()
+            if f"3.{minor}.0" not in required
+        ]
+    assert not refused
 
 
 def test_path_and_pyenv_are_searched_and_links_count_once(tmp_path: Path) -> None:
