@@ -32,8 +32,9 @@ def test_supported_versions_begin_with_the_least_required() -> None:
 
 def test_every_pinned_package_can_be_installed_on_the_first_release_of_each_supported_version() -> None:
     # A stock distribution has an early release: Debian 12 has 3.11.2, where soupsieve 4.1 (3.11.5 or later) is refused.
+    pins = (versions.ROOT / "constraints.txt").read_text()
     refused = []
-    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (versions.ROOT / "constraints.txt").read_text(), re.MULTILINE):
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", pins, re.MULTILINE):
         try:
             installed = metadata(name)
         except PackageNotFoundError:
