@@ -32,6 +32,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
@@ -196,7 +197,7 @@ def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> No
             source = SourceProcess(env, plan, directory, StreamId(stream))
 
             async def end_on_failure() -> None:
-                while not source.status().get("fault"):  # noqa: ASYNC110 - it tells who asks, and nobody else
+                while not ((log := source.status().log) and log.fault):  # noqa: ASYNC110 - it tells who asks
                     await trio.sleep(0.2)
                 nursery.cancel_scope.cancel()
 
@@ -272,8 +273,8 @@ class Feeder(Bystander, Server):
         status = OutputStatus(self.stream, 0, NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0.0)
         return HeartbeatAnswer(message.number, 1, [status])
 
-    def status(self) -> Mapping[str, Any]:
-        return {"kind": "feeder", "name": self.stream}
+    def status(self) -> SourceStatus:
+        return SourceStatus(name=f"source:{self.stream}", incarnation=1, log=None)
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "a feeder injects no faults"

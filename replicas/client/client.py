@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -33,6 +33,7 @@ from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.problems import check_known
 from spe.runtime.env import Env
+from spe.status import InputStatus
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
 from spe.stream.history import Delivered
@@ -195,25 +196,9 @@ class Client:
             token = self._room.token()
             await self._room.wait(token)
 
-    def status(self) -> dict[str, Any]:
-        """Per channel: how far it is, and whom it reads."""
-        return {
-            "kind": "client",
-            "name": self.name,
-            "channels": [
-                {
-                    "channel": str(i.channel),
-                    "position": i.port.position,
-                    "frontier": i.port.frontier,
-                    "held": i.port.held,
-                    "producer": i.main.producer if i.main is not None else None,
-                    "switches": i.switches,
-                    "ended": i.channel in self._ended,
-                    "other_logs": i.other_logs(),
-                }
-                for i in self.inputs
-            ],
-        }
+    def status(self) -> tuple[InputStatus, ...]:
+        """How far each channel is, and whom it is read from."""
+        return tuple(one.status() for one in self.inputs)
 
     def _emit(self, channel: Channel, element: Element) -> None:
         self._waiting.append(Change(channel, element, self._env.clock.wall_us()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +17,7 @@ import trio
 from replicas.client.client import Client
 from replicas.client.recorder import SYNC_US, Recorder
 from replicas.client.result_folder import ResultFolder
-from replicas.client.statistics import ClientStats
+from replicas.client.statistics import ChannelStats
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.incarnation import claim
@@ -32,6 +31,7 @@ from spe.plan.results import results_fingerprint
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import Env, Storage
 from spe.runtime.log_line import say
+from spe.status import ClientStatus, SwitchStatus
 from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -44,28 +44,12 @@ from spe.wire.messages import Announcement
 SWITCHES_KEPT = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A change of the producer that a channel is read from.
-
-    Attributes:
-      silence_us: from the last arrival of the old one to the first of the new one.
-      at_us: wall time of the latter.
-    """
-
-    channel: str
-    before: str
-    after: str
-    silence_us: int
-    at_us: int
-
-
 class SwitchWatch:
     """Notices, change by change, when a channel's producer has become another one.  Pure."""
 
     def __init__(self) -> None:
         self._last: dict[Channel, tuple[str, int]] = {}
-        self.switches: list[Switch] = []
+        self.switches: list[SwitchStatus] = []
         self.counts: dict[Channel, int] = {}
 
     def arrived(self, channel: Channel, producer: str | None, now_us: int) -> None:
@@ -74,7 +58,12 @@ class SwitchWatch:
         before = self._last.get(channel)
         if before is not None and before[0] != producer:
             self.counts[channel] = self.counts.get(channel, 0) + 1
-            self.switches.append(Switch(str(channel), before[0], producer, now_us - before[1], now_us))
+            silence_us = now_us - before[1]
+            self.switches.append(
+                SwitchStatus(
+                    channel=str(channel), before=before[0], after=producer, silence_us=silence_us, at_us=now_us
+                )
+            )
             del self.switches[:-SWITCHES_KEPT]
         self._last[channel] = (producer, now_us)
 
@@ -123,7 +112,7 @@ class ClientProcess(Bystander):
         self.who = self.client.name
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
-        self._stats = {c: ClientStats([c], epoch=(epochs or {}).get(c.stream)) for c in channels}
+        self._stats = {c: ChannelStats(c, epoch=(epochs or {}).get(c.stream)) for c in channels}
         self._watch = SwitchWatch()
         self._folders: dict[str, ResultFolder] = {}
         self._recorder = self._open_recorder(schemas) if record else None
@@ -304,10 +293,14 @@ class ClientProcess(Bystander):
                 await self._until_room(name, partial(sink.commit, self._env.compute))
 
     def _note(self, change: Change) -> None:
-        one = self._inputs[change.channel]
-        self._stats[change.channel].apply(change)
-        self._watch.arrived(change.channel, one.main.producer if one.main is not None else None, change.arrived_us)
-        self._stats[change.channel].switched(change.channel, self._watch.counts.get(change.channel, 0))
+        stats = self._stats[change.channel]
+        stats.apply(change)
+        self._watch.arrived(change.channel, self._producer(change.channel), change.arrived_us)
+        stats.switches = self._watch.counts.get(change.channel, 0)
+
+    def _producer(self, channel: Channel) -> str | None:
+        main = self._inputs[channel].main
+        return None if main is None else main.producer
 
     def close(self) -> None:
         """Makes everything taken safe; once."""
@@ -322,24 +315,14 @@ class ClientProcess(Bystander):
 
     # --- answering for ourselves (replicas.serving.Service) ---
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> ClientStatus:
         now = self._env.clock.wall_us()
-        reads = {c["channel"]: c for c in self.client.status()["channels"]}
-        channels = []
-        for one in self._stats.values():
-            for figures in one.to_status(now):
-                channels.append({**figures, "producer": reads[str(figures["channel"])]["producer"]})
-        switches = [
-            {"channel": s.channel, "before": s.before, "after": s.after, "silence_us": s.silence_us, "at_us": s.at_us}
-            for s in self._watch.switches
-        ]
-        return {
-            "kind": "client",
-            "name": self.client.name,
-            "incarnation": self.client.me.incarnation,
-            "channels": channels,
-            "switches": switches,
-        }
+        return ClientStatus(
+            name=self.client.name,
+            incarnation=self.client.me.incarnation,
+            channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
+            switches=tuple(self._watch.switches),
+        )
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)

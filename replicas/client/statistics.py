@@ -7,9 +7,8 @@ count, nor do the tuples of a failed stream that come late into a time that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from spe.plan.delays import ReplayEpoch
+from spe.status import ChannelStatus
 from spe.stream.batch import Batch, Boundary, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -116,46 +115,27 @@ class ChannelStats:
             if isinstance(element, Boundary):
                 self.frontier = max(self.frontier, element.time)
 
-    def to_status(self, now_us: int | None = None) -> dict[str, object]:
-        """Plain values for a status line.
+    def status(self, now_us: int, producer: str | None) -> ChannelStatus:
+        """All figures.
 
         Args:
-          now_us: wall time; with it the silence that still lasts counts as a gap.
+          now_us: wall time; the silence that still lasts counts as a gap.
+          producer: that the channel is read from now.
         """
-        gap, stable_gap = self.gap_max_us, self.stable_gap_max_us
-        if now_us is not None:
-            gap = max(gap, self._gap(self.last_arrival_us, now_us))
-            stable_gap = max(stable_gap, self._gap(self._stable_arrival_us, now_us))
-        return {
-            "channel": str(self.channel),
-            "stable": self.stable_count,
-            "tentative": self.tentative_count,
-            "undone": self.undone_count,
-            "switches": self.switches,
-            "position": self.position,
-            "frontier": self.frontier,
-            "held": self.tentative_held > 0,
-            "delay_us": self.delay_us,
-            "delay_max_us": self.delay_max_us,
-            "gap_max_us": gap,
-            "stable_gap_max_us": stable_gap,
-            "last_arrival_us": self.last_arrival_us,
-            "ended": self.ended,
-        }
-
-
-class ClientStats:
-    """The figures of all channels of a client.  Arguments as of :class:`ChannelStats`."""
-
-    def __init__(self, channels: Iterable[Channel], *, epoch: ReplayEpoch | None = None, skip_us: int = 0) -> None:
-        self.channels = {c: ChannelStats(c, epoch=epoch, skip_us=skip_us) for c in channels}
-
-    def apply(self, change: Change) -> None:
-        self.channels[change.channel].apply(change)
-
-    def switched(self, channel: Channel, switches: int) -> None:
-        """Says how often the channel's producer has changed so far."""
-        self.channels[channel].switches = switches
-
-    def to_status(self, now_us: int | None = None) -> list[dict[str, object]]:
-        return [one.to_status(now_us) for one in self.channels.values()]
+        return ChannelStatus(
+            channel=str(self.channel),
+            producer=producer,
+            stable=self.stable_count,
+            tentative=self.tentative_count,
+            undone=self.undone_count,
+            switches=self.switches,
+            position=self.position,
+            frontier=self.frontier,
+            held=self.tentative_held > 0,
+            delay_us=self.delay_us,
+            delay_max_us=self.delay_max_us,
+            gap_max_us=max(self.gap_max_us, self._gap(self.last_arrival_us, now_us)),
+            stable_gap_max_us=max(self.stable_gap_max_us, self._gap(self._stable_arrival_us, now_us)),
+            last_arrival_us=self.last_arrival_us,
+            ended=self.ended,
+        )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from replicas.consumer.feed import Action, Close, Feed, Port, Producer
 from replicas.consumer.selection import Choosing
 from spe.errors import RemoteProtocolError
+from spe.status import InputStatus
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
@@ -100,6 +101,17 @@ class Input(Choosing):
         """Producers that do not continue what we have read, and why."""
         found = (p for p in self.producers.values() if p.foreign == p.incarnation)
         return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in found}
+
+    def status(self) -> InputStatus:
+        return InputStatus(
+            channel=str(self.channel),
+            main=None if self.main is None else self.main.producer,
+            corrections=None if self.corr is None else self.corr.producer,
+            position=self.port.position,
+            frontier=self.port.frontier,
+            switches=self.switches,
+            other_logs=self.other_logs(),
+        )
 
     # --- elements ---
 

@@ -27,6 +27,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
+from spe.status import NodeStatus
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.strings import StringPool
@@ -251,25 +252,25 @@ class NodeProcess:
     def order(self, peer: str, message: Order) -> OrderAnswer:
         return self._orders.order(peer, message)
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> NodeStatus:
         spill = self.hosting.spill
-        return {
-            "kind": "node",
-            "name": self._node,
-            "incarnation": self._me.incarnation,
-            "spill": {} if spill is None else spill.statistics(),
-            "replicas": [self._status_of(host) for host in list(self.hosting.running.values())],
-            "standbys": [s.status() for s in self.hosting.standbys.values()],
-        }
+        return NodeStatus(
+            name=self._node,
+            incarnation=self._me.incarnation,
+            spill=None if spill is None else spill.status(),
+            replicas=tuple(
+                host.replica.status(self._counters(host), host.error) for host in self.hosting.running.values()
+            ),
+            standbys=tuple(s.status() for s in self.hosting.standbys.values()),
+        )
 
-    def _status_of(self, host: ReplicaHost) -> Mapping[str, Any]:
-        counters: Mapping[str, int] = {}
+    def _counters(self, host: ReplicaHost) -> Mapping[str, int]:
         try:
-            counters = host.replica.counters()
+            return host.replica.counters()
         except OperatorFailed as error:  # they are for people: no reason to stop
             if host.say_once("counters"):
                 say(f"{host.name}: no counters: {error}\n{error.where()}")
-        return {**host.replica.status(), "counters": counters, "error": host.error}
+            return {}
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)

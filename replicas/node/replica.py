@@ -25,6 +25,7 @@ from spe.log.origin import combined
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.spill import Spill
+from spe.status import ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeState
 from spe.stream.schema import Schema
@@ -279,40 +280,35 @@ class Replica:
         """What its operators and the SUnion counted.  Raises OperatorFailed."""
         return self.core.counters() | {"tentative_dropped": self.sunion.tentative_dropped}
 
-    def status(self) -> dict[str, Any]:
-        """What `spe status` and the live view show of this replica."""
-        log = self.logs[0]
-        frontier, tentative_frontier = log.frontiers()
-        return {
-            "unit": self.id.unit,
-            "partition": self.id.partition,
-            "state": self.state.name,
-            "fresh": self.core.live_runs,
-            "installed": self.reading.installed,
-            "missing": self.recovery.missing(),
-            "differs": self.differs(),
-            "skew": self.reading.skew(),
-            "stable": sum(log.last_id for log in self.logs),
-            "tentative": self.serving.tentative_count,
-            "suffix_bytes": sum(log.suffix.nbytes for log in self.logs),
-            "frontier": frontier,
-            "tentative_frontier": tentative_frontier,
-            "reconciliations": self.core.reconciliations,
-            "redone_rows": self.core.redone_rows,
-            "rebuilt_rows": self.core.rebuilt_rows,
-            "largest_slice": self.core.largest_slice,
-            "inputs": [
-                {
-                    "channel": str(i.channel),
-                    "main": i.main.producer if i.main is not None else None,
-                    "corrections": i.corr.producer if i.corr is not None else None,
-                    "position": i.port.position,
-                    "frontier": i.port.frontier,
-                    "switches": i.switches,
-                    "other_logs": i.other_logs(),
-                }
-                for i in self.inputs
-            ],
-            "fill": max(log.fill for log in self.logs),
-            "held_bytes": self.sunion.stable_bytes,
-        }
+    def status(self, counters: Mapping[str, int], error: str | None) -> ReplicaStatus:
+        """What `spe status` and the live view show of this replica.
+
+        Args:
+          counters: as :meth:`counters` has them.
+          error: why it has stopped; None while it runs.
+        """
+        frontier, tentative_frontier = self.logs[0].frontiers()
+        return ReplicaStatus(
+            unit=self.id.unit,
+            partition=self.id.partition,
+            state=self.state,
+            fresh=self.core.live_runs,
+            installed=self.reading.installed,
+            missing=tuple(self.recovery.missing()),
+            differs=tuple(self.differs()),
+            skew=tuple(self.reading.skew()),
+            stable=sum(log.last_id for log in self.logs),
+            tentative=self.serving.tentative_count,
+            suffix_bytes=sum(log.suffix.nbytes for log in self.logs),
+            frontier=frontier,
+            tentative_frontier=tentative_frontier,
+            reconciliations=self.core.reconciliations,
+            redone_rows=self.core.redone_rows,
+            rebuilt_rows=self.core.rebuilt_rows,
+            largest_slice=self.core.largest_slice,
+            inputs=tuple(one.status() for one in self.inputs),
+            fill=max(log.fill for log in self.logs),
+            held_bytes=self.sunion.stable_bytes,
+            counters=counters,
+            error=error,
+        )

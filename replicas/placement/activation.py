@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.status import ActivationStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
 from spe.stream.times import SECOND
@@ -201,11 +201,10 @@ class Activation:
     def wanted(self) -> dict[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(self._directory.standbys[id].nodes[:1]) for id in self.active}
 
-    def status(self) -> dict[str, Any]:
-        """For ``spe status``."""
-        return {
-            "budget": self.budget,
-            "active": sorted(map(str, self.active)),
-            "target": sorted(map(str, self.target)),
-            "of": None if self.choice is None else self.choice.value,
-        }
+    def status(self) -> ActivationStatus:
+        return ActivationStatus(
+            budget=self.budget,
+            active=tuple(sorted(map(str, self.active))),
+            target=tuple(sorted(map(str, self.target))),
+            of=None if self.choice is None else self.choice.value,
+        )

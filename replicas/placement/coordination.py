@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.status import PartitionStatus
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.wire.fields import Verb
@@ -231,17 +232,17 @@ class Coordination:
 
     # --- for people ---
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[PartitionStatus]:
         """Each partition that has standbys: who runs it, and who is meant to."""
         return [
-            {
-                "partition": str(id),
-                "running": {n: state.name for n, state in sorted(one.running.items())},
-                "placed": list(self._directory.placement[id]),
-                "standbys": list(self._directory.standbys[id].nodes),
-                "wanted": sorted(one.wanted),
-                "served": one.unserved_since is None,
-            }
+            PartitionStatus(
+                partition=str(id),
+                running=dict(sorted(one.running.items())),
+                placed=tuple(self._directory.placement[id]),
+                standbys=tuple(self._directory.standbys[id].nodes),
+                wanted=tuple(sorted(one.wanted)),
+                served=one.unserved_since is None,
+            )
             for id, one in self._partitions.items()
         ]
 

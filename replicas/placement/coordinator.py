@@ -22,6 +22,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
+from spe.status import CoordinatorStatus
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.stream.strings import StringPool
@@ -234,14 +235,13 @@ class Coordinator(Bystander):
 
     # --- answering for ourselves (replicas.serving.Service) ---
 
-    def status(self) -> Mapping[str, Any]:
-        return {
-            "kind": "coordinator",
-            "name": COORDINATOR,
-            "incarnation": self._epoch,
-            "partitions": self.coordination.status(),
-            "activation": self.activation.status(),
-        }
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus(
+            name=COORDINATOR,
+            incarnation=self._epoch,
+            partitions=tuple(self.coordination.status()),
+            activation=self.activation.status(),
+        )
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)

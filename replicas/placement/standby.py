@@ -18,6 +18,7 @@ from spe.errors import OtherOrigin
 from spe.plan.directory import Directory
 from spe.plan.nodes import Reconcile
 from spe.plan.plan import Plan
+from spe.status import StandbyStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import OutputStatus
@@ -163,16 +164,15 @@ class Standby:
         self._made_from = self._asked_at
         self.checkpoints += 1
 
-    def status(self) -> dict[str, Any]:
-        """What ``spe status`` shows of it."""
-        return {
-            "unit": self.id.unit,
-            "partition": self.id.partition,
-            "checkpoints": self.checkpoints,
-            "trouble": self.trouble,
-            "positions": {str(c): p for c, p in zip(self._channels, self._held, strict=True)},
-            "makers": sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING),
-        }
+    def status(self) -> StandbyStatus:
+        return StandbyStatus(
+            unit=self.id.unit,
+            partition=self.id.partition,
+            checkpoints=self.checkpoints,
+            trouble=self.trouble,
+            positions={str(c): p for c, p in zip(self._channels, self._held, strict=True)},
+            makers=tuple(sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING)),
+        )
 
 
 def _holds_up(output: OutputStatus, ack: int) -> bool:

@@ -83,6 +83,6 @@ class Reception:
             finally:
                 inside.pop(scope, None)
 
-    def status(self) -> dict[str, int]:
-        """Connections by peer, where there are any, and how many had to make room."""
-        return {peer: len(inside) for peer, inside in self._inside.items() if inside} | {"sent away": self.sent_away}
+    def connections(self) -> dict[str, int]:
+        """By peer, where there are any."""
+        return {peer: len(inside) for peer, inside in self._inside.items() if inside}

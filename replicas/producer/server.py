@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 import trio
@@ -20,6 +20,7 @@ from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import SparingTrace
 from spe.runtime.spill import SpillNotLoaded
 from spe.runtime.tls import holder_of
+from spe.status import ProcessStatus, ReaderOfOtherLog, ServerStatus
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, Buffer
@@ -105,7 +106,7 @@ class Service(Protocol):
 
     def order(self, peer: str, message: Order) -> OrderAnswer: ...
 
-    def status(self) -> Mapping[str, Any]: ...
+    def status(self) -> ProcessStatus: ...
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         """Makes a fault happen; "" or why not."""
@@ -231,14 +232,20 @@ class Server:
             elif isinstance(message, Order):
                 await _answer(connection, service.order(peer, message))
             elif isinstance(message, StatusRequest):
-                others = [{"reader": r, "count": n, "why": why} for r, (n, why) in self._other_logs.items()]
-                about = {"connections": self._reception.status(), "other_logs": others}
-                await _answer(connection, Status({**service.status(), **about}))
+                await _answer(connection, Status(replace(service.status(), server=self._status())))
             elif isinstance(message, Inject):
                 error = await service.inject(message.fault)
                 await _answer(connection, InjectAnswer(not error, error))
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
+
+    def _status(self) -> ServerStatus:
+        others = (ReaderOfOtherLog(reader=r, count=n, why=why) for r, (n, why) in self._other_logs.items())
+        return ServerStatus(
+            connections=self._reception.connections(),
+            sent_away=self._reception.sent_away,
+            other_logs=tuple(others),
+        )
 
     async def _announce(self, connection: Connection, told: _Told) -> _Told:
         """Says what is new of X and waits, behind the answer to a heartbeat; waits change often, so not behind each."""

@@ -23,6 +23,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
+from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
 from spe.stream.history import Sent
@@ -148,8 +149,8 @@ class SourceProcess(Bystander):
                 task_status.started(address)
                 await proxy.run(self._publish, say, self._reader)
                 self._signal.wake()
-                if proxy.fault is not None:
-                    say(f"{self._me.name} FAILED: {self._fault(proxy)}; what it has logged is still served")
+                if (fault := proxy.status().fault) is not None:
+                    say(f"{self._me.name} FAILED: {fault}; what it has logged is still served")
         finally:
             proxy.close()
 
@@ -161,10 +162,6 @@ class SourceProcess(Bystander):
             channel = Channel(self._source.stream, 0)
             history(Sent(self._env.clock.monotonic_us(), channel, proxy.last_id, high, proxy.frontier))
         self._signal.wake()
-
-    def _fault(self, proxy: SourceProxy) -> str | None:
-        """Why taking in has stopped; our name stands before it anyhow."""
-        return None if proxy.fault is None else str(proxy.fault).removeprefix(f"source {self._source.stream}: ")
 
     def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         proxy = self._proxy
@@ -217,20 +214,9 @@ class SourceProcess(Bystander):
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
 
-    def status(self) -> Mapping[str, Any]:
-        proxy = self._proxy
-        facts: dict[str, Any] = {"kind": "source", "name": self._me.name, "incarnation": self._me.incarnation}
-        if proxy is not None:
-            facts |= {
-                "last_id": proxy.last_id,
-                "frontier": proxy.frontier,
-                "ended": proxy.ended,
-                "log": proxy.identity,
-                "note": proxy.note,
-                "fault": self._fault(proxy),
-                **proxy.counters(),
-            }
-        return facts
+    def status(self) -> SourceStatus:
+        log = None if self._proxy is None else self._proxy.status()
+        return SourceStatus(name=self._me.name, incarnation=self._me.incarnation, log=log)
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         return "this process injects no faults" if self._injector is None else await self._injector(fault)

@@ -6,7 +6,7 @@ Consumers that are behind are served from the log, so nothing is kept for them a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -28,6 +28,7 @@ from spe.log.source_log import SourceState, decode_source_state, source_folder
 from spe.plan.describe import show_duration
 from spe.plan.plan import Source
 from spe.runtime.env import Env
+from spe.status import SourceLogStatus
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind
 from spe.stream.strings import StringPool
@@ -128,14 +129,20 @@ class SourceProxy:
     def ended(self) -> bool:
         return self.frontier >= END_OF_TIME
 
-    def counters(self) -> Mapping[str, int]:
-        """What was dropped or changed since this process began."""
-        return {
-            "malformed": self._admission.malformed_count,
-            "refused_ahead": self._admission.refused_count,
-            "late": self._writer.late_count,
-            "late_by_us": self._writer.late_by_us,
-        }
+    def status(self) -> SourceLogStatus:
+        return SourceLogStatus(
+            identity=self.identity,
+            last_id=self.last_id,
+            frontier=self.frontier,
+            ended=self.ended,
+            note=self.note,
+            # Without our name, which stands before it anyhow.
+            fault=None if self.fault is None else str(self.fault).removeprefix(f"source {self._source.stream}: "),
+            malformed=self._admission.malformed_count,
+            refused_ahead=self._admission.refused_count,
+            late=self._writer.late_count,
+            late_by_us=self._writer.late_by_us,
+        )
 
     def read_from(self, after_id: int, after_us: int = BEFORE_TIME, limit_bytes: int = 256 << 10) -> list[Element]:
         """What follows tuple ``after_id`` and boundary ``after_us``: batches, then one boundary if there is a new one.

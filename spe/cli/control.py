@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
+from pydantic import TypeAdapter
 
 from replicas.faults.model import LINKS, REAL, one_fault
 from replicas.link.connection import secured
@@ -18,6 +19,7 @@ from spe.cli.view import Sight, make_console, render
 from spe.errors import SpeError
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
+from spe.status import ClusterStatus
 
 #: A kill waits until the process is gone, a restart until the new one is started.
 INJECT_S: Final = 20.0
@@ -31,8 +33,7 @@ def status(path: Path, as_json: bool) -> int:
     poller = trio.run(_ask_all, target)
     silent = sorted(poller.errors)
     if as_json:
-        seen = {name: dict(s.data) for name, s in poller.seen.items()}
-        print(json.dumps({"processes": seen, "errors": poller.errors}, indent=1))
+        print(json_text(poller))
     else:
         env = production_env(Path())
         sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
@@ -44,6 +45,13 @@ def status(path: Path, as_json: bool) -> int:
         for name in silent:
             console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
     return 1 if silent else 0
+
+
+def json_text(poller: Poller) -> str:
+    """What was heard of each process, and why some were not."""
+    processes = {name: seen.status for name, seen in poller.seen.items()}
+    found = ClusterStatus(processes=processes, errors=poller.errors)
+    return json.dumps(TypeAdapter(ClusterStatus).dump_python(found, mode="json", warnings="error"), indent=1)
 
 
 async def _ask_all(target: Target) -> Poller:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
+from spe.status import NodeStatus, ProcessStatus
 from spe.stream.names import NodeState
 
 #: State of a replica as it was heard: name of the replica, before, after.
 StateChange = tuple[str, str, str]
+
+S = TypeVar("S", bound=ProcessStatus)
 
 
 class EventList:
@@ -19,19 +22,22 @@ class EventList:
 
     def __init__(self) -> None:
         #: process -> incarnation -> last status.
-        self._last: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._last: dict[str, dict[int, ProcessStatus]] = {}
         self._states: dict[str, str] = {}
 
-    def heard(self, name: str, data: Mapping[str, Any]) -> list[StateChange]:
+    def heard(self, status: ProcessStatus) -> list[StateChange]:
         """Takes a status; returns the changes of replica states that it shows.
 
         One that stands by again holds nothing that it could serve, as one that begins.
         """
-        known, incarnation = self._last.setdefault(name, {}), int(data.get("incarnation", 0))
-        again = bool(known) and incarnation not in known
-        known[incarnation] = data
+        name = status.name
+        known = self._last.setdefault(name, {})
+        again = bool(known) and status.incarnation not in known
+        known[status.incarnation] = status
+        if not isinstance(status, NodeStatus):
+            return []
         changes = []
-        told = {f"{one['unit']}/{one['partition']}@{name}": str(one["state"]) for one in data.get("replicas", ())}
+        told = {f"{one.unit}/{one.partition}@{name}": one.state.name for one in status.replicas}
         retired = [r for r in self._states if r.rpartition("@")[2] == name and r not in told]
         for replica, after in [*told.items(), *((r, NodeState.RECOVERING.name) for r in retired)]:
             if again:  # every replica begins so, whether it was asked in that moment or not
@@ -50,17 +56,17 @@ class EventList:
         """How many starts of a process were heard of."""
         return len(self._last.get(name, ()))
 
-    def last(self, name: str) -> Mapping[str, Any]:
-        """The latest status of a process; empty where there never was one."""
-        known = self._last.get(name)
-        return known[max(known)] if known else {}
+    def latest(self) -> Mapping[str, ProcessStatus]:
+        """The latest status of each process that was heard."""
+        return {name: known[max(known)] for name, known in self._last.items()}
 
-    def over(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """The last status of each start, in order."""
+    def over(self, name: str, kind: type[S]) -> Iterator[S]:
+        """The last status of each start of a process of this kind, in order."""
         known = self._last.get(name, {})
         for incarnation in sorted(known):
-            yield known[incarnation]
+            if isinstance(status := known[incarnation], kind):
+                yield status
 
-    def parts(self, name: str, of: str, key: str, value: str) -> list[Mapping[str, Any]]:
-        """The same entry of a list in each start's status: ``parts("n1", "replicas", "unit", "totals")``."""
-        return [p for data in self.over(name) for p in data.get(of, ()) if str(p.get(key)) == value]
+    def last(self, name: str, kind: type[S]) -> S | None:
+        """The latest of them; None where there never was one."""
+        return next(reversed([*self.over(name, kind)]), None)

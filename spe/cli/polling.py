@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
 from replicas.link.connection import Connection, Identity, dial
 from replicas.producer.server import request
-from spe.errors import SpeError
+from spe.errors import RemoteProtocolError, SpeError
+from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
+from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, SourceStatus
 from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
 
 #: A process that takes longer to answer is busy, frozen or cut off: we go on without it.
 ANSWER_S: Final = 1.0
 PERIOD_S: Final = 0.2
+
+S = TypeVar("S", bound=ProcessStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,21 @@ class Seen:
       at_us: wall time at which it came.
     """
 
-    data: Mapping[str, Any]
+    status: ProcessStatus
     at_us: int
+
+
+def last_of(seen: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:
+    """The last status of a process of this kind; None where it never said any."""
+    found = seen.get(name)
+    return found.status if found is not None and isinstance(found.status, kind) else None
+
+
+def kind_of(name: str) -> type[ProcessStatus]:
+    """What the process of a name answers with."""
+    if name == COORDINATOR:
+        return CoordinatorStatus
+    return {"source": SourceStatus, "client": ClientStatus}.get(name.partition(":")[0], NodeStatus)
 
 
 class Poller:
@@ -50,7 +67,7 @@ class Poller:
         addresses: Mapping[str, str],
         token: str,
         *,
-        heard: Callable[[str, Mapping[str, Any]], None] = lambda name, data: None,
+        heard: Callable[[ProcessStatus], None] = lambda status: None,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -122,7 +139,10 @@ class Poller:
             await trio.sleep(PERIOD_S)
 
     def _take(self, name: str, answer: Message) -> None:
-        data = expect(answer, Status).data
+        """Raises RemoteProtocolError: it is not the status of this process."""
+        status = expect(answer, Status).process
+        if status.name != name or not isinstance(status, kind_of(name)):
+            raise RemoteProtocolError(f"expected the status of {name}, got that of {status.kind} {status.name}")
         self.errors.pop(name, None)
-        self.seen[name] = Seen(data, self._env.clock.wall_us())
-        self._heard(name, data)
+        self.seen[name] = Seen(status, self._env.clock.wall_us())
+        self._heard(status)

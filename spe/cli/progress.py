@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.status import ClientStatus, NodeStatus, ProcessStatus, ReplicaStatus, SourceLogStatus, SourceStatus
 from spe.stream.ids import PartitionId
+from spe.stream.names import NodeState
 
 
 class ProgressWatch:
@@ -18,18 +20,18 @@ class ProgressWatch:
         self._sources = [f"source:{s}" for s in plan.sources]
         self._clients = [f"client:{c}" for c in directory.clients]
         self._replayed = not any(s.live for s in plan.sources.values())
-        self._last: Mapping[str, Mapping[str, Any]] = {}
+        self._last: Mapping[str, ProcessStatus] = {}
         #: Wall time of the last change of each process's figures.
         self._moved_us: dict[str, int] = {}
         self._figures: dict[str, Any] = {}
         self._hopeless_us: int | None = None
         self.complete = False
 
-    def look(self, last: Mapping[str, Mapping[str, Any]], now_us: int) -> None:
-        """Takes the latest status of each process."""
+    def look(self, last: Mapping[str, ProcessStatus], now_us: int) -> None:
+        """Takes the latest status of each process that has said one."""
         self._last = last
         for name in [*self._sources, *self._clients]:
-            figures = _progress(last.get(name, {}))
+            figures = _progress(last.get(name))
             if figures != self._figures.get(name) or name not in self._moved_us:
                 self._figures[name] = figures
                 self._moved_us[name] = now_us
@@ -37,17 +39,32 @@ class ProgressWatch:
 
     def _open(self) -> list[str]:
         """Sources that have not ended, channels that are not complete."""
-        sources = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
-        return sources + [
-            f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name, {}))
+        return self._going() + [
+            f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name))
         ]
+
+    def _going(self) -> list[str]:
+        """Sources that have not ended."""
+        return [n for n in self._sources if (log := self._log(n)) is None or not log.ended]
+
+    def _log(self, source: str) -> SourceLogStatus | None:
+        status = self._last.get(source)
+        return status.log if isinstance(status, SourceStatus) else None
+
+    def _faults(self) -> list[str]:
+        """Of sources that have failed."""
+        return [f"{n}: {log.fault}" for n in self._sources if (log := self._log(n)) is not None and log.fault]
+
+    def _replica(self, partition: PartitionId, node: str) -> ReplicaStatus | None:
+        status = self._last.get(node)
+        replicas = status.replicas if isinstance(status, NodeStatus) else ()
+        return next((r for r in replicas if (r.unit, r.partition) == partition), None)
 
     def sources_quiet(self, now_us: int, quiet_us: int) -> bool:
         """Replayed sources that have ended, or have not moved for so long.  Live ones may be silent for ever."""
         if not self._replayed:
             return False
-        going = [n for n in self._sources if not self._last.get(n, {}).get("ended")]
-        return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in going)
+        return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in self._going())
 
     def stuck(self, now_us: int, patience_us: int) -> bool:
         """No source and no client has moved for twice the sum of X over the nodes, and this long."""
@@ -72,13 +89,12 @@ class ProgressWatch:
         return why if self._hopeless_us is not None and now_us - self._hopeless_us >= grace_us else ""
 
     def _lost(self, gone: Collection[str]) -> str:
-        for name in self._sources:
-            if fault := self._last.get(name, {}).get("fault"):
-                return f"{name}: {fault}"
+        if faults := self._faults():
+            return faults[0]
         for partition, nodes in self._directory.placement.items():
-            stopped = {n: _error(self._last.get(n, {}), partition) for n in nodes}
-            errors = [e for e in stopped.values() if e]
-            if errors and all(e or n in gone for n, e in stopped.items()):
+            replicas = {n: self._replica(partition, n) for n in nodes}
+            stopped = {n for n, r in replicas.items() if r is not None and r.error}
+            if stopped and all(n in stopped or n in gone for n in nodes):
                 return f"{partition}: every replica has stopped"
         return ""
 
@@ -88,7 +104,10 @@ class ProgressWatch:
             f"{partition}@{node}"
             for partition, nodes in self._directory.placement.items()
             for node in nodes
-            if node not in gone and _recovers(self._last.get(node, {}), partition)
+            if node not in gone
+            and (replica := self._replica(partition, node)) is not None
+            and replica.state is NodeState.RECOVERING
+            and not replica.error
         ]
 
     def restart(self, now_us: int) -> None:
@@ -96,36 +115,20 @@ class ProgressWatch:
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
 
     def what_is_open(self) -> str:
-        faults = [f"{n}: {self._last[n]['fault']}" for n in self._sources if self._last.get(n, {}).get("fault")]
+        faults = self._faults()
         return "; ".join(faults) if faults else f"{', '.join(self._open())} not complete"
 
 
-def _progress(data: Mapping[str, Any]) -> Any:
-    channels: Sequence[Mapping[str, Any]] = data.get("channels", ())
-    return (
-        data.get("incarnation"),
-        data.get("last_id"),
-        data.get("frontier"),
-        [(c["position"], c["frontier"], c["tentative"]) for c in channels],
-    )
+def _progress(status: ProcessStatus | None) -> Any:
+    """What changes while a source or a client moves."""
+    if isinstance(status, SourceStatus) and status.log is not None:
+        return status.incarnation, status.log.last_id, status.log.frontier
+    if isinstance(status, ClientStatus):
+        return status.incarnation, [(c.position, c.frontier, c.tentative) for c in status.channels]
+    return None if status is None else status.incarnation
 
 
-def _recovers(data: Mapping[str, Any], partition: PartitionId) -> bool:
-    return any(
-        (one["unit"], one["partition"], one["state"]) == (partition.unit, partition.partition, "RECOVERING")
-        and not one.get("error")
-        for one in data.get("replicas", ())
-    )
-
-
-def _error(data: Mapping[str, Any], partition: PartitionId) -> str:
-    for one in data.get("replicas", ()):
-        if (one["unit"], one["partition"]) == (partition.unit, partition.partition):
-            return str(one.get("error") or "")
-    return ""
-
-
-def _open_channels(data: Mapping[str, Any]) -> list[str]:
-    if not data.get("channels"):
+def _open_channels(status: ProcessStatus | None) -> list[str]:
+    if not isinstance(status, ClientStatus) or not status.channels:
         return ["(not heard of)"]
-    return [str(c["channel"]) for c in data["channels"] if not c["ended"]]
+    return [c.channel for c in status.channels if not c.ended]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random, SystemRandom
@@ -39,6 +39,7 @@ from spe.plan.deploy import with_addresses, with_budget, with_default_client, wi
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env
+from spe.status import ClientStatus, ProcessStatus
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
 LEAD_US: Final = 700_000
@@ -255,7 +256,7 @@ class Supervisor:
             if self._job.duration_us is not None and now - begun_us >= self._job.duration_us:
                 self._stopped_as_asked = True
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
-            watch.look({name: self._history.last(name) for name in cluster.processes}, now)
+            watch.look(self._history.latest(), now)
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
                 return ""
@@ -278,7 +279,7 @@ class Supervisor:
         until_us = self._env.clock.wall_us() + RETURN_US
         while True:
             gone = [n for n, p in cluster.processes.items() if not p.alive]
-            watch.look({n: self._history.last(n) for n in cluster.processes}, now := self._env.clock.wall_us())
+            watch.look(self._history.latest(), now := self._env.clock.wall_us())
             self._never_returned = watch.recovering(gone)
             if not self._never_returned or now >= until_us:
                 return
@@ -333,13 +334,13 @@ class Supervisor:
         elif event == "started" and facts["start"] > 1:
             self._say(f"{name} is started again")
 
-    def _heard(self, name: str, data: Mapping[str, Any]) -> None:
+    def _heard(self, status: ProcessStatus) -> None:
         """A process, of itself."""
-        for replica, before, after in self._history.heard(name, data):
+        for replica, before, after in self._history.heard(status):
             self._env.trace.event("state", replica=replica, before=before, after=after)
             if before:
                 self._say(f"{replica} {before} → {after}")
-        for line in self._story.heard(name, data):
+        for line in self._story.heard(status):
             self._env.trace.event("told", text=line)
             self._say(line)
 
@@ -352,8 +353,8 @@ class Supervisor:
 
     def _reads(self, client: str) -> str | None:
         """The node that a client reads its first channel from."""
-        channels = self._history.last(f"client:{client}").get("channels", ())
-        return next((str(c["producer"]) for c in channels if c.get("producer")), None)
+        status = self._history.last(f"client:{client}", ClientStatus)
+        return None if status is None else next((c.producer for c in status.channels if c.producer), None)
 
     def _say(self, text: str) -> None:
         """A line, where there is no live view that shows it anyhow."""
@@ -403,10 +404,11 @@ class Supervisor:
         while True:
             await trio.sleep(_TELL_S)
             for client in self._job.directory.clients:
-                for one in self._history.last(f"client:{client}").get("channels", ()):
+                status = self._history.last(f"client:{client}", ClientStatus)
+                for one in () if status is None else status.channels:
                     self._say(
-                        f"{client} {one['channel']}: {one['stable']:,} stable, {one['tentative']:,} tentative, "
-                        f"at {moment(one['frontier']) or 'the beginning'}"
+                        f"{client} {one.channel}: {one.stable:,} stable, {one.tentative:,} tentative, "
+                        f"at {moment(one.frontier) or 'the beginning'}"
                     )
 
 

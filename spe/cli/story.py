@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from spe.status import ChannelStatus, ClientStatus, NodeStatus, ProcessStatus, SourceStatus
 
 
 class Story:
@@ -14,29 +15,34 @@ class Story:
         #: (client, incarnation, channel) -> tentative, undone.
         self._counts: dict[tuple[str, int, str], tuple[int, int]] = {}
 
-    def heard(self, name: str, data: Mapping[str, Any]) -> list[str]:
+    def heard(self, status: ProcessStatus) -> list[str]:
         """Takes the status of a process; returns what is new in it."""
-        lines = [f"{who} {text}" for who, text in failures_of(name, data) if self._once(name, data, who, text)]
-        note = data.get("note")
-        if note and self._once(name, data, note):
-            lines.append(str(note))
-        for switch in data.get("switches", ()):
-            if self._once(name, data, switch["channel"], switch["at_us"]):
-                lines.append(f"{name} reads {switch['channel']} from {switch['after']}, before from {switch['before']}")
-        for one in data.get("channels", ()):
-            lines += self._channel(name, int(data.get("incarnation", 0)), one)
+        lines = [f"{who} {text}" for who, text in failures_of(status) if self._once(status, who, text)]
+        if isinstance(status, SourceStatus) and status.log is not None:
+            note = status.log.note
+            if note and self._once(status, note):
+                lines.append(note)
+        if isinstance(status, ClientStatus):
+            for switch in status.switches:
+                if self._once(status, switch.channel, switch.at_us):
+                    lines.append(
+                        f"{status.name} reads {switch.channel} from {switch.after}, before from {switch.before}"
+                    )
+            for one in status.channels:
+                lines += self._channel(status, one)
         return lines
 
-    def _once(self, name: str, data: Mapping[str, Any], *what: Any) -> bool:
-        key = (name, data.get("incarnation"), *what)
+    def _once(self, status: ProcessStatus, *what: Any) -> bool:
+        key = (status.name, status.incarnation, *what)
         new = key not in self._told
         self._told.add(key)
         return new
 
-    def _channel(self, name: str, incarnation: int, one: Mapping[str, Any]) -> list[str]:
-        channel, tentative, undone = str(one["channel"]), int(one["tentative"]), int(one["undone"])
-        tentative_before, undone_before = self._counts.get((name, incarnation, channel), (0, 0))
-        self._counts[name, incarnation, channel] = tentative, undone
+    def _channel(self, client: ClientStatus, one: ChannelStatus) -> list[str]:
+        name, channel, tentative, undone = client.name, one.channel, one.tentative, one.undone
+        key = (name, client.incarnation, channel)
+        tentative_before, undone_before = self._counts.get(key, (0, 0))
+        self._counts[key] = tentative, undone
         lines = []
         if tentative > tentative_before == undone_before:
             lines.append(f"{name}: tentative tuples on {channel}")
@@ -46,11 +52,11 @@ class Story:
         return lines
 
 
-def failures_of(name: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def failures_of(status: ProcessStatus) -> list[tuple[str, str]]:
     """What has stopped for good by the last status of a process: who, and why in a line."""
-    found = [(name, f"FAILED: {data['fault']}")] if data.get("fault") else []
-    return found + [
-        (f"{one['unit']}/{one['partition']}@{name}", f"STOPPED: {one['error']}")
-        for one in data.get("replicas", ())
-        if one.get("error")
-    ]
+    name = status.name
+    if isinstance(status, SourceStatus) and status.log is not None and status.log.fault:
+        return [(name, f"FAILED: {status.log.fault}")]
+    if isinstance(status, NodeStatus):
+        return [(f"{r.unit}/{r.partition}@{name}", f"STOPPED: {r.error}") for r in status.replicas if r.error]
+    return []

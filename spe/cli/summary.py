@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -16,6 +17,7 @@ from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
+from spe.status import ClientStatus, NodeStatus, ReplicaStatus, SourceStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
@@ -41,10 +43,10 @@ def figures(
         "stable_gap_max_us": max((c["stable_gap_max_us"] for c in channels), default=0),
         "channels": channels,
         "switches": [
-            {**switch, "at_us": switch["at_us"] - begun_us, "client": client}
+            {**asdict(switch), "at_us": switch.at_us - begun_us, "client": client}
             for client in directory.clients
-            for data in history.over(f"client:{client}")
-            for switch in data.get("switches", ())
+            for status in history.over(f"client:{client}", ClientStatus)
+            for switch in status.switches
         ],
         "replicas": [_replica(history, id) for node in directory.nodes for id in _ran(directory, history, node)],
         "sources": [_source(history, source) for source in plan.sources.values()],
@@ -53,22 +55,22 @@ def figures(
 
 
 def _channel(plan: Plan, directory: Directory, history: EventList, client: str, channel: Channel) -> dict[str, Any]:
-    name = f"client:{client}"
-    parts = history.parts(name, "channels", "channel", str(channel))
-    delays = [p["delay_max_us"] for p in parts if p["delay_max_us"] is not None]
+    starts = history.over(f"client:{client}", ClientStatus)
+    parts = [one for status in starts for one in status.channels if one.channel == str(channel)]
+    delays = [p.delay_max_us for p in parts if p.delay_max_us is not None]
     return {
         "client": client,
         "channel": str(channel),
-        "stable": max((p["position"] for p in parts), default=0),  # ids are ordinals
-        "tentative": sum(p["tentative"] for p in parts),
-        "undone": sum(p["undone"] for p in parts),
+        "stable": max((p.position for p in parts), default=0),  # ids are ordinals
+        "tentative": sum(p.tentative for p in parts),
+        "undone": sum(p.undone for p in parts),
         "delay_max_us": max(delays, default=None),
         "bound_us": delay_bound_us(plan, directory, channel.stream),
         "k": longest_path(plan, channel.stream),
-        "gap_max_us": max((p["gap_max_us"] for p in parts), default=0),
-        "stable_gap_max_us": max((p["stable_gap_max_us"] for p in parts), default=0),
-        "switches": sum(p["switches"] for p in parts),
-        "complete": bool(parts) and bool(parts[-1]["ended"]),
+        "gap_max_us": max((p.gap_max_us for p in parts), default=0),
+        "stable_gap_max_us": max((p.stable_gap_max_us for p in parts), default=0),
+        "switches": sum(p.switches for p in parts),
+        "complete": bool(parts) and parts[-1].ended,
     }
 
 
@@ -77,42 +79,44 @@ def _ran(directory: Directory, history: EventList, node: NodeId) -> list[Replica
     return [*directory.replicas_on(node), *(id for id in directory.standbys_on(node) if _parts(history, id))]
 
 
-def _parts(history: EventList, id: ReplicaId) -> list[Any]:
-    return [p for p in history.parts(id.node, "replicas", "unit", id.unit) if p["partition"] == id.partition]
+def _parts(history: EventList, id: ReplicaId) -> list[ReplicaStatus]:
+    starts = history.over(id.node, NodeStatus)
+    return [one for status in starts for one in status.replicas if (one.unit, one.partition) == id.of]
 
 
 def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
     parts = _parts(history, id)
     # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last ones are all.
-    counters = parts[-1].get("counters", {}) if parts else {}
+    counters = parts[-1].counters if parts else {}
     return {
         "replica": str(id),
         "starts": history.starts(id.node),
-        "state": parts[-1]["state"] if parts else None,
-        "stable": max((p["stable"] for p in parts), default=0),
-        "tentative": sum(p["tentative"] for p in parts),
-        "reconciliations": sum(p["reconciliations"] for p in parts),
-        "switches": sum(i["switches"] for p in parts for i in p["inputs"]),
-        "error": next((p["error"] for p in reversed(parts) if p.get("error")), None),
-        "differs": list(dict.fromkeys(text for p in parts for text in p.get("differs", ()))),
+        "state": parts[-1].state.name if parts else None,
+        "stable": max((p.stable for p in parts), default=0),
+        "tentative": sum(p.tentative for p in parts),
+        "reconciliations": sum(p.reconciliations for p in parts),
+        "switches": sum(i.switches for p in parts for i in p.inputs),
+        "error": next((p.error for p in reversed(parts) if p.error), None),
+        "differs": list(dict.fromkeys(text for p in parts for text in p.differs)),
         "counters": {k: v for k, v in counters.items() if v},
     }
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:
     name = f"source:{source.stream}"
-    last = history.last(name)
-    totals = {
-        key: sum(int(data.get(key, 0)) for data in history.over(name)) for key in ("late", "malformed", "refused_ahead")
-    }
+    logs = [status.log for status in history.over(name, SourceStatus)]
+    opened = [log for log in logs if log is not None]
+    last = logs[-1] if logs else None
     return {
         "source": str(source.stream),
-        "tuples": last.get("last_id", 0),
-        "ended": bool(last.get("ended")),
-        "fault": last.get("fault"),
+        "tuples": 0 if last is None else last.last_id,
+        "ended": last is not None and last.ended,
+        "fault": None if last is None else last.fault,
         "starts": history.starts(name),
-        **totals,
-        "late_by_us": max((int(data.get("late_by_us", 0)) for data in history.over(name)), default=0),
+        "late": sum(log.late for log in opened),
+        "malformed": sum(log.malformed for log in opened),
+        "refused_ahead": sum(log.refused_ahead for log in opened),
+        "late_by_us": max((log.late_by_us for log in opened), default=0),
         "disorder_us": source.disorder_us,
     }
 

@@ -19,6 +19,7 @@ from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
+from spe.status import SupervisorStatus
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0
@@ -107,5 +108,6 @@ class SupervisorService(Bystander):
         except ConfigError as error:
             return str(error)
 
-    def status(self) -> Mapping[str, Any]:
-        return {"kind": "supervisor", "name": SUPERVISOR, "faults": [str(h.fault) for h in self._runner.happenings]}
+    def status(self) -> SupervisorStatus:
+        faults = tuple(str(h.fault) for h in self._runner.happenings)
+        return SupervisorStatus(name=SUPERVISOR, incarnation=self.incarnation, faults=faults)

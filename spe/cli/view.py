@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -14,12 +14,21 @@ from rich.text import Text
 
 from replicas.faults.runner import Happening
 from replicas.local.process import Phase
-from spe.cli.polling import Seen
+from spe.cli.polling import Seen, last_of
 from spe.cli.story import failures_of
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.status import (
+    ChannelStatus,
+    ClientStatus,
+    CoordinatorStatus,
+    NodeStatus,
+    ReplicaStatus,
+    SourceLogStatus,
+    SourceStatus,
+)
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
@@ -29,11 +38,11 @@ _BAR_CELLS: Final = 8
 _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
 
-STATE_STYLES: Final[Mapping[str, str]] = {
-    NodeState.STABLE.name: "bold green",
-    NodeState.UP_FAILURE.name: "bold yellow",
-    NodeState.STABILIZATION.name: "bold cyan",
-    NodeState.RECOVERING.name: "bold magenta",
+STATE_STYLES: Final[Mapping[NodeState, str]] = {
+    NodeState.STABLE: "bold green",
+    NodeState.UP_FAILURE: "bold yellow",
+    NodeState.STABILIZATION: "bold cyan",
+    NodeState.RECOVERING: "bold magenta",
 }
 _PHASE_STYLES: Final[Mapping[str, str]] = {
     Phase.STARTING: "dim",
@@ -83,8 +92,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(clients)
     if sight.happenings:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
-    for name, seen in sight.seen.items():
-        parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(name, seen.data)]
+    for seen in sight.seen.values():
+        parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(seen.status)]
     if sight.note:
         parts.append(Text(sight.note, style="dim"))
     return Group(*parts)
@@ -125,50 +134,57 @@ def _sources(plan: Plan, sight: Sight) -> Table:
     table = columns("source", "", "tuples", "at", "late", "malformed", "refused", right=numbers)
     for stream in plan.sources:
         name = f"source:{stream}"
-        data = sight.seen[name].data if name in sight.seen else {}
+        status = last_of(sight.seen, name, SourceStatus)
+        log = None if status is None else status.log
+        state = process_state(sight, name) or _source_state(log)
+        if log is None:
+            table.add_row(stream, state, "0")
+            continue
         table.add_row(
             stream,
-            process_state(sight, name) or _source_state(data),
-            f"{data.get('last_id', 0):,}",
-            moment(data.get("frontier", BEFORE_TIME)),
-            count(data.get("late", 0)),
-            count(data.get("malformed", 0)),
-            count(data.get("refused_ahead", 0)),
+            state,
+            f"{log.last_id:,}",
+            moment(log.frontier),
+            count(log.late),
+            count(log.malformed),
+            count(log.refused_ahead),
         )
     return table
 
 
-def _source_state(data: Mapping[str, Any]) -> Text:
-    if data.get("fault"):
+def _source_state(log: SourceLogStatus | None) -> Text:
+    if log is not None and log.fault:
         return Text("failed", style="bold red")
-    return Text("ended", style="dim") if data.get("ended") else Text("running", style="green")
+    return Text("ended", style="dim") if log is not None and log.ended else Text("running", style="green")
 
 
 def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
     right = ("stable", "tentative", "corrections", "buffer")
     table = columns("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
     for node in directory.nodes:
-        data = sight.seen[node].data if node in sight.seen else {}
+        status = last_of(sight.seen, node, NodeStatus)
         hidden = process_state(sight, node)
-        known = {(r["unit"], r["partition"]): r for r in data.get("replicas", ())}
-        passive = {(s["unit"], s["partition"]): s for s in data.get("standbys", ())}
+        known = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
+        passive = {} if status is None else {(s.unit, s.partition): s for s in status.standbys}
         for id in directory.replicas_on(node) + directory.standbys_on(node):
-            one: Mapping[str, Any] = known.get((id.unit, id.partition), {})
             unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
-            if (standby := passive.get((id.unit, id.partition))) is not None:
+            name = Text.assemble((str(id.node), "bold"), f" {unit}")
+            if (standby := passive.get(id.of)) is not None:
                 state = hidden or Text("stands by", style="dim")
-                taken = f"{standby['checkpoints']:,} checkpoints taken" if hidden is None else ""
-                table.add_row(Text.assemble((str(id.node), "bold"), f" {unit}"), state, "", "", "", "", taken)
-                continue
-            table.add_row(
-                Text.assemble((str(id.node), "bold"), f" {unit}"),
-                hidden or _replica_state(one),
-                f"{one.get('stable', 0):,}",
-                tentative(one.get("tentative", 0)),
-                count(one.get("reconciliations", 0)),
-                f"{one.get('fill', 0.0):.0%}",
-                _reads(one) if hidden is None else "",
-            )
+                taken = f"{standby.checkpoints:,} checkpoints taken" if hidden is None else ""
+                table.add_row(name, state, "", "", "", "", taken)
+            elif (one := known.get(id.of)) is None:
+                table.add_row(name, hidden or "", "0", "", "", "0%")
+            else:
+                table.add_row(
+                    name,
+                    hidden or _replica_state(one),
+                    f"{one.stable:,}",
+                    tentative(one.tentative),
+                    count(one.reconciliations),
+                    f"{one.fill:.0%}",
+                    _reads(one) if hidden is None else "",
+                )
     return table
 
 
@@ -176,44 +192,42 @@ def _coordinator(sight: Sight) -> Text:
     text = Text("coordinator  ")
     if (hidden := process_state(sight, COORDINATOR)) is not None:
         return text.append_text(hidden)
-    data = sight.seen[COORDINATOR].data
     text.append("running", style="green")
-    if waiting := [p["partition"] for p in data.get("partitions", ()) if not p["served"]]:
+    if (status := last_of(sight.seen, COORDINATOR, CoordinatorStatus)) is None:
+        return text
+    if waiting := [p.partition for p in status.partitions if not p.served]:
         text.append(f"  nobody serves {', '.join(waiting)}", style="bold red")
-    activation = data.get("activation", {})
-    if activation.get("budget"):
-        text.append(f"  active for a budget of {activation['budget']}: {', '.join(activation['active']) or 'none yet'}")
+    if budget := status.activation.budget:
+        text.append(f"  active for a budget of {budget}: {', '.join(status.activation.active) or 'none yet'}")
     return text
 
 
-def _replica_state(one: Mapping[str, Any]) -> Text:
-    if one.get("error"):
+def _replica_state(one: ReplicaStatus) -> Text:
+    if one.error:
         return Text("STOPPED", style="bold white on red")
-    name = str(one.get("state", ""))
-    text = Text(name, style=STATE_STYLES.get(name, "dim"))
-    if one.get("missing"):
-        text.append(f" {one['missing'][0]}", style="red")
-    if others := [why for each in one.get("inputs", ()) for why in each.get("other_logs", {}).values()]:
+    text = Text(one.state.name, style=STATE_STYLES[one.state])
+    if one.missing:
+        text.append(f" {one.missing[0]}", style="red")
+    if others := [why for each in one.inputs for why in each.other_logs.values()]:
         text.append(f" {others[0]}", style="bold white on red")
-    if one.get("skew"):
-        text.append(f" {one['skew'][0]}", style="yellow")
-    if one.get("differs"):
-        text.append(f" {one['differs'][0]}", style="bold white on red")
+    if one.skew:
+        text.append(f" {one.skew[0]}", style="yellow")
+    if one.differs:
+        text.append(f" {one.differs[0]}", style="bold white on red")
     return text
 
 
-def _reads(one: Mapping[str, Any]) -> Text:
+def _reads(one: ReplicaStatus) -> Text:
     """Whom each input is read from: named where that is not obvious or where there is nobody."""
     text = Text()
-    for each in one.get("inputs", ()):
-        channel, main = str(each["channel"]), each["main"]
-        stream = channel.rpartition("/")[0]
-        if main == f"source:{stream}":
+    for each in one.inputs:
+        stream = each.channel.rpartition("/")[0]
+        if each.main == f"source:{stream}":
             continue
-        text.append(f"{'  ' if text else ''}{channel} ← ")
-        text.append(str(main or "nobody"), style="" if main else "bold red")
-        if each.get("corrections"):
-            text.append(f" + {each['corrections']}", style="cyan")
+        text.append(f"{'  ' if text else ''}{each.channel} ← ")
+        text.append(each.main or "nobody", style="" if each.main else "bold red")
+        if each.corrections:
+            text.append(f" + {each.corrections}", style="cyan")
     return text
 
 
@@ -229,22 +243,23 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
         if not any(name in known for known in (sight.phases, sight.seen, sight.errors)):
             continue  # nobody can ask it: only a run's clients answer for themselves
         hidden = process_state(sight, name)
-        data = sight.seen[name].data if name in sight.seen else {}
-        for one in data.get("channels", ()):
-            stream = str(one["channel"]).rpartition("/")[0]
+        status = last_of(sight.seen, name, ClientStatus)
+        channels = () if status is None else status.channels
+        for one in channels:
+            stream = one.channel.rpartition("/")[0]
             bound = delay_bound_us(plan, directory, StreamId(stream))
-            label = one["channel"] if plan.partitions_of(StreamId(stream)) > 1 else stream
+            label = one.channel if plan.partitions_of(StreamId(stream)) > 1 else stream
             table.add_row(
                 Text.assemble((f"{client} ", "bold") if len(directory.clients) > 1 else "", label),
-                f"{one['position']:,}",  # ids are ordinals, also after the client was restarted
-                tentative(one["tentative"]),
-                count(one["undone"]),
+                f"{one.position:,}",  # ids are ordinals, also after the client was restarted
+                tentative(one.tentative),
+                count(one.undone),
                 _delay(one, bound, sight.now_us),
-                "" if one["delay_max_us"] is None else _against(one["delay_max_us"], bound),
-                seconds(one["stable_gap_max_us"]),
-                hidden or Text(str(one["producer"] or ("" if one["ended"] else "nobody"))),
+                "" if one.delay_max_us is None else _against(one.delay_max_us, bound),
+                seconds(one.stable_gap_max_us),
+                hidden or Text(one.producer or ("" if one.ended else "nobody")),
             )
-        if not data.get("channels"):
+        if not channels:
             table.add_row(Text(client, style="bold"), "", "", "", hidden or "", "", "", "")
     return table
 
@@ -261,14 +276,13 @@ def allowed_text(plan: Plan, directory: Directory, stream: StreamId) -> str:
     return f"{'' if k <= 1 else k}X {show_duration(delay_bound_us(plan, directory, stream))}"
 
 
-def _delay(one: Mapping[str, Any], bound_us: int, now_us: int) -> Text:
+def _delay(one: ChannelStatus, bound_us: int, now_us: int) -> Text:
     """A bar of the current delay against kX.  While nothing comes, the silence counts: the delay grows with it."""
-    if one["ended"]:
+    if one.ended:
         return Text("complete", style="green")
-    last = one["last_arrival_us"]
-    if one["delay_us"] is None or last is None:
+    if one.delay_us is None or one.last_arrival_us is None:
         return Text("")
-    current = max(one["delay_us"], now_us - last)
+    current = max(one.delay_us, now_us - one.last_arrival_us)
     share = current / bound_us
     filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
     style = _style_of(share)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -19,8 +22,20 @@ from spe.connectors.declaration import OPTIONS
 from spe.connectors.generator import GeneratorKeys
 from spe.plan.generators import GENERATORS
 from spe.query.operators import OPERATORS
+from spe.status import ClusterStatus
+from spe.stream.names import NodeState
 from spe.text_table import markdown_table
 
+#: A field in the docstring of a class, whose description may go on in further lines.
+_ATTRIBUTE: Final = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
+_TYPES: Final[Mapping[Any, str]] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NodeState: "[state](states.md)",
+    type(None): "null",
+}
 _PLACE: Final = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -93,6 +108,41 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(value).lower()}`"
 
 
+def _statuses() -> str:
+    """A section for each class of a status, with a table of its fields."""
+    sections = []
+    for one in dict.fromkeys(_classes(ClusterStatus)):
+        about: dict[str, str] = {}
+        for base in reversed(one.__mro__):
+            about |= _ATTRIBUTE.findall(cleandoc(base.__doc__ or ""))
+        rows = [(f"`{n}`", _type(hint), " ".join(about[n].split())) for n, hint in get_type_hints(one).items()]
+        first = cleandoc(one.__doc__ or "").splitlines()[0]
+        sections.append(f"## {one.__name__}\n\n{first}\n\n{_table(('field', 'type', ''), rows)}")
+    return "\n".join(sections)
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """Dataclasses in a type, each before those of its fields."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        yield hint
+    inner = get_type_hints(hint).values() if is_dataclass(hint) else get_args(hint)
+    for each in inner:
+        yield from _classes(each)
+
+
+def _type(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f'`"{inner[0]}"`'
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type, inner))
+    if origin is tuple:
+        return f"list of {_type(inner[0])}"
+    if origin is not None:
+        return f"map of text to {_type(inner[1])}"
+    return _TYPES[hint] if hint in _TYPES else f"[{hint.__name__}](#{hint.__name__.lower()})"
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
@@ -101,6 +151,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "keys of a generator": _generator,
     "generators": _generators,
     "sinks": _sinks,
+    "classes of a status": _statuses,
 }
 
 

@@ -23,6 +23,7 @@ import trio
 
 from spe.errors import LogError, RemoteProtocolError
 from spe.runtime.env import AppendFile, Clock, Compute, Storage
+from spe.status import SpillStatus
 from spe.stream.batch import Batch
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
@@ -262,14 +263,10 @@ class SpillFolder:
             self._trouble = ""
             self._told("")
 
-    def statistics(self) -> dict[str, int]:
-        return {
-            "spill_bytes": self.used,
-            "spill_written": self.written,
-            "spill_read": self.read,
-            "spill_refused": self.refused,
-            "spill_damaged": self.damaged,
-        }
+    def status(self) -> SpillStatus:
+        return SpillStatus(
+            used=self.used, written=self.written, read=self.read, refused=self.refused, damaged=self.damaged
+        )
 
 
 class _Segment:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_typ
 import msgpack
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
+from spe.status import ProcessStatus, plain, status_of
 from spe.stream.names import NodeState
 from spe.wire.budget import check_cost
 from spe.wire.fields import (
@@ -45,7 +46,7 @@ from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 #: Announcements in one message: they fit a control frame, however long the names are.
 ANNOUNCEMENTS_MAX: Final = 64
 
@@ -153,7 +154,7 @@ class Message:
         kind = type(self)
         try:
             values = [check(getattr(self, name)) for name, check in _CHECKS[kind]]
-            body = msgpack.packb([self.TAG, *values], use_bin_type=True)
+            body = msgpack.packb([self.TAG, *values], use_bin_type=True, default=plain)
         except (ValueError, TypeError, OverflowError) as e:
             raise LocalProtocolError(f"cannot send {self!r:.500}: {e}") from None
         if len(body) > CONTROL_BYTES:
@@ -401,10 +402,10 @@ class StatusRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Status(Message):
-    """Free-form: whoever shows it must cope with anything that fits a control frame."""
+    """What a process says of itself: the only message with a map of names, so that it can grow."""
 
     TAG: ClassVar[int] = 18
-    data: Annotated[Mapping[str, Any], text_map]
+    process: Annotated[ProcessStatus, status_of]
 
 
 @dataclass(frozen=True, slots=True)

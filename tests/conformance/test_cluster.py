@@ -48,7 +48,7 @@ async def run(one: ClusterCase, *, kill: NodeId | None = None) -> tuple[Plan, di
                 cluster.kill(kill)
                 await trio.sleep(REPLAY_SECONDS / 3)
                 cluster.restart(kill)
-            while not (name in cluster.clients and ended(cluster, name)):  # noqa: ASYNC110 - time is virtual
+            while not (name in cluster.clients and cluster.clients[name].finished):  # noqa: ASYNC110 - time is virtual
                 await trio.sleep(0.1)
         changes = cluster.changes[name]
         channels = cluster.clients[name].channels
@@ -56,10 +56,6 @@ async def run(one: ClusterCase, *, kill: NodeId | None = None) -> tuple[Plan, di
         channel: stable_rows([c for c in changes if c.channel == channel], plan.query.schema_of(channel.stream))
         for channel in channels
     }
-
-
-def ended(cluster: SimCluster, client: str) -> bool:
-    return all(one["ended"] for one in cluster.clients[client].status()["channels"])
 
 
 def named(plan: Plan, found: Mapping[Channel, ChannelRows]) -> list[dict[str, Any]]:

@@ -8,9 +8,11 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
+import msgpack
 import pytest
 
 from spe.errors import RemoteProtocolError
+from spe.status import plain
 from spe.stream.batch import Batch, Boundary, Rows, Undo
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
@@ -34,6 +36,7 @@ from spe.wire.messages import (
     decode_message,
 )
 from spe.wire.state import decode_state, encode_state
+from tests.support.statuses import a_node, a_replica
 
 SCHEMA = Schema.of(word="string", n="int64", x="float64!", on="bool")
 #: Inputs in all; more by hand: ``FUZZ=10000000 pytest tests/property/test_wire_fuzz.py``.
@@ -48,7 +51,7 @@ def control_stream() -> bytes:
         Heartbeat(1, 2, 100_000, (Ack("out", 0, "client:c", 4),)),
         HeartbeatAnswer(1, 7, (output, output)),
         Announced([Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)]),
-        Status({"nested": {"list": [1, 2.5, None, "x"]}}),
+        Status(a_node("n1", a_replica(counters={"s1.late": 3}))),
     ]
     return b"".join(m.encode() for m in messages)
 
@@ -206,7 +209,17 @@ def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
     ],
 )
 def test_a_memory_bomb_from_a_peer_costs_no_more_than_the_largest_message(fill: bytes) -> None:
-    body = (b"\x92\x12\x81\xa1k\xdc\x0f\xff" + (fill * 60 if len(fill) < 20_000 else fill))[:CONTROL_BYTES]
+    assert_cheap((b"\x92\x12\x81\xa1k\xdc\x0f\xff" + (fill * 60 if len(fill) < 20_000 else fill))[:CONTROL_BYTES])
+
+
+@pytest.mark.parametrize("entry", [{}, 0, [], {"unit": 1}], ids=str)
+def test_a_status_of_bad_entries_costs_no_more_than_the_largest_message(entry: object) -> None:
+    """Each of them has two dozen mistakes; the first one is told."""
+    data = plain(a_node("n1")) | {"replicas": [entry] * 4_000, "standbys": [entry] * 4_000}
+    assert_cheap(msgpack.packb([Status.TAG, data]))
+
+
+def assert_cheap(body: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RemoteProtocolError):

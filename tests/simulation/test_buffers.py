@@ -62,10 +62,10 @@ class Memory:
         return now
 
     def spilled(self) -> int:
-        return sum(node.status()["spill"].get("spill_written", 0) for node in self.cluster.nodes.values())
+        return sum(spill.written for node in self.cluster.nodes.values() if (spill := node.status().spill))
 
     def spill_bytes(self) -> int:
-        return sum(node.status()["spill"].get("spill_bytes", 0) for node in self.cluster.nodes.values())
+        return sum(spill.used for node in self.cluster.nodes.values() if (spill := node.status().spill))
 
 
 async def failing(cluster: SimCluster, *, cut: float, heal: float, end: float, host: str = "source:b") -> Memory:

@@ -110,7 +110,7 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
             await trio.sleep(0.5)
             cluster.cut("source:a", "*")
             await trio.sleep(2.5)
-            assert kept[-1].status()["channels"][0]["held"]
+            assert kept[-1].status().channels[0].held
             cluster.kill("client:c")
             await trio.sleep(0.5)
             cluster.restart("client:c")
@@ -275,17 +275,19 @@ async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock)
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)
-            first = kept[0].status()["channels"][0]["producer"]
+            first = kept[0].status().channels[0].producer
+            assert first is not None
             cluster.kill(first)
             await trio.sleep(SECONDS)
             status = kept[0].status()
-    (channel,) = status["channels"]
-    (switch,) = status["switches"]
-    assert (switch["before"], switch["channel"]) == (first, "s1/0")
-    assert switch["after"] != first
-    assert 0 < switch["silence_us"] < X_US
-    assert channel["ended"]
-    assert (channel["switches"], channel["tentative"], channel["held"]) == (1, 0, False)
-    assert channel["stable"] == channel["position"] == 3 * 50 * SECONDS
-    assert 0 < channel["delay_max_us"] < X_US
-    assert channel["stable_gap_max_us"] >= switch["silence_us"]
+    (channel,) = status.channels
+    (switch,) = status.switches
+    assert (switch.before, switch.channel) == (first, "s1/0")
+    assert switch.after != first
+    assert 0 < switch.silence_us < X_US
+    assert channel.ended
+    assert (channel.switches, channel.tentative, channel.held) == (1, 0, False)
+    assert channel.stable == channel.position == 3 * 50 * SECONDS
+    assert channel.delay_max_us is not None
+    assert 0 < channel.delay_max_us < X_US
+    assert channel.stable_gap_max_us >= switch.silence_us

@@ -59,7 +59,7 @@ async def test_a_result_larger_than_a_row_may_be_stops_its_replicas_by_name(
     async with SimCluster(*make_plan(tmp_path)) as cluster:
         await cluster.start()
         await trio.sleep(10)
-        assert not any(r["error"] for r in cluster.nodes["n1a"].status()["replicas"])
+        assert not any(r.error for r in cluster.nodes["n1a"].status().replicas)
     told = capsys.readouterr().err
     for replica in ("u2/0@n2a", "u2/0@n2b"):
         assert f"{replica} stopped: operator 's2' raised" in told

@@ -75,8 +75,8 @@ async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_cl
             await trio.sleep(3)
             states = [r.state for r in cluster.replicas().values()]
             assert states == [NodeState.UP_FAILURE] * 2
-            shown = cluster.replicas()["u1/0@n1a"].status()["inputs"]
-            assert [list(one["other_logs"]) for one in shown] == [["source:a"], [], []]
+            (shown,) = cluster.nodes["n1a"].status().replicas
+            assert [list(one.other_logs) for one in shown.inputs] == [["source:a"], [], []]
 
             await lose(cluster, lost)
             cluster.lost_logs.clear()  # it is there again
@@ -146,7 +146,7 @@ async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: 
             schemas = {OUT: plan.query.schema_of(OUT.stream)}
             ids, _ = recorded_stable(cluster.disks["client:c"], client_folder("c"), schemas)[OUT]
             assert 0 < len(ids) <= len(reference[OUT][0])
-            assert not kept[-1].status()["channels"][0]["held"]
+            assert not kept[-1].status().channels[0].held
 
 
 @pytest.mark.parametrize("late", ["nobody", "a source"])

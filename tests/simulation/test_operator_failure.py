@@ -15,6 +15,7 @@ from spe.plan.directory import ClientSettings
 from spe.plan.nodes import Reconcile
 from spe.query.operators.custom import CustomSpec
 from spe.query.query import QueryOperator
+from spe.status import NodeStatus
 from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
@@ -74,9 +75,11 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
             assert isinstance(await peer.hear(), Welcome)
             status = await peer.hear()
             assert isinstance(status, Status)
-            (replica,) = status.data["replicas"]
-            assert "operator 's2' raised on the slice of" in replica["error"]
-            assert "ZeroDivisionError: n is 300" in replica["error"]
+            assert isinstance(status.process, NodeStatus)
+            (replica,) = status.process.replicas
+            assert replica.error is not None
+            assert "operator 's2' raised on the slice of" in replica.error
+            assert "ZeroDivisionError: n is 300" in replica.error
             consumer = await visit(cluster, "n2a")
             await consumer.say(hello(cluster), subscribe(stream="s2"))
             assert isinstance(await consumer.hear(), Welcome)
@@ -106,8 +109,8 @@ async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClo
         await differing.start()
         await trio.sleep(SECONDS + 14)
         assert all(r.agreement.compared >= 1 for r in same.replicas().values())
-        assert not any(r.status()["differs"] for r in same.replicas().values())
-        said = {r.id.node: r.status()["differs"] for r in differing.replicas().values()}
+        assert not any(r.differs() for r in same.replicas().values())
+        said = {r.id.node: r.differs() for r in differing.replicas().values()}
         assert said == {
             "n1a": ["s1/0 differs from n1b's by id 1000: operator 's1' is code of your own and must be deterministic"],
             "n1b": ["s1/0 differs from n1a's by id 1000: operator 's1' is code of your own and must be deterministic"],
@@ -120,7 +123,7 @@ async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
 ) -> None:
     async with SimCluster(*with_operator("TakesNoState")) as cluster:
         await restart_the_first(cluster)
-        assert "raised on the state that it was given: KeyError" in str(cluster.nodes["n1a"].status()["replicas"])
+        assert "raised on the state that it was given: KeyError" in str(cluster.nodes["n1a"].status().replicas)
         assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
         Outcome(cluster).assert_complete_for("s1")
     (told, *_) = capsys.readouterr().err.splitlines()
@@ -144,8 +147,9 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
     async with SimCluster(plan, directory) as cluster:
         await cut_a_source(cluster)
         for node in ("n1a", "n1b"):
-            (replica,) = cluster.nodes[node].status()["replicas"]
-            assert why in replica["error"]
+            (replica,) = cluster.nodes[node].status().replicas
+            assert replica.error is not None
+            assert why in replica.error
 
 
 async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goes_on(
@@ -155,9 +159,9 @@ async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goe
     async with SimCluster(*with_operator("CannotCount")) as cluster:
         await cut_a_source(cluster)
         for _ in range(2):
-            (replica,) = cluster.nodes["n1a"].status()["replicas"]
-            assert (replica["state"], replica["error"], replica["counters"]) == ("STABLE", None, {})
-            assert replica["reconciliations"] == 1
+            (replica,) = cluster.nodes["n1a"].status().replicas
+            assert (replica.state, replica.error, replica.counters) == (NodeState.STABLE, None, {})
+            assert replica.reconciliations == 1
     (told, where) = capsys.readouterr().err.splitlines()
     assert told.startswith("u1/0@n1a: no counters: operator 's1' raised on being asked what it counted: KeyError")
     assert "in counters: raise KeyError" in where
@@ -169,7 +173,7 @@ async def test_what_an_operator_counted_with_numpy_is_told_as_well(jump_clock: J
         await trio.sleep(1)
         status = cluster.nodes["n1a"].status()
         assert Status(status).encode()
-        assert status["replicas"][0]["counters"]["s1.seen"] == 7
+        assert status.replicas[0].counters["s1.seen"] == 7
 
 
 async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(

@@ -99,7 +99,7 @@ async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: Ju
                 assert {line["id"] for line in lines} == {None}
                 replica = cluster.replicas()[f"u1/0@{node}"]
                 assert replica.counters()["s1.rejected"] == len(wanted)
-                assert not replica.status()["differs"]
+                assert not replica.differs()
         for node in ("n1a", "n1b"):
             told = f"rejected replica=u1/0@{node} operator=s1 what=a row of s0"
             assert sum(told in line for line in cluster.log) == 1

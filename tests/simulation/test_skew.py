@@ -25,11 +25,11 @@ async def test_an_input_that_lags_though_all_is_alive_is_named_once(
             await cluster.start()
             await trio.sleep(SECONDS - 1)
             for replica in cluster.replicas().values():
-                (said,) = replica.status()["skew"]
+                (said,) = replica.reading.skew()
                 assert said.startswith("c/0 lags ")
             await trio.sleep(SECONDS + 6)
             assert sum("input_skew" in line for line in cluster.log) == 2  # one per replica
-            assert not any(r.status()["skew"] for r in cluster.replicas().values())
+            assert not any(r.reading.skew() for r in cluster.replicas().values())
             Outcome(cluster).assert_complete()
     told = [line for line in capsys.readouterr().err.splitlines() if "c/0 lags" in line]
     assert len(told) == 2

@@ -67,9 +67,9 @@ async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_stand
             assert refused == "operator 's1' raised on being made: QueryError: " + WHY
         assert first.order(COORDINATOR, Order(1 << 60, 3, "replay", "u1", 0)).error.endswith(WHY)
         assert runs(cluster, "u1/0@n1a")
-        taken = second.status()["standbys"][0]["checkpoints"]
+        taken = second.status().standbys[0].checkpoints
         await trio.sleep(3)
-        assert second.status()["standbys"][0]["checkpoints"] > taken
+        assert second.status().standbys[0].checkpoints > taken
         monkeypatch.setattr(NeedsAFile, "lacking", False)
         assert second.order(COORDINATOR, Order(1 << 60, 4, "install", "u1", 0)).error == ""
         await trio.sleep(3)
@@ -104,7 +104,9 @@ def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> No
             cluster.cut("n1a", reader)
         await trio.sleep(4)
         maker = cluster.nodes["n1a"]
-        assert maker.status()["spill"]["spill_written"] > 2
+        spill = maker.status().spill
+        assert spill is not None
+        assert spill.written > 2
 
         async def ask() -> None:
             answers.append(await maker.snapshot(SnapshotRequest("u1", 0, SECOND)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from replicas.client.statistics import ChannelStats, ClientStats
+from replicas.client.statistics import ChannelStats
 from spe.plan.delays import ReplayEpoch
+from spe.status import ChannelStatus
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
@@ -46,7 +47,7 @@ def test_creation_follows_the_speed_of_the_replay() -> None:
 
 
 def test_without_an_epoch_there_is_no_delay() -> None:
-    assert feed(ChannelStats(CHANNEL), (100, "S1/40a")).to_status()["delay_max_us"] is None
+    assert feed(ChannelStats(CHANNEL), (100, "S1/40a")).delay_max_us is None
 
 
 def test_corrections_of_what_was_received_tentatively_are_not_new() -> None:
@@ -87,54 +88,53 @@ def test_tentative_output_ends_a_gap_but_not_a_stable_one() -> None:
 
 def test_a_silence_that_lasts_counts_when_the_time_is_told() -> None:
     stats = feed(ChannelStats(CHANNEL), (100, "S1/1a B10(1)"))
-    assert stats.to_status()["gap_max_us"] == 0
-    assert stats.to_status(now_us=900)["gap_max_us"] == 800
-    assert stats.to_status(now_us=900)["stable_gap_max_us"] == 800
+    assert stats.status(100, None).gap_max_us == 0
+    assert stats.status(900, None).gap_max_us == 800
+    assert stats.status(900, None).stable_gap_max_us == 800
     assert stats.gap_max_us == 0
 
 
 def test_after_the_end_silence_is_no_gap() -> None:
     stats = feed(ChannelStats(CHANNEL), (100, "S1/1a Binf(1)"))
-    assert stats.to_status(now_us=10**9)["gap_max_us"] == 0
+    assert stats.status(10**9, None).gap_max_us == 0
 
 
-def test_the_status_of_a_client_has_all_figures_of_every_channel() -> None:
-    other = Channel(StreamId("out"), 1)
-    stats = ClientStats([CHANNEL, other], epoch=LIVE)
-    stats.switched(CHANNEL, 3)
+def test_the_status_of_a_channel_has_all_figures() -> None:
+    stats = ChannelStats(CHANNEL, epoch=LIVE)
+    assert stats.status(100, None) == ChannelStatus(
+        channel="out/0",
+        producer=None,
+        stable=0,
+        tentative=0,
+        undone=0,
+        switches=0,
+        position=0,
+        frontier=BEFORE_TIME,
+        held=False,
+        delay_us=None,
+        delay_max_us=None,
+        gap_max_us=0,
+        stable_gap_max_us=0,
+        last_arrival_us=None,
+        ended=False,
+    )
+    stats.switches = 3
     for element in parse("S1/40a B50(1) T/60b"):
         stats.apply(Change(CHANNEL, element, 100))
-    assert stats.to_status() == [
-        {
-            "channel": "out/0",
-            "stable": 1,
-            "tentative": 1,
-            "undone": 0,
-            "switches": 3,
-            "position": 1,
-            "frontier": 50,
-            "held": True,
-            "delay_us": 40,
-            "delay_max_us": 60,
-            "gap_max_us": 0,
-            "stable_gap_max_us": 0,
-            "last_arrival_us": 100,
-            "ended": False,
-        },
-        {
-            "channel": "out/1",
-            "stable": 0,
-            "tentative": 0,
-            "undone": 0,
-            "switches": 0,
-            "position": 0,
-            "frontier": BEFORE_TIME,
-            "held": False,
-            "delay_us": None,
-            "delay_max_us": None,
-            "gap_max_us": 0,
-            "stable_gap_max_us": 0,
-            "last_arrival_us": None,
-            "ended": False,
-        },
-    ]
+    assert stats.status(100, "n1") == ChannelStatus(
+        channel="out/0",
+        producer="n1",
+        stable=1,
+        tentative=1,
+        undone=0,
+        switches=3,
+        position=1,
+        frontier=50,
+        held=True,
+        delay_us=40,
+        delay_max_us=60,
+        gap_max_us=0,
+        stable_gap_max_us=0,
+        last_arrival_us=100,
+        ended=False,
+    )

@@ -9,6 +9,7 @@ import pytest
 from replicas.link.rights import SENDERS, check_right, wrong_claim
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR
+from spe.status import SupervisorStatus
 from spe.stream.names import NodeState
 from spe.wire import messages
 from spe.wire.fields import Role
@@ -95,7 +96,7 @@ def all_messages(role: Role) -> list[Message]:
         PartnerAnswer("u1", 0, 1, True),
         SnapshotPart(0, True, b""),
         SnapshotRefused("no"),
-        Status({}),
+        Status(SupervisorStatus(name="supervisor", incarnation=1, faults=())),
         InjectAnswer(True, ""),
         OrderAnswer(1, 1, ""),
     ]

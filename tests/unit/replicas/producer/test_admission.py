@@ -48,7 +48,7 @@ async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpo
     assert checkpoints(backed, "n1b", "n1a") == 0
     desk = Reception(PLAN, backed, Identity("node", "n1a", 1))
     with desk.visit(COORDINATOR):
-        assert desk.status() == {COORDINATOR: 1, "sent away": 0}
+        assert desk.connections() == {COORDINATOR: 1}
 
 
 async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> None:
@@ -60,8 +60,9 @@ async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> Non
         scopes.append(stack.enter_context(desk.visit("client:c")))
         assert [s.cancel_called for s in scopes] == [True] + [False] * places
         assert not other.cancel_called
-        assert desk.status() == {"n1b": 1, "client:c": places, "sent away": 1}
-    assert desk.status() == {"sent away": 1}
+        assert desk.connections() == {"n1b": 1, "client:c": places}
+        assert desk.sent_away == 1
+    assert desk.connections() == {}
 
 
 async def test_whoever_is_not_in_the_plan_never_takes_a_place_of_a_peer() -> None:
@@ -71,7 +72,8 @@ async def test_whoever_is_not_in_the_plan_never_takes_a_place_of_a_peer() -> Non
         guests = [stack.enter_context(desk.visit(f"client:{at}")) for at in range(300)]
         assert sum(g.cancel_called for g in guests) == 300 - GUESTS_MAX
         assert not peer.cancel_called
-        assert desk.status() == {"client:c": 1, GUESTS: GUESTS_MAX, "sent away": 300 - GUESTS_MAX}
+        assert desk.connections() == {"client:c": 1, GUESTS: GUESTS_MAX}
+        assert desk.sent_away == 300 - GUESTS_MAX
 
 
 async def test_a_connection_that_must_make_room_ends_there() -> None:

@@ -75,7 +75,7 @@ class Run:
 
     @property
     def late(self) -> int:
-        return self.proxy.counters()["late"]
+        return self.proxy.status().late
 
 
 def live(**changes: Any) -> Source:
@@ -149,7 +149,7 @@ async def test_the_disorder_that_is_said_to_be_enough_is_enough(
     assert run.told[0].endswith("would have been enough")
     enough_us = run.trace.named("rows_mostly_late")[0]["disorder_us"]
     assert enough_us == pytest.approx(3.7 * SECOND, abs=SECOND // 2)
-    again = await played(monkeypatch, live(disorder_us=run.proxy.counters()["late_by_us"]), rows)
+    again = await played(monkeypatch, live(disorder_us=run.proxy.status().late_by_us), rows)
     assert (again.late, again.told) == (0, [])
 
 
@@ -304,7 +304,7 @@ async def test_rows_that_are_refused_do_not_keep_a_source_from_being_silent(
 ) -> None:
     rows = [(0.0, [0.0]), *[(0.2 * n, [1e6]) for n in range(1, 20)]]
     run = await played(monkeypatch, live(ahead_us=SECOND), rows, seconds=3.95)
-    assert run.proxy.counters()["refused_ahead"] == 19
+    assert run.proxy.status().refused_ahead == 19
     assert run.frontier_at(3.95) == pytest.approx(2.9)
 
 

@@ -155,7 +155,8 @@ async def test_a_file_becomes_a_stable_stream_with_an_end(tmp_path: Path) -> Non
     proxy, published = await run_to_end(source_env(), of)
     assert show(published).replace(" B20(5)", "") == "1/10n1 2/20n2 3/16n3 4/17n4 5/30n5 BEND(5)"
     assert (proxy.last_id, proxy.frontier, proxy.ended, proxy.fault) == (5, END_OF_TIME, True, None)
-    assert proxy.counters() == {"malformed": 0, "refused_ahead": 0, "late": 1, "late_by_us": 8}
+    status = proxy.status()
+    assert (status.malformed, status.refused_ahead, status.late, status.late_by_us) == (0, 0, 1, 8)
     assert show(list(reference_elements(of))) == "1/10n1 2/20n2 3/16n3 4/17n4 5/30n5 B20(5) BEND(5)"
 
 
@@ -320,7 +321,7 @@ async def test_event_times_too_far_ahead_of_the_clock_are_refused_and_counted(
     trace = ListTrace()
     proxy, published = await run_to_end(source_env(trace=trace), of)
     assert [row[-1] for row in rows_of(published)] == ["r0", "r2"]
-    assert proxy.counters()["refused_ahead"] == 1
+    assert proxy.status().refused_ahead == 1
     assert trace.named("rows_refused") == [{"stream": STREAM, "count": 1, "event_us": 2 * SECOND + 1}]
 
 
@@ -535,7 +536,7 @@ async def test_malformed_rows_are_counted_told_of_and_kept_aside(tmp_path: Path)
     storage, trace = SimDisk(), ListTrace()
     proxy, published = await run_to_end(source_env(storage, trace=trace), csv_source(tmp_path, 1, "x", 3, "y"))
     assert show(published) == "1/1n1 2/3n3 BEND(2)"
-    assert proxy.counters()["malformed"] == 2
+    assert proxy.status().malformed == 2
     kept = storage.read(PurePosixPath("malformed/events.jsonl")).decode().splitlines()
     reason = "ts: expected a number of us since the epoch, got 'x'"
     assert json.loads(kept[0]) == {"line": 3, "reason": reason, "text": "x,n2"}
@@ -552,7 +553,7 @@ async def test_a_row_with_too_much_text_is_malformed_and_names_the_limit(
     trace = ListTrace()
     proxy, published = await run_to_end(source_env(trace=trace), of)
     assert show(published) == "1/1é 2/2éé BEND(2)"
-    assert proxy.counters()["malformed"] == 1
+    assert proxy.status().malformed == 1
     (event,) = trace.named("rows_malformed")
     assert event["reason"] == "6 bytes of text in one row; at most 4 can be sent"
     assert event["line"] == 2
@@ -622,7 +623,7 @@ async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path
     proxy, published = await run_to_end(source_env(), of)
     assert "line 3: ts: expected" in str(proxy.fault)
     assert not proxy.ended
-    assert proxy.counters()["malformed"] == 1
+    assert proxy.status().malformed == 1
     elements = reference_elements(of)
     first = next(elements)
     assert isinstance(first, Batch)

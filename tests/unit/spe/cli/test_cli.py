@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +36,19 @@ from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, s
 from spe.plan.deploy import Deployed, with_default_client
 from spe.plan.directory import Standbys
 from spe.plan.plan import Watermark
+from spe.status import (
+    ActivationStatus,
+    CoordinatorStatus,
+    PartitionStatus,
+    ProcessStatus,
+    SourceStatus,
+    SwitchStatus,
+)
 from spe.stream.change import Change
 from spe.stream.ids import Channel
-from spe.stream.names import NodeId, StreamId
+from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import END_OF_TIME, SECOND, parse_timestamp
+from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, a_standby, an_input
 from tests.support.streams import parse
 
 ROOT = Path(__file__).parents[4]
@@ -546,33 +554,10 @@ def test_a_recording_takes_what_it_does_not_have() -> None:
 
 def statuses(
     last_id: int = 10, *, source_ended: bool = False, position: int = 3, ended: bool = False, fault: str | None = None
-) -> dict[str, Mapping[str, Any]]:
+) -> dict[str, ProcessStatus]:
     return {
-        "source:shop": {"last_id": last_id, "frontier": last_id, "ended": source_ended, "fault": fault},
-        "client:client": {
-            "channels": [{**channel_status(), "position": position, "ended": ended}],
-        },
-    }
-
-
-def channel_status(**changes: Any) -> dict[str, Any]:
-    return {
-        "channel": "per_second/0",
-        "stable": 3,
-        "tentative": 0,
-        "undone": 0,
-        "position": 3,
-        "frontier": 5,
-        "held": False,
-        "producer": "n1",
-        "switches": 0,
-        "delay_us": 250_000,
-        "delay_max_us": 1_500_000,
-        "gap_max_us": 300_000,
-        "stable_gap_max_us": 400_000,
-        "last_arrival_us": 1_000_000,
-        "ended": False,
-        **changes,
+        "source:shop": a_source(last_id=last_id, frontier=last_id, ended=source_ended, fault=fault),
+        "client:client": a_client(a_channel(position=position, ended=ended)),
     }
 
 
@@ -589,7 +574,7 @@ def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything()
 
 def test_a_client_that_was_never_heard_of_is_not_complete() -> None:
     watch = ProgressWatch(*plan_of())
-    watch.look({"source:shop": {"ended": True}}, 0)
+    watch.look({"source:shop": a_source(ended=True)}, 0)
     assert not watch.complete
 
 
@@ -641,8 +626,8 @@ def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
 ) -> None:
     watch = ProgressWatch(*plan_of())
     replicas = {
-        "n1": {"replicas": [replica_status(error="operator 'hot' raised")]},
-        "n2": {"replicas": [replica_status(error=n2 or None)]},
+        "n1": a_node("n1", a_replica(error="operator 'hot' raised")),
+        "n2": a_node("n2", a_replica(error=n2 or None)),
     }
     watch.look({**statuses(), **replicas}, 0)
     assert bool(watch.hopeless(0, 0, gone)) is hopeless
@@ -651,47 +636,28 @@ def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
 # -- history and summary ---------------------------------------------------------------------------------------------
 
 
-def replica_status(state: str = "STABLE", **changes: Any) -> dict[str, Any]:
-    return {
-        "unit": "main",
-        "partition": 0,
-        "state": state,
-        "fresh": False,
-        "installed": True,
-        "missing": [],
-        "stable": 12,
-        "tentative": 0,
-        "reconciliations": 0,
-        "inputs": [{"channel": "shop/0", "main": "source:shop", "corrections": None, "switches": 1}],
-        "counters": {},
-        "fill": 0.25,
-        "error": None,
-        **changes,
-    }
-
-
 def test_history_tells_the_changes_of_state() -> None:
     history = EventList()
-    first = {"incarnation": 1, "replicas": [replica_status("RECOVERING")]}
-    assert history.heard("n1", first) == [("main/0@n1", "", "RECOVERING")]
-    assert history.heard("n1", first) == []
-    assert history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]}) == [
-        ("main/0@n1", "RECOVERING", "STABLE")
-    ]
+    first = a_node("n1", a_replica(NodeState.RECOVERING))
+    assert history.heard(first) == [("main/0@n1", "", "RECOVERING")]
+    assert history.heard(first) == []
+    assert history.heard(a_node("n1", a_replica())) == [("main/0@n1", "RECOVERING", "STABLE")]
+
+
+SWITCH = SwitchStatus(channel="per_second/0", before="n1", after="n2", silence_us=90_000, at_us=6 * SECOND)
 
 
 def a_history() -> EventList:
     """n1 was started twice, n2 once; the client was undone seven tuples."""
     history = EventList()
     for incarnation, tentative, corrections, dropped in ((1, 5, 1, 4), (2, 2, 1, 6)):
-        one = replica_status(tentative=tentative, reconciliations=corrections, counters={"late": dropped, "none": 0})
-        history.heard("n1", {"incarnation": incarnation, "replicas": [one]})
-    history.heard("n2", {"incarnation": 1, "replicas": [replica_status()]})
-    history.heard("source:shop", {"incarnation": 1, "last_id": 300, "ended": False, "late": 2})
-    history.heard("source:shop", {"incarnation": 2, "last_id": 400, "ended": True, "late": 1, "malformed": 3})
-    switch = {"channel": "per_second/0", "before": "n1", "after": "n2", "silence_us": 90_000, "at_us": 6 * SECOND}
-    channel = channel_status(position=12, tentative=7, undone=7, switches=1, ended=True)
-    history.heard("client:client", {"incarnation": 1, "channels": [channel], "switches": [switch]})
+        one = a_replica(tentative=tentative, reconciliations=corrections, counters={"late": dropped, "none": 0})
+        history.heard(a_node("n1", one, incarnation=incarnation))
+    history.heard(a_node("n2", a_replica()))
+    history.heard(a_source(last_id=300, late=2))
+    history.heard(a_source(incarnation=2, last_id=400, ended=True, late=1, malformed=3))
+    channel = a_channel(position=12, tentative=7, undone=7, switches=1, ended=True)
+    history.heard(a_client(channel, switches=(SWITCH,)))
     return history
 
 
@@ -792,11 +758,11 @@ def test_a_replica_that_never_returned_fails_a_run() -> None:
 
 def test_replicas_that_have_yet_to_return_are_those_of_running_processes() -> None:
     watch = ProgressWatch(*plan_of())
-    watch.look({n: {"incarnation": 1, "replicas": [replica_status("RECOVERING")]} for n in ("n1", "n2")}, 0)
+    watch.look({n: a_node(n, a_replica(NodeState.RECOVERING)) for n in ("n1", "n2")}, 0)
     assert watch.recovering() == ["main/0@n1", "main/0@n2"]
     assert watch.recovering(gone=["n2"]) == ["main/0@n1"]
-    stopped = replica_status("RECOVERING", error="operator 'hot' raised")
-    watch.look({"n1": {"replicas": [stopped]}, "n2": {"replicas": [replica_status()]}}, 1)
+    stopped = a_replica(NodeState.RECOVERING, error="operator 'hot' raised")
+    watch.look({"n1": a_node("n1", stopped), "n2": a_node("n2", a_replica())}, 1)
     assert watch.recovering() == []
 
 
@@ -848,35 +814,51 @@ def test_a_delay_below_nothing_keeps_nothing() -> None:
 
 def test_a_failure_is_told_once() -> None:
     story = Story()
-    failed = {"incarnation": 1, "fault": "line 7: no number"}
-    assert story.heard("source:shop", failed) == ["source:shop FAILED: line 7: no number"]
-    assert story.heard("source:shop", failed) == []
-    stopped = {"incarnation": 1, "replicas": [replica_status(error="operator 'hot' raised")]}
-    assert story.heard("n1", stopped) == ["main/0@n1 STOPPED: operator 'hot' raised"]
+    failed = a_source(fault="line 7: no number")
+    assert story.heard(failed) == ["source:shop FAILED: line 7: no number"]
+    assert story.heard(failed) == []
+    stopped = a_node("n1", a_replica(error="operator 'hot' raised"))
+    assert story.heard(stopped) == ["main/0@n1 STOPPED: operator 'hot' raised"]
+
+
+def test_what_somebody_who_waits_for_a_source_has_to_know_is_told_once() -> None:
+    story = Story()
+    waits = a_source(note="source:shop: the first row lies 5 s ahead")
+    assert story.heard(waits) == ["source:shop: the first row lies 5 s ahead"]
+    assert story.heard(waits) == []
+
+
+def test_a_source_whose_log_is_not_open_yet_is_one_that_runs_and_has_nothing() -> None:
+    opening = SourceStatus(name="source:shop", incarnation=1, log=None)
+    assert Story().heard(opening) == []
+    watch, history = ProgressWatch(*plan_of()), EventList()
+    watch.look({**statuses(ended=True), "source:shop": opening}, 0)
+    assert watch.what_is_open() == "source:shop not complete"
+    assert history.heard(opening) == []
+    (source,) = figures(*plan_of(), history, [], 0, SECOND)["sources"]
+    assert (source["tuples"], source["ended"], source["late"], source["starts"]) == (0, False, 0, 1)
+    seen = {**a_sight().seen, "source:shop": Seen(opening, NOW)}
+    assert line_of(drawn(a_sight(seen=seen)), "shop") == ["shop", "running", "0"]
 
 
 def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
     story = Story()
-    switch = {"channel": "per_second/0", "before": "n1", "after": "n2", "silence_us": 90_000, "at_us": 6 * SECOND}
 
-    def told(tentative: int, undone: int, *switches: Any) -> list[str]:
-        channel = channel_status(tentative=tentative, undone=undone)
-        return story.heard("client:client", {"incarnation": 1, "channels": [channel], "switches": list(switches)})
+    def told(tentative: int, undone: int, *switches: SwitchStatus) -> list[str]:
+        return story.heard(a_client(a_channel(tentative=tentative, undone=undone), switches=switches))
 
     assert told(0, 0) == []
-    assert told(0, 0, switch) == ["client:client reads per_second/0 from n2, before from n1"]
-    assert told(20, 0, switch) == ["client:client: tentative tuples on per_second/0"]
-    assert told(24, 0, switch) == []
-    assert told(24, 24, switch) == ["client:client: undo of 24 tentative tuples on per_second/0, stable again"]
-    assert told(30, 24, switch) == ["client:client: tentative tuples on per_second/0"]
+    assert told(0, 0, SWITCH) == ["client:client reads per_second/0 from n2, before from n1"]
+    assert told(20, 0, SWITCH) == ["client:client: tentative tuples on per_second/0"]
+    assert told(24, 0, SWITCH) == []
+    assert told(24, 24, SWITCH) == ["client:client: undo of 24 tentative tuples on per_second/0, stable again"]
+    assert told(30, 24, SWITCH) == ["client:client: tentative tuples on per_second/0"]
 
 
 def test_a_restarted_replica_recovers_even_where_nobody_looked_in_between() -> None:
     history = EventList()
-    history.heard("n1", {"incarnation": 1, "replicas": [replica_status()]})
-    assert history.heard("n1", {"incarnation": 2, "replicas": [replica_status()]}) == [
-        ("main/0@n1", "RECOVERING", "STABLE")
-    ]
+    history.heard(a_node("n1", a_replica()))
+    assert history.heard(a_node("n1", a_replica(), incarnation=2)) == [("main/0@n1", "RECOVERING", "STABLE")]
 
 
 # -- what is drawn ---------------------------------------------------------------------------------------------------
@@ -886,19 +868,19 @@ NOW = 1_000_000
 
 def a_sight(**changes: Any) -> Sight:
     plan_time = parse_timestamp("2024-01-01T00:00:03.500000")
-    data: dict[str, dict[str, Any]] = {
-        "source:shop": {"last_id": 1_234, "frontier": plan_time, "ended": False, "late": 5},
-        "n1": {"replicas": [replica_status("UP_FAILURE", tentative=40)]},
-        "n2": {"replicas": [replica_status("STABILIZATION", reconciliations=1)]},
-        "client:client": {"channels": [channel_status(tentative=40, undone=8)]},
-    }
+    statuses: list[ProcessStatus] = [
+        a_source(last_id=1_234, frontier=plan_time, late=5),
+        a_node("n1", a_replica(NodeState.UP_FAILURE, tentative=40)),
+        a_node("n2", a_replica(NodeState.STABILIZATION, reconciliations=1)),
+        a_client(a_channel(tentative=40, undone=8)),
+    ]
     names = ("n1", "n2", "source:shop", "client:client")
     standard: dict[str, Any] = {
         "title": "small   runs/x",
         "now_us": NOW,
         "begun_us": NOW - 4 * SECOND,
         "phases": dict.fromkeys(names, Phase.RUNNING),
-        "seen": {name: Seen(each, NOW) for name, each in data.items()},
+        "seen": {each.name: Seen(each, NOW) for each in statuses},
     }
     return Sight(**{**standard, **changes})
 
@@ -936,15 +918,14 @@ def test_what_happened_to_a_process_hides_what_it_said_last(phase: Phase) -> Non
 
 
 def test_who_does_not_answer_is_silent_and_who_never_did_is_unreachable() -> None:
-    seen = {"n1": Seen({"replicas": [replica_status()]}, NOW - 5 * SECOND)}
+    seen = {"n1": Seen(a_node("n1", a_replica()), NOW - 5 * SECOND)}
     text = drawn(a_sight(phases={}, seen=seen, errors={"n1": "no answer within 1 s"}))
     assert line_of(text, "n1 main")[2] == "silent"
     assert line_of(text, "n2 main")[2] == "unreachable"
 
 
 def test_an_input_that_nobody_serves_is_named() -> None:
-    inputs = [{"channel": "shop/0", "main": None, "corrections": None, "switches": 1}]
-    seen = {"n1": Seen({"replicas": [replica_status(inputs=inputs)]}, NOW)}
+    seen = {"n1": Seen(a_node("n1", a_replica(inputs=(an_input(main=None),))), NOW)}
     assert line_of(drawn(a_sight(seen=seen)), "n1 main")[-3:] == ["shop/0", "←", "nobody"]
 
 
@@ -981,18 +962,24 @@ def test_standbys_and_the_coordinator_are_drawn() -> None:
         directory, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
     )
     sight = a_sight()
-    standby = {"unit": partition.unit, "partition": partition.partition, "checkpoints": 12}
-    coordinator = {
-        "partitions": [{"partition": "main/0", "served": False}],
-        "activation": {"budget": 1, "active": ["main/0"]},
-    }
-    seen = {**sight.seen, "n2": Seen({"standbys": [standby]}, NOW), "coordinator": Seen(coordinator, NOW)}
+    coordinator = CoordinatorStatus(
+        name="coordinator",
+        incarnation=1,
+        partitions=(
+            PartitionStatus(
+                partition="main/0", running={}, placed=("n1",), standbys=("n2",), wanted=("n2",), served=False
+            ),
+        ),
+        activation=ActivationStatus(budget=1, active=("main/0",), target=("main/0",), of=None),
+    )
+    standby = a_node("n2", standbys=(a_standby(checkpoints=12),))
+    seen = {**sight.seen, "n2": Seen(standby, NOW), "coordinator": Seen(coordinator, NOW)}
     phases = {**sight.phases, "coordinator": Phase.RUNNING}
     text = shown(render(plan, directory, replace(sight, seen=seen, phases=phases)), 100)
     assert line_of(text, "n2 main")[2:] == ["stands", "by", "12", "checkpoints", "taken"]
     told = " ".join(line_of(text, "coordinator"))
     assert told == "coordinator running nobody serves main/0 active for a budget of 1: main/0"
-    seen["n2"] = Seen({"replicas": [replica_status("STABLE")]}, NOW)
+    seen["n2"] = Seen(a_node("n2", a_replica()), NOW)
     text = shown(
         render(plan, directory, replace(sight, seen=seen, phases={**phases, "coordinator": Phase.KILLED})), 100
     )

@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_found(bit: int) -> None:
     file[bit // 8 if bit >= 0 else -1] ^= 1 << (bit % 8)
     with pytest.raises(SpillDamaged, match="segment 1, offset 0"):
         read_back(world.shelf, handle)
-    assert world.folder.statistics()["spill_damaged"] == 1
+    assert world.folder.status().damaged == 1
 
 
 def test_a_piece_that_is_cut_off_is_found() -> None:

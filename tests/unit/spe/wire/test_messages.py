@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
+from spe.status import plain
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.framing import CONTROL_BYTES, FrameReader, FrameType
@@ -50,6 +51,7 @@ from spe.wire.messages import (
     decode_message,
     expect,
 )
+from tests.support.statuses import a_node, a_replica
 
 HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
@@ -73,7 +75,7 @@ EXAMPLES: list[Message] = [
     SnapshotPart(0, True, b"\0\xff" * 100),
     SnapshotRefused("recovering myself"),
     StatusRequest(),
-    Status({"replicas": [{"state": "STABLE", "fill": 0.5, "why": None}]}),
+    Status(a_node("n1", a_replica(fill=0.5), incarnation=3)),
     Inject({"kind": "cut", "peer": "n2", "seconds": 1.5}),
     InjectAnswer(False, "unknown fault"),
     Order(3, 17, "install", "u1", 2),
@@ -93,6 +95,14 @@ def packed(message: Message, **changes: Any) -> bytes:
     """The body of a message with some fields replaced by what its sender must not send."""
     values = [changes.get(f.name, getattr(message, f.name)) for f in fields(message)]
     return bytes(msgpack.packb([message.TAG, *values]))
+
+
+def status_body(**changes: Any) -> bytes:
+    """The body of a node's status with some fields replaced, in it or in its only replica."""
+    data = plain(a_node("n1", a_replica()))
+    for name, value in changes.items():
+        (data if name in data else data["replicas"][0])[name] = value
+    return bytes(msgpack.packb([Status.TAG, data]))
 
 
 def test_there_is_an_example_of_every_message() -> None:
@@ -133,7 +143,18 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 14 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
         (packed(Heartbeat(1, 1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
-        (packed(Status({}), data={1: 2}), "no control message|expected a map"),
+        (msgpack.packb([18, {1: 2}]), "no control message|expected a map"),
+        (msgpack.packb([18, 7]), "Status.process: Input should be a valid dictionary"),
+        (msgpack.packb([18, {"replicas": []}]), "Status.process: Unable to extract tag using discriminator 'kind'"),
+        (status_body(kind="feeder"), "Status.process: Input tag 'feeder'"),
+        (status_body(name=7), "Status.process: name: Input should be a valid string"),
+        (status_body(incarnation=True), "Status.process: incarnation: Input should be a valid integer"),
+        (status_body(replicas={}), "Status.process: replicas: Input should be a valid tuple"),
+        (status_body(fill="0.5"), "Status.process: replicas.0.fill: Input should be a valid number"),
+        (status_body(fill=float("nan")), "Status.process: replicas.0.fill: Input should be a finite number"),
+        (status_body(fresh=1), "Status.process: replicas.0.fresh: Input should be a valid boolean"),
+        (status_body(state="BUSY"), "Status.process: replicas.0.state: .*expected one of STABLE, UP_FAILURE"),
+        (status_body(counters={"late": 0.5}), "Status.process: replicas.0.counters.late: Input should be a valid int"),
         (
             packed(SnapshotPart(0, True, b""), data=bytes(SNAPSHOT_PART_BYTES + 1)),
             "SnapshotPart.data: expected at most",
@@ -160,9 +181,19 @@ def test_a_message_out_of_its_bounds_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match=r"cannot send Truncated.*expected an integer"):
         Truncated(-1).encode()
     with pytest.raises(LocalProtocolError, match="a CONTROL frame"):
-        Status({"text": "x" * CONTROL_BYTES}).encode()
+        Status(a_node("x" * CONTROL_BYTES)).encode()
+    with pytest.raises(LocalProtocolError, match=r"(?s)cannot send Status.*Expected `int`"):
+        Status(a_node("n1", a_replica(counters={"late": "many"}))).encode()
     with pytest.raises(LocalProtocolError, match="cannot send Status"):
-        Status({"what": object()}).encode()
+        Status(object()).encode()  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="cannot send Inject"):
+        Inject({"what": object()}).encode()
+
+
+def test_what_a_later_version_says_beside_a_status_is_left_out() -> None:
+    data = plain(a_node("n1", a_replica()))
+    more = data | {"weather": "fine", "replicas": [data["replicas"][0] | {"mood": {"good": True}}]}
+    assert decode_message(msgpack.packb([Status.TAG, more])) == Status(a_node("n1", a_replica()))
 
 
 def test_the_text_of_a_reason_is_cut_rather_than_refused() -> None:
@@ -189,7 +220,7 @@ def test_a_hello_that_fits_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 5}, "protocol version 5 is not supported; n2 speaks version 4"),
+        ({"version": 4}, "protocol version 4 is not supported; n2 speaks version 5"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -218,7 +249,7 @@ def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> N
     """Whatever its other fields are in that version."""
     hello = decode_message(msgpack.packb([Hello.TAG, 9, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert answer_to(hello) == Refused("protocol version 9 is not supported; n2 speaks version 4")
+    assert answer_to(hello) == Refused("protocol version 9 is not supported; n2 speaks version 5")
 
 
 def test_a_welcome_from_somebody_else_is_not_taken() -> None:

@@ -1,0 +1,449 @@
+"""What a process says of itself: to ``spe status``, the live view, and whoever reads the JSON of both.
+
+There is a class for each kind of process, and ``kind`` tells them apart.  On the wire and as JSON a status is a map
+with the names of the fields; docs/reference/status.md is made of the docstrings here.
+
+What a peer sends is checked field by field.  A field that is missing or of another type is an error.  One that is not
+declared here is left out: a later version may say more to an earlier one without a new version of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import FailFast, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import StrictBool as Flag
+from pydantic import StrictInt as Integer
+from pydantic import StrictStr as Text
+
+from spe.stream.names import NodeState
+
+T = TypeVar("T")
+
+
+def _state(value: object) -> NodeState:
+    if isinstance(value, NodeState):
+        return value
+    if isinstance(value, str) and value in NodeState.__members__:
+        return NodeState[value]
+    raise ValueError(f"expected one of {', '.join(NodeState.__members__)}")
+
+
+#: By its name.
+State: TypeAlias = Annotated[NodeState, PlainValidator(_state), PlainSerializer(lambda state: state.name, str)]
+Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+#: The first bad entry is enough: a peer may send thousands of them.
+Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOfOtherLog:
+    """A consumer that is not served, for it has read another log than this process has (rule S6).
+
+    Attributes:
+      reader: its name.
+      count: how often it has asked.
+      why: how the logs differ.
+    """
+
+    reader: Text
+    count: Integer
+    why: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """Who is connected to a process.
+
+    Attributes:
+      connections: how many connections each peer has now; those who have none are left out.
+      sent_away: connections that had to make room for newer ones of the same peer, so far.
+      other_logs: who is not served because of what it has read, the latest 64.
+    """
+
+    connections: Mapping[Text, Integer]
+    sent_away: Integer
+    other_logs: Many[ReaderOfOtherLog]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    """What all kinds have in common.
+
+    Attributes:
+      kind: of the process.
+      name: node id, `source:NAME`, `client:NAME`, `coordinator` or `supervisor`.
+      incarnation: grows with each start of the process.
+      server: who is connected; null where the process was not asked over a connection.
+    """
+
+    kind: str
+    name: Text
+    incarnation: Integer
+    server: ServerStatus | None = None
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStatus:
+    """One input of a replica or a client.
+
+    Attributes:
+      channel: stream and partition.
+      main: producer that it is read from; null: nobody.
+      corrections: producer that corrections are read from beside it; null: nobody.
+      position: id of the last stable tuple held.
+      frontier: largest stable boundary, microseconds of tuple time.
+      switches: how often `main` has become another producer since the process began, the first one counted.
+      other_logs: producers that are not read because they do not continue what was read, and why.
+    """
+
+    channel: Text
+    main: Text | None
+    corrections: Text | None
+    position: Integer
+    frontier: Integer
+    switches: Integer
+    other_logs: Mapping[Text, Text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """A replica that a node runs.
+
+    Attributes:
+      unit: that it is a replica of.
+      partition: number of the key partition, from 0.
+      state: of all of its outputs.
+      fresh: while STABILIZATION, new tentative results go on as well.
+      installed: it has the state that it goes on from.
+      missing: inputs that lack something, while recovery cannot go on without it.
+      differs: outputs whose stable tuples are not those of a partner, and operators that may be the reason.
+      skew: inputs that lag others in tuple time.
+      stable: stable tuples made, all outputs together.
+      tentative: tentative tuples made since the process began.
+      suffix_bytes: bytes of tentative elements that are held for consumers.
+      frontier: largest stable boundary of the first output, microseconds of tuple time.
+      tentative_frontier: the same of tentative boundaries.
+      reconciliations: corrections that ended since the process began.
+      redone_rows: stable input tuples that corrections took in.
+      rebuilt_rows: input tuples that were processed again before that, to make a state once more (`reconcile: undo`).
+      largest_slice: input tuples in the largest step.
+      inputs: of the replica.
+      fill: share of the fullest output buffer in use; 1 is full.
+      held_bytes: bytes of stable input in memory that waits for another input, or for a correction.
+      counters: what operators counted, as `operator.counter`; empty also where an operator could not say.
+      error: why the replica has stopped; null while it runs.
+    """
+
+    unit: Text
+    partition: Integer
+    state: State
+    fresh: Flag
+    installed: Flag
+    missing: Many[Text]
+    differs: Many[Text]
+    skew: Many[Text]
+    stable: Integer
+    tentative: Integer
+    suffix_bytes: Integer
+    frontier: Integer
+    tentative_frontier: Integer
+    reconciliations: Integer
+    redone_rows: Integer
+    rebuilt_rows: Integer
+    largest_slice: Integer
+    inputs: Many[InputStatus]
+    fill: Number
+    held_bytes: Integer
+    counters: Mapping[Text, Integer]
+    error: Text | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyStatus:
+    """A partition that a node stands by for.
+
+    Attributes:
+      unit: of the partition.
+      partition: its number, from 0.
+      checkpoints: taken since the process began, the one found on disk counted.
+      trouble: why the last one could not be taken; "" where it could.
+      positions: id that the newest checkpoint holds of each input, by channel.
+      makers: nodes that could give one now.
+    """
+
+    unit: Text
+    partition: Integer
+    checkpoints: Integer
+    trouble: Text
+    positions: Mapping[Text, Integer]
+    makers: Many[Text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillStatus:
+    """What a node keeps on disk for lack of memory.
+
+    Attributes:
+      used: bytes on disk, or on their way there.
+      written: pieces written since the process began.
+      read: pieces read again.
+      refused: how often there was no room, or the disk refused a write.
+      damaged: pieces that could not be read again.
+    """
+
+    used: Integer
+    written: Integer
+    read: Integer
+    refused: Integer
+    damaged: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus(_Process):
+    """A node.
+
+    Attributes:
+      spill: null where the node spills nothing.
+      replicas: that run on it.
+      standbys: partitions that it stands by for, and does not run.
+    """
+
+    kind: Literal["node"] = "node"
+    spill: SpillStatus | None
+    replicas: Many[ReplicaStatus]
+    standbys: Many[StandbyStatus]
+
+
+# -- sources -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLogStatus:
+    """What a source has taken in.
+
+    Attributes:
+      identity: of the log; another one means another history (rule S6).
+      last_id: tuples logged.
+      frontier: largest boundary published, microseconds of tuple time.
+      ended: the input is over.
+      note: what somebody who waits for the first tuple has to know; "" where there is nothing.
+      fault: why nothing more is taken in; null while all is well.
+      malformed: rows set aside since the process began, for they do not fit the schema.
+      refused_ahead: rows refused since the process began, for their times lie too far in the future.
+      late: tuples stamped later than their event time since the process began.
+      late_by_us: disorder that would have been enough for all of these, microseconds; 0 where none was late.
+    """
+
+    identity: Text
+    last_id: Integer
+    frontier: Integer
+    ended: Flag
+    note: Text
+    fault: Text | None
+    malformed: Integer
+    refused_ahead: Integer
+    late: Integer
+    late_by_us: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus(_Process):
+    """A source.
+
+    Attributes:
+      log: null until the log is open.
+    """
+
+    kind: Literal["source"] = "source"
+    log: SourceLogStatus | None
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelStatus:
+    """What a client has received of one channel since its process began.
+
+    Attributes:
+      channel: stream and partition.
+      producer: replica that it is read from; null: nobody.
+      stable: stable tuples received.
+      tentative: tentative tuples received.
+      undone: tentative tuples taken back.
+      switches: how often the producer has become another one.
+      position: id of the last stable tuple.
+      frontier: largest stable boundary, microseconds of tuple time.
+      held: tentative tuples are there that were not taken back.
+      delay_us: Delay_new of the latest new tuples, microseconds; null where it is not known.
+      delay_max_us: the largest of them.
+      gap_max_us: longest time between two arrivals of anything, microseconds, the present silence included.
+      stable_gap_max_us: the same of stable arrivals.
+      last_arrival_us: wall time of the latest arrival, microseconds since 1970; null before the first.
+      ended: the stream is over.
+    """
+
+    channel: Text
+    producer: Text | None
+    stable: Integer
+    tentative: Integer
+    undone: Integer
+    switches: Integer
+    position: Integer
+    frontier: Integer
+    held: Flag
+    delay_us: Integer | None
+    delay_max_us: Integer | None
+    gap_max_us: Integer
+    stable_gap_max_us: Integer
+    last_arrival_us: Integer | None
+    ended: Flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchStatus:
+    """A change of the producer that a channel is read from.
+
+    Attributes:
+      channel: stream and partition.
+      before: producer that was read.
+      after: producer that is read instead.
+      silence_us: from the last arrival of the one to the first of the other, microseconds.
+      at_us: wall time of the latter, microseconds since 1970.
+    """
+
+    channel: Text
+    before: Text
+    after: Text
+    silence_us: Integer
+    at_us: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatus(_Process):
+    """A client of a run; others answer nobody.
+
+    Attributes:
+      channels: that it reads.
+      switches: the latest 100.
+    """
+
+    kind: Literal["client"] = "client"
+    channels: Many[ChannelStatus]
+    switches: Many[SwitchStatus]
+
+
+# -- the coordinator, and who looks after a run --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """A partition that has standbys.
+
+    Attributes:
+      partition: its name.
+      running: state of each replica that answers, by node.
+      placed: nodes that always run it.
+      standbys: nodes that stand by for it, in order.
+      wanted: those of them that are to run it though nothing has failed.
+      served: a node runs it, answers, and is not recovering.
+    """
+
+    partition: Text
+    running: Mapping[Text, State]
+    placed: Many[Text]
+    standbys: Many[Text]
+    wanted: Many[Text]
+    served: Flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationStatus:
+    """Which standbys run by plan.
+
+    Attributes:
+      budget: partitions that may have a standby run.
+      active: partitions that have.
+      target: partitions that will have, when all is done that was decided.
+      of: output fidelity of the target while everything has failed that runs alone; null before the first choice.
+    """
+
+    budget: Integer
+    active: Many[Text]
+    target: Many[Text]
+    of: Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStatus(_Process):
+    """The coordinator.
+
+    Attributes:
+      partitions: that have standbys.
+      activation: of standbys by plan.
+    """
+
+    kind: Literal["coordinator"] = "coordinator"
+    partitions: Many[PartitionStatus]
+    activation: ActivationStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorStatus(_Process):
+    """Who looks after a run; `spe status` does not ask it.
+
+    Attributes:
+      faults: planned and injected ones, in words.
+    """
+
+    kind: Literal["supervisor"] = "supervisor"
+    faults: Many[Text]
+
+
+ProcessStatus: TypeAlias = NodeStatus | SourceStatus | ClientStatus | CoordinatorStatus | SupervisorStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """What `spe status --json` prints.
+
+    Attributes:
+      processes: status of each process that answered, by name.
+      errors: why the others did not, by name.
+    """
+
+    processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]
+    errors: Mapping[str, str]
+
+
+_PROCESS: Final = TypeAdapter[ProcessStatus](Annotated[ProcessStatus, Field(discriminator="kind")])
+
+
+def status_of(data: object) -> ProcessStatus:
+    """The status that a map says; one that is a status already is taken as it is.
+
+    Raises:
+      ValueError: it is none: names the field, and says what was expected.
+    """
+    try:
+        return _PROCESS.validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def plain(status: object) -> dict[str, Any]:
+    """The map that says it, of values that JSON and msgpack have.
+
+    Raises:
+      ValueError: something in it is not of the declared type.
+    """
+    data: dict[str, Any] = _PROCESS.dump_python(status, mode="json", warnings="error")  # type: ignore[arg-type]
+    return data

@@ -1,0 +1,98 @@
+"""What a cluster says of itself, asked as ``spe status`` asks; and peers that say something else."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from replicas.producer import server
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from spe.cli.control import json_text
+from spe.cli.polling import Poller, last_of
+from spe.cli.view import Sight, render
+from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
+from spe.stream.names import NodeState
+from spe.wire.framing import FrameType, frame
+from spe.wire.messages import Status
+from tests.simulation.test_cluster import make_plan
+from tests.support.statuses import a_source
+
+NAMES = ["n1a", "n1b", "source:a", "source:b", "source:c"]
+
+
+async def asked(cluster: SimCluster) -> Poller:
+    """Who has asked each process once."""
+    poller = Poller(cluster.env("control"), cluster.plan, cluster.directory.addresses(), "")
+    for name in NAMES:
+        await poller.ask_status(name)
+    return poller
+
+
+def drawn(cluster: SimCluster, poller: Poller) -> str:
+    console = Console(width=120, file=io.StringIO(), record=True)
+    sight = Sight("test", cluster.env("control").clock.wall_us(), seen=poller.seen, errors=poller.errors)
+    console.print(render(cluster.plan, cluster.directory, sight))
+    return console.export_text()
+
+
+async def test_what_each_process_says_has_its_type_and_so_has_the_json(jump_clock: JumpClock) -> None:
+    async with SimCluster(*make_plan(1)) as cluster:
+        await cluster.start()
+        await trio.sleep(3)
+        poller = await asked(cluster)
+    found = TypeAdapter(ClusterStatus).validate_json(json_text(poller))
+
+    assert found.processes == {name: seen.status for name, seen in poller.seen.items()}
+    assert (sorted(found.processes), found.errors) == (NAMES, {})
+    node, source = last_of(poller.seen, "n1a", NodeStatus), last_of(poller.seen, "source:a", SourceStatus)
+    assert node is not None
+    assert node.server is not None
+    assert node.server.connections["client:c"] + node.server.connections.get("n1b", 0) >= 1
+    assert [(r.unit, r.state, len(r.inputs)) for r in node.replicas] == [("u1", NodeState.STABLE, 3)]
+    assert source is not None
+    assert source.log is not None
+    assert source.log.last_id > 50
+
+
+async def test_a_peer_that_says_something_else_is_an_error_and_the_others_are_shown(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n1a sends a status in which a field is wrong, source:b that of another process."""
+
+    class Damaged(Status):
+        def encode(self) -> bytes:
+            data = plain(self.process)
+            if data["name"] == "n1a":
+                data["replicas"][0]["fill"] = "half"
+            return frame(FrameType.CONTROL, msgpack.packb([Status.TAG, data]))
+
+    monkeypatch.setattr(server, "Status", Damaged)
+    async with SimCluster(*make_plan(1)) as cluster:
+        await cluster.start()
+        await trio.sleep(3)
+        lies: dict[str, ProcessStatus] = {"source:b": a_source("n1b")}
+        with monkeypatch.context() as patch:
+            patch.setattr("replicas.source.process.SourceProcess.status", lambda self: lies.get(self.who) or real(self))
+            poller = await asked(cluster)
+        text = drawn(cluster, poller)
+    said: dict[str, Any] = json.loads(json_text(poller))
+
+    assert sorted(said["processes"]) == ["n1b", "source:a", "source:c"]
+    assert sorted(said["errors"]) == ["n1a", "source:b"]
+    assert said["errors"]["n1a"].startswith("Status.process: replicas.0.fill: Input should be a valid number")
+    assert said["errors"]["source:b"] == "expected the status of source:b, got that of source n1b"
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert "unreachable" in lines["n1a u1"]
+    assert "STABLE" in lines["n1b u1"]
+
+
+def real(process: Any) -> ProcessStatus:
+    return SourceStatus(name=process.who, incarnation=1, log=None)
