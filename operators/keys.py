@@ -190,7 +190,9 @@ class KeyIndex:
             if start:
                 yield
             yield from fresh.reserve(stop - start)
-            slots[start:stop] = fresh.slots(self.columns(live[start:stop]), stop - start)
+            some = fresh.slots(self.columns(live[start:stop]), stop - start)
+            assert (some[1:] > some[:-1]).all(), "ascending: runs of a join stay in the order of their keys"
+            slots[start:stop] = some
         return fresh, slots
 
     def close(self) -> None:

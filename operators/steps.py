@@ -21,6 +21,8 @@ INDEXED = 1 << 16
 RELEASED = 1 << 13
 #: Candidate pairs of a join that a step looks at.
 PAIRED = 1 << 17
+#: Keys and texts that nothing refers to, beyond as many as are in use, before they are forgotten.
+SPARE = 1 << 12
 
 
 def portions(count: int, size: int) -> Iterator[tuple[int, int]]:

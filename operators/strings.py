@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from operators.ids import StringIds
 from operators.steps import StepPace, Steps, portions
 from spe.stream.batch import Column, Rows
 from spe.stream.strings import Int32Array, StringDictionary
-
-#: Texts that may be unused beyond half of all.
-_SPARE_TEXTS: Final = 4096
 
 
 class KeptStrings:
@@ -27,7 +23,7 @@ class KeptStrings:
 
     def __init__(self) -> None:
         self._ids = StringIds()
-        self._compact_at = _SPARE_TEXTS
+        self._compact_at = steps.SPARE
 
     def adopt(self, rows: Rows) -> Rows:
         """The same rows, strings in our dictionary."""
@@ -49,7 +45,7 @@ class KeptStrings:
         for column in rows.columns:
             if column.dictionary is not None:
                 self._ids = StringIds.sharing(column.dictionary)
-                self._compact_at = 2 * len(column.dictionary) + _SPARE_TEXTS
+                self._compact_at = 2 * len(column.dictionary) + steps.SPARE
                 return
 
     def compacted(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
@@ -75,7 +71,7 @@ class KeptStrings:
         for rows in kept:
             out.append((yield from _recoded(rows, old, table, fresh.dictionary, pace)))
         self._ids = fresh
-        self._compact_at = 2 * len(fresh.dictionary) + _SPARE_TEXTS
+        self._compact_at = 2 * len(fresh.dictionary) + steps.SPARE
         return out
 
 

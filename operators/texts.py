@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from operators import steps
 from operators.columns import Columns, Leaf, copied
-from operators.ids import IndexArray, IntegerIds, grown
+from operators.ids import IndexArray, IntegerIds, first_appearances, grown
 from operators.steps import Steps, finished, portions
 from spe.stream.batch import Column
 from spe.stream.frozen import Derived
@@ -68,7 +68,7 @@ class TextIds:
             yield from self._codes.reserve(more)
 
     def ids(self, column: Column) -> IndexArray:
-        """The id of each text; of a null any id."""
+        """The id of each text; of a null any number."""
         return finished(self.ids_in_portions(column))
 
     def ids_in_portions(self, column: Column) -> Steps[IndexArray]:
@@ -82,16 +82,13 @@ class TextIds:
             table = self._tables[source] = grown(table, len(table), len(source), -1)
         got = table.take(column.values, mode="clip")
         if len(got) and got.min() < 0:
-            if len(source):
-                # Under a null there may be a code that the dictionary does not have.
-                codes, strings = np.unique(column.values[got < 0].clip(0, len(source) - 1)), source.strings
-                for start, stop in portions(len(codes), steps.RELEASED):
-                    some = codes[start:stop]
-                    table[some] = self.ids_of([strings[c] for c in some.tolist()])
-                    if len(codes) > steps.RELEASED:
-                        yield
-            else:
-                table[0] = 0
+            new = got < 0 if column.valid is None else (got < 0) & column.valid
+            codes, strings = first_appearances(column.values[new]), source.strings
+            for start, stop in portions(len(codes), steps.RELEASED):
+                some = codes[start:stop]
+                table[some] = self.ids_of([strings[c] for c in some.tolist()])
+                if len(codes) > steps.RELEASED:
+                    yield
             got = table.take(column.values, mode="clip")
         return got
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 #: Closed cells, and slots of groups without an open window, that may lie about beyond the live ones.
-_SPARE: Final = 4096
 
 
 class CountAggregate(StepwiseOperator):
@@ -46,7 +45,7 @@ class CountAggregate(StepwiseOperator):
         #: slot -> cell of the open window, -1 for none; derived from the cells.
         self._open: IndexArray = np.empty(0, np.intp)
         self._sequence = 0
-        self._compact_at = _SPARE
+        self._compact_at = steps.SPARE
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
@@ -148,7 +147,7 @@ class CountAggregate(StepwiseOperator):
             self._keys, new = yield from self._keys.compacted(kept)
             yield from self._cells.renumber((yield from inverse(kept, new, size)))
         yield from self._find_open()
-        self._compact_at = 2 * self._cells.count + _SPARE
+        self._compact_at = 2 * self._cells.count + steps.SPARE
 
     def snapshot(self) -> Mapping[str, Any]:
         self._finish_restore()
@@ -160,7 +159,7 @@ class CountAggregate(StepwiseOperator):
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         yield from self._cells.load(state["cells"])
         yield from self._find_open()
-        self._compact_at = 2 * self._cells.count + _SPARE
+        self._compact_at = 2 * self._cells.count + steps.SPARE
 
     def oldest_needed(self) -> int | None:
         return BEFORE_TIME

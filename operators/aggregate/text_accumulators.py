@@ -6,7 +6,7 @@ Each has a dictionary of its own, so what a pane holds goes with the pane and no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from operators.steps import Steps, portions
 from spe.stream.batch import Column
 from spe.stream.frozen import FrozenArray
 from spe.stream.strings import StringDictionary
-
-#: Texts that an accumulator may hold beyond twice its cells before it drops those no longer referred to.
-_SPARE_TEXTS: Final = 1024
 
 
 class _Texts(ArrayAccumulator):
@@ -42,7 +39,7 @@ class _Texts(ArrayAccumulator):
 
     def reserve(self, rows: int) -> Steps[None]:
         """Drops texts that no cell has any more, once they are many."""
-        if len(self._dictionary) + rows <= 2 * (self._columns.count + rows) + _SPARE_TEXTS:
+        if len(self._dictionary) + rows <= 2 * (self._columns.count + rows) + steps.SPARE:
             return
         fresh, ids = StringDictionary([""]), np.zeros_like(self.values)
         for start, stop in portions(self._columns.count, steps.RELEASED):

@@ -30,7 +30,6 @@ from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import Schema
 
 #: Slots that may be dead beyond half of all before keys without state are dropped.
-_SPARE_SLOTS: Final = 4096
 #: Panes that a step takes rows into, windows that it ends, however few rows they have.
 _MANY: Final = 64
 
@@ -81,7 +80,7 @@ class WindowAggregate(StepwiseOperator):
         #: Rows taken in so far.
         self._sequence = 0
         self._late = Late()
-        self._compact_at = _SPARE_SLOTS
+        self._compact_at = steps.SPARE
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
@@ -200,7 +199,7 @@ class WindowAggregate(StepwiseOperator):
             renumbered = yield from inverse(live, slots, size)
             for cells in panes:
                 yield from cells.renumber(renumbered)
-        self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+        self._compact_at = 2 * self._keys.size + steps.SPARE
 
     def snapshot(self) -> Mapping[str, Any]:
         self._finish_restore()
@@ -222,7 +221,7 @@ class WindowAggregate(StepwiseOperator):
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         for cells, (_, saved) in zip(panes.values(), state["panes"]):
             yield from cells.load(saved)
-        self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+        self._compact_at = 2 * self._keys.size + steps.SPARE
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()

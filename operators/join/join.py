@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-_SPARE_SLOTS: Final = 4096
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ class Join(StepwiseOperator):
         #: Until a restore is through, what is needed of the state that it puts back.
         self._restored_from: int | None = None
         self._late = Late()
-        self._compact_at = _SPARE_SLOTS
+        self._compact_at = steps.SPARE
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
@@ -348,7 +346,7 @@ class Join(StepwiseOperator):
                 for run in runs:
                     made.append((yield from run.renumbered(renumbered)))
                 self._replace(made)
-            self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+            self._compact_at = 2 * self._keys.size + steps.SPARE
         if self._strings.crowded:
             runs = [run for side in self._sides for run in side.runs]
             rows = yield from self._strings.compacted([r.rows for r in runs])
@@ -381,7 +379,7 @@ class Join(StepwiseOperator):
             self._restored_from = min([int(run["rows"].time[0]) for run in saved] + reaches)
             self._strings.share(saved[0]["rows"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
-        self._compact_at = 2 * self._keys.size + _SPARE_SLOTS
+        self._compact_at = 2 * self._keys.size + steps.SPARE
         for side, runs in zip(self._sides, state["sides"]):
             for run in runs:
                 side.runs.append((yield from SortedRun.restoring(run, self._strings.adopt(run["rows"]))))

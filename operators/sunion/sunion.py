@@ -281,6 +281,7 @@ class SUnion:
       restart: n*, the start of the first bucket released tentatively; None while untainted.
       kept_from: the last periodic checkpoint, from where on stable tuples are kept though released (R8); None: there is
         none, and redo would start where tentative data began.
+      spilled: something of what the inputs hold may be on disk.
     """
 
     def __init__(
@@ -312,8 +313,7 @@ class SUnion:
         #: Bytes of stable tuples held (for redo, or because an input lags).
         self.stable_bytes = 0
         self.clocks = BucketClocks(bucket_us, old_us)
-        #: Something of what the inputs hold may be on disk.
-        self._spilled = False
+        self.spilled = False
         #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
         self._wanted = BEFORE_TIME
 
@@ -453,7 +453,7 @@ class SUnion:
                 if not gone:
                     break
                 self.stable_bytes -= gone
-                self._spilled = True
+                self.spilled = True
 
     def begin_redo(self, *, live_runs: bool = False) -> None:
         """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8).
@@ -554,7 +554,7 @@ class SUnion:
     def _bounded(self, low: int, end: int, max_rows: int, *, tentative: bool = False) -> int:
         """``end``, or an earlier time so that a slice holds at most ``max_rows`` rows per input (B8)."""
         held = self.stable_bytes + (sum(i.tentative_bytes for i in self.inputs) if tentative else 0)
-        if held <= 8 * max_rows and not self._spilled:  # a row has a time, so it has eight bytes at least
+        if held <= 8 * max_rows and not self.spilled:  # a row has a time, so it has eight bytes at least
             return end
         held_of = [(i.stable, i.tentative) if tentative else (i.stable,) for i in self.inputs]
         cut = slice_end(held_of, low, end, max_rows=max_rows, bucket_us=self._bucket_us)
@@ -594,7 +594,7 @@ class SUnion:
 
         Raises SpillDamaged, SpillNotLoaded, with nothing changed.
         """
-        if self._spilled:
+        if self.spilled:
             self._load(end)
         made = self._nothing(BEFORE_TIME, end, Kind.STABLE)
         for at, one in enumerate(self.inputs):
@@ -655,7 +655,7 @@ class SUnion:
 
     def _load_divided(self, low: int) -> None:
         """Brings back the pieces that ``low`` divides."""
-        if self._spilled:
+        if self.spilled:
             self._load(low, divided=True)
 
     def _load(self, end: int, *, divided: bool = False) -> None:
@@ -670,4 +670,4 @@ class SUnion:
                     self.stable_bytes += loaded.nbytes
                     chunk.forget()
         self._wanted = BEFORE_TIME
-        self._spilled = any(isinstance(chunk, SpilledChunk) for one in self.inputs for chunk in one.stable)
+        self.spilled = any(isinstance(chunk, SpilledChunk) for one in self.inputs for chunk in one.stable)

@@ -31,8 +31,9 @@ class CheckpointTask:
             due = hosting.now() - last >= every_us or (replica.reading.installed and replica.reading.upstream_full())
             if host.error is not None or not due or not replica.recovery.worth_storing():
                 continue
-            if (snapshot := await self._snapshots.of(host)) is None:
-                continue
+            snapshot = await self._snapshots.of(host)
+            if snapshot is None or not replica.recovery.advances(snapshot["positions"]):
+                continue  # a failure may have begun meanwhile: then it is the last one in memory
             hosting.take_rejected(host)
             rejected = hosting.rejected(partition)
             if rejected is not None and not await rejected.flush():

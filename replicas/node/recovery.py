@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import ge
 from typing import Any
 
 from consistency.dpc.partners import Partners
@@ -170,10 +171,24 @@ class ReplicaRecovery:
         With undo/redo there is no state to be had while tainted, short of making it again: that is done only where
         upstream is full, or a failure further on and ours would hold each other for ever (R2).
         """
-        if self._sunion.tainted and self._node.reconcile is Reconcile.UNDO and not self._inputs.upstream_full():
+        sunion = self._sunion
+        if not self._inputs.installed:
             return False
-        # With a standby's node: both of its checkpoints hold it.
-        return self._inputs.installed and self._sunion.acknowledged() != self._durable
+        if not sunion.tainted:
+            return self.advances(sunion.needed_from(sunion.next))
+        if self._node.reconcile is Reconcile.UNDO and not self._inputs.upstream_full():
+            return False
+        return self.advances(sunion.acknowledged())
+
+    def advances(self, positions: Sequence[int]) -> bool:
+        """Would a checkpoint with these input positions hold more than those on disk, and less in no input?
+
+        While tainted only the last checkpoint in memory can be written; one on disk may be later, and upstream may have
+        forgotten what lies between them.  With a standby's node both on disk are to hold it (H2).
+        """
+        if self._durable is None or self._newest is None:
+            return False
+        return list(positions) != self._durable and all(map(ge, positions, self._newest))
 
     def written(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: upstream may forget what it holds.

@@ -22,6 +22,7 @@ from replicas.node.checkpoint_task import CheckpointTask
 from replicas.node.output_side import OutputSide
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.snapshots import Snapshots
+from replicas.node.validation import ReplicaValidation
 from replicas.placement.coordination import Coordination
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
@@ -70,6 +71,11 @@ edited(
 )
 
 
+edited(
+    "older-checkpoint-takes-the-place-of-a-later-one",
+    "while tainted the last checkpoint in memory is written to disk, where a later one is (A8)",
+    Edit(ReplicaRecovery, "advances", " and all(map(ge, positions, self._newest))", ""),
+)
 edited(
     "corrections-wait-for-room-beside-a-partner",
     "a redo with a full output waits for consumers that read its partner (A2)",
@@ -253,6 +259,11 @@ edited(
 )
 
 edited(
+    "acknowledgements-of-rows-on-disk-are-exact",
+    "validation demands that acknowledgements never go back, also where only a bound of them is known",
+    Edit(ReplicaValidation, "step", "if not replica.sunion.spilled:", "if True:"),
+)
+edited(
     "dead-client-is-still-told",
     "what tasks of a killed client do as they end is told as if its next process did it",
     Edit(SimCluster, "_client_process", "if not scope.cancel_called:", "if True:"),
@@ -269,6 +280,7 @@ PAIRS: Final = {
     "a-frozen-consumer-reads-an-old-rec-done-late": "rec-done-judged-by-its-time",
     "a-frozen-replica-wakes-as-what-it-was": "helper-leaves-those-that-are-behind",
     "a-heal-in-the-moment-of-a-freeze": "faults-that-meet-overtake-each-other",
+    "a-later-checkpoint-is-on-disk-than-in-memory": "older-checkpoint-takes-the-place-of-a-later-one",
     "a-mark-of-before-the-install": "mark-outlives-an-install",
     "a-redo-has-no-room-while-its-partner-is-read": "corrections-wait-for-room-beside-a-partner",
     "a-second-connection-is-refused-while-the-first-one-works": "refused-feed-asked-for-again-at-once",
@@ -287,6 +299,7 @@ PAIRS: Final = {
     "full-correction-that-nobody-reads": "nobody-reads-who-has-no-room",
     "full-upstream-waits-for-a-checkpoint-while-undo-is-tainted": "no-checkpoint-while-undo-is-tainted",
     "killed-in-the-moment-of-its-restart": "killed-as-it-starts-and-lives",
+    "rows-that-redo-needs-are-on-disk": "acknowledgements-of-rows-on-disk-are-exact",
     "small-buffers-between-checkpoints-on-disk": "small-buffers-never-fill",
     "taken-with-the-state-that-ends-the-feed": "last-read-is-not-told",
     "upstream-is-full-before-the-first-checkpoint": "no-early-checkpoint-for-a-full-upstream",

@@ -10,9 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators import steps
-from operators.join import join
 from operators.join import steps as join_steps
-from operators.operator import Operator
+from operators.keys import KeyIndex
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
@@ -200,41 +199,46 @@ def check_window_joins(
     assert out == window_reference(spec, left, right)
 
 
-MANY_STEPS = Situations({"fifty pairs": 0.2, "ten steps with rows": 0.16, "a row without a partner": 0.13})
+MANY_STEPS = Situations(
+    {"fifty pairs": 0.2, "ten steps with rows": 0.16, "a row without a partner": 0.13, "keys are compacted": 0.2}
+)
 
 
 @MANY_STEPS.required
 @settings(max_examples=15, deadline=None)
-@given(st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40))
+@given(
+    st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40),
+    st.sampled_from([(("key", "key"),), (("key", "key"), ("other", "other"))]),
+)  # fmt: skip
 def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
-    random: Any, kind: JoinKind, every: int, reach: int
+    random: Any, kind: JoinKind, every: int, reach: int, on: tuple[tuple[str, str], ...]
 ) -> None:
     """Hundreds of tuples with keys that come and go; operators with small bounds give what the reference gives."""
 
     def stream() -> list[Tuple]:
         times = sorted(random.randrange(400) for _ in range(150))
         return [
-            (t, (t, f"k{(t + random.randrange(9)) // 8}", random.choice([None, 1]), i)) for i, t in enumerate(times)
+            (t, (t, random.choice([f"k{(t + random.randrange(9)) // 8}"] * 7 + [""]), random.choice([None, 1]), i))
+            for i, t in enumerate(times)
         ]
 
-    def small() -> Operator:
-        operator = make(spec, SIDE, SIDE)
-        assert isinstance(operator, join.Join)
-        operator._compact_at = operator._strings._compact_at = 2
-        return operator
-
     left, right = stream(), stream()
-    on = (("key", "key"), ("other", "other"))
     spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, None, -reach, reach)
     cuts = [(c, c % 3 == 0) for c in range(every, 12 * every + 1, every)]
-    with patch.object(join_steps, "_STEP_ROWS", 20), patch.object(steps, "PAIRED", 15):
-        out = check_contract(small, [SIDE, SIDE], [left, right], cuts)
+    with (
+        patch.object(join_steps, "_STEP_ROWS", 20),
+        patch.object(steps, "PAIRED", 15),
+        patch.object(steps, "SPARE", 2),
+        patch.object(KeyIndex, "compacted", autospec=True, side_effect=KeyIndex.compacted) as compacted,
+    ):
+        out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
     pairs = sum(v[3] is not None and v[7] is not None for _, v in out)
     MANY_STEPS.example(
         {
             "fifty pairs": pairs >= 50,
             "ten steps with rows": len({t // every for t, _ in left + right}) >= 10,
             "a row without a partner": pairs < len(out),
+            "keys are compacted": compacted.called,
         }
     )
     assert out == interval_reference(spec, left, right)

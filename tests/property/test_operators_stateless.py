@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.ids import IntegerIds, StringIds, stable_order
@@ -198,6 +198,7 @@ SLOTS = Situations(
 
 @SLOTS.required
 @settings(max_examples=100, deadline=None)
+@example([[("a", None, None, None)], [("", None, None, None)], []], 1, 2)  # the empty text comes second
 @given(
     st.one_of(
         st.lists(st.lists(KEYS, max_size=25), max_size=5),

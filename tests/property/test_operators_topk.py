@@ -166,5 +166,5 @@ def check_windows(
     within = any(a < cut <= b and b - a < size for cut, _ in cuts for a in times for b in times)
     restored = {"what is ranked together is restored in the middle": within}
     WINDOWS.example(meets(spec, list(members.values()), expected) | restored)
-    with patch.object(topk, "_PRUNE_AT", 3), patch("operators.strings._SPARE_TEXTS", 1):
+    with patch.object(topk, "_PRUNE_AT", 3), patch("operators.steps.SPARE", 1):
         assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected

@@ -47,8 +47,8 @@ def lists_of_all_sizes(elements: st.SearchStrategy[T], most: int) -> st.SearchSt
 
 
 @contextmanager
-def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int = 4) -> Iterator[None]:
-    """Steps so small that a few rows are many (B8)."""
+def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int = 4, spare: int = 2) -> Iterator[None]:
+    """Steps so small that a few rows are many (B8), and few keys that nothing refers to before they are forgotten."""
     save = Frozen.save
 
     def counted(frozen: Frozen, at: Any) -> int:
@@ -56,7 +56,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int
         return found
 
     with (
-        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, PAIRED=paired),
+        patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, PAIRED=paired, SPARE=spare),
         patch.object(Frozen, "save", counted),
     ):
         yield
