@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING
 from consistency.proof.comparison import all_alike, content
 from consistency.proof.elements import TENTATIVE
 from consistency.proof.measures import Measured
-from spe.stream.schema import Schema
+from consistency.proof.scene import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def against_truth(
-    truth: DataFrame, received: DataFrame, parts: DataFrame, stretches: DataFrame, schema: Schema, how: Measured
-) -> DataFrame:
+def against_truth(tables: Tables, how: Measured) -> DataFrame:
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
@@ -35,19 +33,19 @@ def against_truth(
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    schema, stretches = tables.schema, tables.stretches
     window = F.col("time_us") if how.window_us == 0 else F.floor(F.col("time_us") / how.window_us) * how.window_us
     undone = F.broadcast(stretches.select("partition", "episode", "undone_at_us"))
-    stretch_of = parts.where(F.col("kind") == TENTATIVE).select("partition", "sequence", "episode")
+    stretch_of = tables.parts.where(F.col("kind") == TENTATIVE).select("partition", "sequence", "episode")
     given = (
-        received.where(F.col("kind") == TENTATIVE)
+        tables.received.where(F.col("kind") == TENTATIVE)
         .join(stretch_of, ["partition", "sequence"])
         .join(undone, ["partition", "episode"])
         .withColumn("key", content("tuple", schema, how.key))
         .withColumn("window_us", window)
     )
-    stood = (
-        stood_for(truth, stretches).withColumn("key", content("tuple", schema, how.key)).withColumn("window_us", window)
-    )
+    stood = stood_for(tables.truth, stretches).withColumn("key", content("tuple", schema, how.key))
+    stood = stood.withColumn("window_us", window)
     key = ["partition", "episode", "window_us", "time_us", "key"]
     by = Window.partitionBy(*key)
     given = given.withColumn("nth", F.row_number().over(by.orderBy("sequence", "row"))).select(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.elements import STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY
+from consistency.proof.scene import Tables
 from spe.plan.delays import ReplayEpoch
 from spe.stream.times import END_OF_TIME
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 CLOCK_SKEW_US: Final = 500_000
 
 
-def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
+def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
     """``partition, sequence, arrived_us, delay_us, early_us`` of each batch with something new.
 
     Both are of its oldest new tuple: ``delay_us`` is never negative; ``early_us`` is how long before the wall time of
@@ -34,13 +35,13 @@ def delays(received: DataFrame, parts: DataFrame, epoch: ReplayEpoch, data_until
     """
     from pyspark.sql import functions as F
 
-    batches = parts.where(F.col("kind").isin(STABLE, TENTATIVE))
+    batches = tables.parts.where(F.col("kind").isin(STABLE, TENTATIVE))
     seen = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
     fresh = batches.where(F.col("last_us") >= seen)
     whole = fresh.where(F.col("first_us") >= seen).withColumn("oldest_us", F.col("first_us"))
     mixed = fresh.where(F.col("first_us") < seen)
     found = (
-        received.join(F.broadcast(mixed.select("partition", "sequence", "seen_us")), ["partition", "sequence"])
+        tables.received.join(F.broadcast(mixed.select("partition", "sequence", "seen_us")), ["partition", "sequence"])
         .where(F.col("time_us") >= F.col("seen_us"))
         .groupBy("partition", "sequence")
         .agg(F.first("arrived_us").alias("arrived_us"), F.min("time_us").alias("oldest_us"))

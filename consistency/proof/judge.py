@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
@@ -14,11 +15,12 @@ from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
 from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
-from consistency.proof.output import Scene, judge_output
+from consistency.proof.output import judge_output
 from consistency.proof.promises import as_announced, policies, promises
 from consistency.proof.report.model import OutputReport, Report, Settings, SourceFacts, Verdict
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
+from consistency.proof.scene import Keep, Scene
 from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
@@ -31,6 +33,8 @@ from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from consistency.proof.truth import TruthNetwork
 
 #: Below the directory of a run.
 REPORT_FOLDER: Final = "report"
@@ -54,66 +58,37 @@ def judge_run(
     """
     from consistency.proof.recording import changes
     from consistency.proof.source import last_state
-    from consistency.proof.truth import TruthNetwork, truth
+    from consistency.proof.truth import TruthNetwork
 
     _remove_earlier(spark, run)
-    tables = f"{run.where}/{REPORT_FOLDER}/tables"
-    plan, directory, begun_us, timings = run.plan, run.directory, _begun_us(run), dict(started_s)
     _suit(spark, run)
-    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
-    tell("what the clients received")
-    began = time.monotonic()
-    # Before the logs: what was received by now is in the logs that are read from now on, also while the run goes on.
-    came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
-    timings["what the clients received"] = time.monotonic() - began
+    plan, directory, steps = run.plan, run.directory, _Steps(tell, dict(started_s))
+    keepers = {(c, o): _keeper(spark, run, f"{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
+    with steps.step("what the clients received"):
+        # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
+        came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
     network = TruthNetwork(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
-    announced = {client: run.announced(client) for client in directory.clients}
-    heard = [one for each in announced.values() for one in each]
-    scene = Scene(
-        plan=plan,
-        directory=directory,
-        begun_us=begun_us,
-        duration_us=_ended_us(run) - begun_us,
-        faults=fault_spans(run.events, begun_us),
-        known_us={o: network.frontier[o] for o in plan.query.outputs},
-        data_until_us={o: _data_until_us([states[s.stream] for s in origins(plan, o)]) for o in plan.query.outputs},
-        announced=announced,
-        failed=something_failed(run.events),
-        cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
-    )
-
-    truths: dict[str, DataFrame] = {}
-    outputs: list[OutputReport] = []
-    for (client, output), keep in keepers.items():
-        if output not in truths:
-            tell(f"{output}: the truth, from the sources' logs")
-            began = time.monotonic()
-            truths[output] = _keeper(spark, f"{tables}/truth")(str(output), truth(network, output))
-            timings[f"truth of {output}"] = time.monotonic() - began
-        tell(f"{client} · {output}: what was received, against it")
-        began = time.monotonic()
-        outputs.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
-        timings[f"{client} · {output}"] = time.monotonic() - began
+    scene = _scene(run, network, states)
+    outputs = _outputs(spark, run, scene, network, came, keepers, steps)
     spark.catalog.clearCache()
-    tell("the sources' logs, against their inputs")
-    began = time.monotonic()
-    flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
-    timings["sources"] = time.monotonic() - began
+    with steps.step("sources", "the sources' logs, against their inputs"):
+        flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
     verdict, reasons = overall(
         [
             *[(o.verdict, o.title, o.reasons) for o in outputs],
             *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
         ]
     )
-    replicas = tracks(directory, run.events, node_traces(run.path, directory), begun_us, _ended_us(run))
+    heard = [one for each in scene.announced.values() for one in each]
+    replicas = tracks(directory, run.events, node_traces(run.path, directory), scene.begun_us, _ended_us(run))
     rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
         cluster=plan.cluster,
         fingerprint=plan.fingerprint,
-        begun=f"{datetime.fromtimestamp(begun_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+        begun=f"{datetime.fromtimestamp(scene.begun_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
         duration_us=scene.duration_us,
         verdict=verdict,
         reasons=reasons,
@@ -122,22 +97,67 @@ def judge_run(
         faults=list(scene.faults),
         replicas=replicas,
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
-        sources=[
-            SourceFacts(
-                name=str(s),
-                tuples=state.last_id,
-                late=_late(run.summary, str(s)),
-                complete=state.bound_us >= END_OF_TIME,
-                flaws=flaws[s],
-            )
-            for s, state in states.items()
-        ],
-        promises=promises(plan, directory, heard, begun_us),
+        sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
+        promises=promises(plan, directory, heard, scene.begun_us),
         settings=settings(as_announced(directory, heard)),
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
-        timings_s={what: round(took, 2) for what, took in timings.items()},
+        timings_s={what: round(took, 2) for what, took in steps.timings_s.items()},
     )
+
+
+class _Steps:
+    """Tells each step as it begins, and notes how long it took."""
+
+    def __init__(self, tell: Tell, timings_s: dict[str, float]) -> None:
+        self._tell = tell
+        self.timings_s = timings_s
+
+    @contextmanager
+    def step(self, name: str, told: str = "") -> Iterator[None]:
+        self._tell(told or name)
+        began = time.monotonic()
+        yield
+        self.timings_s[name] = time.monotonic() - began
+
+
+def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceState]) -> Scene:
+    begun_us, outputs = _begun_us(run), run.plan.query.outputs
+    return Scene(
+        plan=run.plan,
+        directory=run.directory,
+        begun_us=begun_us,
+        duration_us=_ended_us(run) - begun_us,
+        faults=fault_spans(run.events, begun_us),
+        known_us={o: network.frontier[o] for o in outputs},
+        data_until_us={o: _data_until_us([states[s.stream] for s in origins(run.plan, o)]) for o in outputs},
+        announced={client: run.announced(client) for client in run.directory.clients},
+        failed=something_failed(run.events),
+        cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
+    )
+
+
+def _outputs(
+    spark: SparkSession,
+    run: Run,
+    scene: Scene,
+    network: TruthNetwork,
+    came: Mapping[tuple[str, StreamId], DataFrame],
+    keepers: Mapping[tuple[str, StreamId], Keep],
+    steps: _Steps,
+) -> list[OutputReport]:
+    """Every output at every client; the truth of an output is computed once."""
+    from consistency.proof.truth import truth
+
+    truths: dict[StreamId, DataFrame] = {}
+    found: list[OutputReport] = []
+    for (client, output), keep in keepers.items():
+        if output not in truths:
+            with steps.step(f"truth of {output}", f"{output}: the truth, from the sources' logs"):
+                truths[output] = _keeper(spark, run, "truth")(str(output), truth(network, output))
+        with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
+            found.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
+    return found
 
 
 def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str]:
@@ -217,11 +237,11 @@ def settings(directory: Directory) -> Settings:
     )
 
 
-def _keeper(spark: SparkSession, folder: str) -> Callable[[str, DataFrame], DataFrame]:
-    """Writes frames as Parquet below a folder; what is read back does not compute anything again."""
+def _keeper(spark: SparkSession, run: Run, folder: str) -> Keep:
+    """Writes frames as Parquet below a folder of the report; what is read back does not compute anything again."""
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
-        path = f"{folder}/{name}.parquet"
+        path = f"{run.where}/{REPORT_FOLDER}/tables/{folder}/{name}.parquet"
         frame.write.mode("overwrite").parquet(path)
         return spark.read.schema(frame.schema).parquet(path)
 
@@ -248,8 +268,14 @@ def _ended_us(run: Run) -> int:
     return min(ends, default=max((int(e["t"]) for e in run.events), default=_begun_us(run)))
 
 
-def _late(summary: Mapping[str, Any], source: str) -> int | None:
-    return next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None)
+def _source_facts(summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str]) -> SourceFacts:
+    return SourceFacts(
+        name=source,
+        tuples=state.last_id,
+        late=next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None),
+        complete=state.bound_us >= END_OF_TIME,
+        flaws=flaws,
+    )
 
 
 def _java(spark: SparkSession) -> str:

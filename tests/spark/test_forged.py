@@ -12,7 +12,7 @@ import pytest
 import trio
 import yaml
 
-from consistency.proof.report.model import Report
+from consistency.proof.report.model import OutputReport, Report, Verdict
 from spe.cli.report import INCONSISTENT, UNKNOWN, report
 from spe.config import load_data
 from spe.errors import SpeError
@@ -47,10 +47,12 @@ COUNT = 40
 S = 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def _of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
-    monkeypatch.setattr(spark, "stop", lambda: None)
+@pytest.fixture(autouse=True, scope="module")
+def _of_tests(spark: SparkSession) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+        patched.setattr(spark, "stop", lambda: None)
+        yield
 
 
 def batch(first: int, numbers: list[int]) -> Batch:
@@ -82,10 +84,26 @@ def judged(path: Path) -> tuple[int, Report]:
     return status, Report.model_validate(json.loads((path / "report" / "report.json").read_text()))
 
 
-def test_a_log_that_is_merely_unfinished_leaves_the_verdict_open(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", CONFIG, {A: logged()[:20]}, {"client": received(10)})
-    status, found = judged(tmp_path / "run")
-    assert status == UNKNOWN
+#: By client: how many tuples of the source it received the output of.  The source's log holds the first ten.
+UPTO = {"as_logged": 10, "a_tuple_more": 11, "and_a_boundary": 13, "all": COUNT}
+
+
+@pytest.fixture(scope="module")
+def shortened(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Report, str]:
+    """The exit status, the report and the page of a run whose source's log ends early."""
+    path = tmp_path_factory.mktemp("shortened") / "run"
+    config = CONFIG | {"clients": {name: {"reads": ["out"]} for name in UPTO}}
+    make_run(path, config, {A: logged()[:20]}, {name: received(upto) for name, upto in UPTO.items()})
+    return *judged(path), (path / "report" / "report.html").read_text()
+
+
+def of(found: Report, client: str) -> OutputReport:
+    return next(o for o in found.outputs if o.client == client)
+
+
+def test_a_log_that_is_merely_unfinished_leaves_the_verdict_open(shortened: tuple[int, Report, str]) -> None:
+    found = of(shortened[1], "as_logged")
+    assert found.verdict is Verdict.UNKNOWN
     assert any("log incomplete" in reason for reason in found.reasons)
 
 
@@ -146,12 +164,14 @@ def test_between_two_segments_a_record_is_missed_too(tmp_path: Path) -> None:
         report([tmp_path / "run"], master=None, conf={}, out=None)
 
 
-@pytest.mark.parametrize("upto", [11, 13, COUNT], ids=["a tuple more", "and a boundary", "all"])
-def test_a_log_that_lost_its_end_is_inconsistent_with_what_was_received(tmp_path: Path, upto: int) -> None:
-    make_run(tmp_path / "run", CONFIG, {A: logged()[:20]}, {"client": received(upto)})
-    status, found = judged(tmp_path / "run")
-    assert status == INCONSISTENT
-    assert found.reasons[-1].endswith("a log has lost its end")
+@pytest.mark.parametrize("client", list(UPTO)[1:])
+def test_a_log_that_lost_its_end_is_inconsistent_with_what_was_received(
+    shortened: tuple[int, Report, str], client: str
+) -> None:
+    status, found, _ = shortened
+    assert (status, of(found, client).verdict) == (INCONSISTENT, Verdict.INCONSISTENT)
+    assert of(found, client).reasons[-1].endswith("a log has lost its end")
+    assert any("a log has lost its end" in reason for reason in found.reasons)
 
 
 def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the_file(
@@ -171,7 +191,8 @@ def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the
     make_run(path, CONFIG, {A: logged()}, {"client": received()}, announced=heard)
     edited = CONFIG | {"defaults": {"x": "60s", "alpha": 0.9, "policy": "process"}}
     (path / "config.yaml").write_text(yaml.safe_dump(edited, sort_keys=False))
-    _, found = judged(path)
+    status, found = judged(path)
+    assert status == UNKNOWN  # nothing failed
     assert found.settings.x == "2s"
     assert [(p.node, p.x_us, p.waited_us, p.kept) for p in found.promises] == [
         (node, 2 * S, 3 * S, False),
@@ -183,9 +204,7 @@ def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the
     assert f"{node} announced X = 2 s, and config.yaml says: X 1m" in text
 
 
-def test_a_recording_without_announcements_is_told_of(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", CONFIG, {A: logged()}, {"client": received()})
-    _, found = judged(tmp_path / "run")
+def test_a_recording_without_announcements_is_told_of(shortened: tuple[int, Report, str]) -> None:
+    _, found, page = shortened
     assert found.promises == []
-    page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "No client recorded an announcement of X" in page

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consistency.proof.output import Scene, judge_output
+from consistency.proof.delay import judge_delay
+from consistency.proof.experience import delays
+from consistency.proof.output import SKIP_US, judge_output, judge_stable, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
+from consistency.proof.scene import Keep, Scene
 from spe.config import load_text
 from spe.log.announced import RecordedAnnouncement
+from spe.plan.delays import epochs
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announcement
@@ -57,25 +61,31 @@ ANNOUNCED = [RecordedAnnouncement(0, SAID)]
 CUT = FaultSpan(name="cut", from_us=0, until_us=6 * SECOND, kind="cut", targets=["source:a", "all"])
 
 
-def judged(
-    spark: SparkSession,
-    folder: Path,
-    text: str,
-    *,
-    true: str = TRUE,
-    known_us: int = END_OF_TIME,
-    start_us: int = 0,
-    announced: Sequence[RecordedAnnouncement] = ANNOUNCED,
-) -> OutputReport:
+def scene(known_us: int = END_OF_TIME, announced: Sequence[RecordedAnnouncement] = ANNOUNCED) -> Scene:
+    known, data_until = {TOTALS: known_us}, {TOTALS: 4 * SECOND}
+    return Scene(PLAN, DIRECTORY, 0, 12 * SECOND, [CUT], known, data_until, {"board": announced}, True, "interrupted")
+
+
+def keeper(spark: SparkSession, folder: Path) -> Keep:
     def keep(name: str, frame: DataFrame) -> DataFrame:
         frame.write.parquet(str(folder / name))
-        return spark.read.parquet(str(folder / name))
+        return spark.read.schema(frame.schema).parquet(str(folder / name))
 
-    until = {TOTALS: known_us}
-    data_until = {TOTALS: 4 * SECOND}
-    scene = Scene(PLAN, DIRECTORY, 0, 12 * SECOND, [CUT], until, data_until, {"board": announced}, True, "interrupted")
+    return keep
+
+
+def judged(spark: SparkSession, folder: Path, text: str) -> OutputReport:
+    came = received(spark, [stream(text)], SCHEMA)
+    return judge_output(scene(), "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keeper(spark, folder))
+
+
+def delays_of(spark: SparkSession, folder: Path, text: str, *, start_us: int = 0) -> tuple[DataFrame, int]:
+    """The delays in a recording, and from when on they count."""
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
-    return judge_output(scene, "board", TOTALS, truth(spark, [true], SCHEMA), came, keep)
+    keep = keeper(spark, folder)
+    tables = tables_of(truth(spark, [TRUE], SCHEMA), came, SCHEMA, keep)
+    epoch = epochs(PLAN, 0)[TOTALS]
+    return keep("delays", delays(tables, epoch, 4 * SECOND)), tables.first_arrival_us + SKIP_US
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +145,19 @@ def test_what_is_stable_beyond_the_logs_is_proof_that_they_lost_their_end(
 ) -> None:
     """No correct run publishes what its sources have not logged and synced (S3)."""
     known = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5")
-    text = f"S1@0:1,10,1.5 S2@0:2,20,2.5 B0 S3@1:1,11,3.5 {received_too}"
-    found = judged(spark, tmp_path, text, true=known, known_us=2 * SECOND)
-    assert found.verdict is verdict, found.reasons
-    named = [(f.flaw, o.place) for f in found.findings for o in f.offenders]
+    came = received(spark, [stream(f"S1@0:1,10,1.5 S2@0:2,20,2.5 B0 S3@1:1,11,3.5 {received_too}")], SCHEMA)
+    keep = keeper(spark, tmp_path)
+    tables = tables_of(truth(spark, [known], SCHEMA), came, SCHEMA, keep)
+    found, reasons, findings = judge_stable(scene(2 * SECOND), TOTALS, tables, keep)
+    assert found is verdict, reasons
+    named = [(f.flaw, o.place) for f in findings for o in f.offenders]
     assert named == ([(Flaw.UNFOUNDED, 4)] if "S4" in received_too else [])
 
 
 def test_results_before_their_data_keep_no_threshold(spark: SparkSession, tmp_path: Path) -> None:
     """An hour before: the clocks differ, or the times of arrival are not those at which anything arrived."""
     text = "B-1 S1@0:1,10,1.5 S2@0:2,20,2.5 S3@1:1,11,3.5 S4@2:1,12,4.5 S5@2:2,22,5.5 S6@3:1,13,6.5 Binf"
-    found = judged(spark, tmp_path, text, start_us=-3600 * SECOND).delay
+    found, _ = judge_delay(scene(), "board", TOTALS, *delays_of(spark, tmp_path, text, start_us=-3600 * SECOND), 6)
     assert (found.kept, found.max_us, found.p99_us, found.median_us) == (None, None, None, None)
     assert found.why == "results came up to 3599 s before their data: the clocks differ by more than 0.5 s"
 
@@ -155,9 +167,16 @@ def test_the_last_window_of_a_stream_that_ends_is_no_result_before_its_data(
 ) -> None:
     """The last data are of 4 s, where it is known that nothing follows; its window is over at 10 s."""
     text = "S1@0:1,10,1.5 B0 S2@1:1,11,3.5 B1 S3@9:1,13,6.5 Binf"  # at 5 s
-    found = judged(spark, tmp_path, text).delay
+    found, _ = judge_delay(scene(), "board", TOTALS, *delays_of(spark, tmp_path, text), 6)
     assert (found.why, found.kept) == ("", True)
     assert found.max_us == 1_000_001
+
+
+@pytest.fixture(scope="module")
+def late_result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFrame, int]:
+    """One result, at 6 s, is 4 s late."""
+    text = "S1@0:1,10,1.5 B0 | b-1 b-1 b-1 S2@1:1,11,3.5 Binf"
+    return delays_of(spark, tmp_path_factory.mktemp("late"), text)
 
 
 @pytest.mark.parametrize(
@@ -171,15 +190,14 @@ def test_the_last_window_of_a_stream_that_ends_is_no_result_before_its_data(
     ],
 )
 def test_x_is_what_was_announced_when_a_result_came(
-    spark: SparkSession, tmp_path: Path, announced: list[tuple[int, int]], kept: bool | None, bound_s: int
+    late_result: tuple[DataFrame, int], announced: list[tuple[int, int]], kept: bool | None, bound_s: int
 ) -> None:
-    """The file says 2 s; one result, at 6 s, is 4 s late."""
+    """The file says 2 s."""
     heard = [
         RecordedAnnouncement(at * SECOND, SAID._replace(incarnation=5 + n, share_us=x * SECOND, x_us=x * SECOND))
         for n, (at, x) in enumerate(announced)
     ]
-    text = "S1@0:1,10,1.5 B0 | b-1 b-1 b-1 S2@1:1,11,3.5 Binf"
-    found = judged(spark, tmp_path, text, announced=heard).delay
+    found, _ = judge_delay(scene(announced=heard), "board", TOTALS, *late_result, 6)
     assert found.max_us == 4 * SECOND + 1
     assert (found.kept, found.bound_us) == (kept, bound_s * SECOND)
     assert ("no node announced" in found.why) == (kept is None)

@@ -1,0 +1,73 @@
+"""What the outputs of a run have in common, and the tables of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consistency.proof.report.model import FaultSpan
+from spe.log.announced import RecordedAnnouncement
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+#: Writes a frame as the table of a name and gives it back as it was written.
+Keep = Callable[[str, "DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the outputs of a run have in common.
+
+    Attributes:
+      begun_us: wall time at which the sources began.
+      duration_us: from then to the end.
+      known_us: by output: how far in tuple time the logs of its sources tell the truth.
+      data_until_us: by output: no tuple of its sources has a later time, or ever will; END_OF_TIME where one may come.
+      announced: by client: what it recorded of X and waits.
+      failed, cause: as in ``decision.Circumstances``.
+    """
+
+    plan: Plan
+    directory: Directory
+    begun_us: int
+    duration_us: int
+    faults: Sequence[FaultSpan]
+    known_us: Mapping[StreamId, int]
+    data_until_us: Mapping[StreamId, int]
+    announced: Mapping[str, Sequence[RecordedAnnouncement]]
+    failed: bool
+    cause: str
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One output at one client.
+
+    Attributes:
+      truth, received: TRUTH and RECEIVED (consistency.proof.elements), with tuples of one shape.
+      schema: of those tuples.
+      mistyped: a sentence for each attribute that was received in another type than the truth has.
+      parts, stretches: what ``elements`` and ``episodes`` make of ``received``.
+      sums: a row of figures for each partition from which anything came.
+      corrections: one row of figures over all stretches.
+    """
+
+    truth: DataFrame
+    received: DataFrame
+    schema: Schema
+    mistyped: Sequence[str]
+    parts: DataFrame
+    stretches: DataFrame
+    sums: Sequence[Row]
+    corrections: Row
+
+    @property
+    def first_arrival_us(self) -> int:
+        """Wall time; 0 where nothing arrived."""
+        return min((s["first_arrival_us"] for s in self.sums), default=0)
