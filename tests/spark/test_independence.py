@@ -33,6 +33,7 @@ from spe.expressions.functions import FUNCTIONS
 from spe.log.source_log import read_source_log, source_folder
 from spe.query.windows import Window, WindowKeys
 from spe.runtime.storage import DiskStorage
+from spe.status import SourceStatus
 from spe.stream.change import Change
 from tests.support.runs import make_run
 from tests.support.source_env import source_env
@@ -97,8 +98,7 @@ def ran(path: Path) -> Path:
             proxy = await SourceProxy.open(replace(source_env(), storage=storage), source)
             await proxy.run()
             assert proxy.ended, proxy.fault
-            told = {"incarnation": 1, "last_id": proxy.last_id, "ended": proxy.ended, **proxy.counters()}
-            history.heard(f"source:{stream}", told)
+            history.heard(SourceStatus(name=f"source:{stream}", incarnation=1, log=proxy.status()))
             proxy.close()
 
     trio.run(take_in)

@@ -18,9 +18,11 @@ from spe.cli.summary import figures
 from spe.config import load_data
 from spe.log.source_log import SourceState
 from spe.runtime.storage import DiskStorage
+from spe.status import SourceStatus
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 from tests.support.source_env import source_env
+from tests.support.statuses import a_source
 
 A = StreamId("a")
 #: After every file was written.
@@ -38,9 +40,9 @@ def run_of(path: Path, *starts: dict[str, int]) -> Run:
         "query": {"f": {"filter": {"from": "a", "where": "true"}}, "g": {"filter": {"from": "other", "where": "true"}}},
     }
     (plan, directory), history = load_data(config), EventList()
-    history.heard("source:other", {"incarnation": 0, "malformed": 99, "refused_ahead": 99})
+    history.heard(a_source("source:other", incarnation=0, malformed=99, refused_ahead=99))
     for incarnation, counters in enumerate(starts):
-        history.heard("source:a", {"incarnation": incarnation, **counters})
+        history.heard(a_source("source:a", incarnation=incarnation, **counters))
     return Run(path, plan, directory, {"data": str(path)}, (), figures(plan, directory, history, (), 0, NOW_US))
 
 
@@ -131,13 +133,13 @@ async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -
     plan, directory = load_data(config, folder=tmp_path)
     proxy = await SourceProxy.open(replace(source_env(), storage=DiskStorage(tmp_path)), plan.sources[A])
     await proxy.run()
-    told, last_id = proxy.counters(), proxy.last_id
+    told, last_id = proxy.status(), proxy.last_id
     proxy.close()
     history = EventList()
-    history.heard("source:a", {"incarnation": 1, "last_id": last_id, "ended": True, **told})
+    history.heard(SourceStatus(name="source:a", incarnation=1, log=told))
     run = Run(tmp_path, plan, directory, {"data": str(tmp_path)}, (), figures(plan, directory, history, (), 0, NOW_US))
     state = SourceState(last_id=last_id, bound_us=END_OF_TIME)
-    assert (told["malformed"], told["refused_ahead"], last_id) == (1, 1, 2)
+    assert (told.malformed, told.refused_ahead, last_id) == (1, 1, 2)
     assert unaccounted(run, A, source("csv", csv="a.csv"), state, NOW_US) == []
 
 
