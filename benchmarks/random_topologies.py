@@ -17,8 +17,8 @@ from replicas.planning.generator import Shape, random_topology
 from replicas.planning.greedy import greedy
 from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
-from spe.cli.plot import Line, Panel, svg
 from spe.plan.plan import Partitioning
+from spe.plots import Line, Panel, svg
 
 STRUCTURED = {Partitioning.ONE_TO_ONE: 1.0, Partitioning.SPLIT: 1.0, Partitioning.MERGE: 1.0}
 BASE = Shape(operators=5, parallelism=(2, 6))

@@ -15,7 +15,7 @@ from benchmarks.experiments.results import CPU_S, Row, beside, lines, places
 from benchmarks.experiments.setup import FAILED, FAILS_US, Setup, scenario
 from replicas.faults.model import Fault, FaultKind
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Panel
+from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "N_tentative beside its lower bound"

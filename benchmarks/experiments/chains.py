@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.experiments.model import correcting_us, expected
 from benchmarks.experiments.results import Row, beside_model, play
 from benchmarks.experiments.setup import Setup
-from spe.cli.plot import Panel
+from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Chains of nodes"

@@ -21,10 +21,10 @@ from benchmarks.cluster import Process, Segment, feeder_main, free_address, node
 from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
 from replicas.client.client import open_client
-from spe.cli.plot import Panel
 from spe.config import load_data
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.plots import Panel
 from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
 from spe.stream.names import Kind

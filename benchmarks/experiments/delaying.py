@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.experiments.model import expected
 from benchmarks.experiments.results import Row, beside, lines, places, play
 from benchmarks.experiments.setup import Setup
-from spe.cli.plot import Panel
+from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Delaying reduces N_tentative"

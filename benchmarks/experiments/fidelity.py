@@ -31,10 +31,10 @@ from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.source.proxy import Intake, reference_elements
-from spe.cli.plot import Line, Panel
 from spe.config import load_data
 from spe.config.document import parse
 from spe.plan.directory import COORDINATOR
+from spe.plots import Line, Panel
 from spe.problems import Problems
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered

@@ -24,10 +24,10 @@ from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
 from replicas.client.client import open_client
-from spe.cli.plot import Panel
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Limits, Plan
+from spe.plots import Panel
 from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
 from spe.stream.names import Kind

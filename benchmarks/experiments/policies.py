@@ -14,7 +14,7 @@ from typing import Final
 from benchmarks.experiments.model import expected
 from benchmarks.experiments.results import Row, beside, lines, places, play
 from benchmarks.experiments.setup import Setup
-from spe.cli.plot import Panel
+from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Six combinations of policies"

@@ -21,9 +21,9 @@ from benchmarks.tables import demand
 from consistency.dpc.instance import Instance, Released
 from consistency.dpc.undo import UndoInstance
 from operators.sunion.sunion import Slice
-from spe.cli.plot import Panel
 from spe.config import load_plan_data
 from spe.plan.plan import Limits, Unit
+from spe.plots import Panel
 from spe.stream.batch import Batch, Column, Element, Rows
 from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND

@@ -29,8 +29,8 @@ from replicas.planning.structure import structure_aware
 from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Line, Panel
 from spe.config import load_data
+from spe.plots import Line, Panel
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History
 from spe.stream.names import Kind

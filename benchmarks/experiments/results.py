@@ -14,7 +14,7 @@ from benchmarks.experiments.model import Expected
 from benchmarks.experiments.setup import Setup, scenario
 from benchmarks.tables import show
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Line, Panel, svg
+from spe.plots import Line, Panel, svg
 from spe.stream.times import SECOND
 
 #: One point of an experiment: what was set, what was measured, what was expected.  All rows of one have the same keys.

@@ -11,7 +11,7 @@ from benchmarks.experiments.measures import WARM_UP_US, new_tuples
 from benchmarks.experiments.results import Row, beside_model
 from benchmarks.experiments.setup import Setup, scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Panel
+from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 
 TITLE = "Latency overhead of serialisation"

@@ -17,8 +17,8 @@ from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import CLIENT, FAILS_US, Setup, scenario
 from replicas.faults.model import ALL, READS, Fault, FaultKind
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Panel
 from spe.plan.plan import Timing
+from spe.plots import Panel
 from spe.stream.batch import Batch
 from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND

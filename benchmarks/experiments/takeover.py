@@ -19,12 +19,12 @@ import yaml
 
 from benchmarks.experiments.recovery import REPLAY, tree
 from benchmarks.experiments.results import Row
-from spe.cli.plot import Line, Panel
 from spe.cli.recorded import recorded_history
 from spe.config import load
 from spe.plan.delays import source_epoch
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.plots import Line, Panel
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered
 from spe.stream.names import Kind

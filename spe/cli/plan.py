@@ -19,10 +19,10 @@ from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Topology
 from replicas.planning.trees import count_trees
-from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.view import columns
 from spe.config import load
 from spe.errors import ConfigError
+from spe.plots import Line, Panel, bars, svg
 
 #: Budgets of the curve; all of them where there are no more.
 _POINTS: Final = 25

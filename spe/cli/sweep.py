@@ -16,7 +16,6 @@ from consistency.checking.measures import Cost, cost
 from replicas.faults.model import Fault, load_faults, one_fault
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulated import configuration_to_simulate, grace_us
 from spe.config import load_data
 from spe.errors import ConfigError
@@ -24,6 +23,7 @@ from spe.plan.delays import delay_bound_us
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.plots import Line, Panel, bars, svg
 from spe.stream.times import SECOND
 from spe.text_table import text_table
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from consistency.proof.report.model import Accuracy, FaultSpan, OutputReport, Report, Span, Track, WindowAccuracy
 from consistency.proof.report.words import count, seconds
+from spe.plots import element, polyline
 
 WIDTH: Final = 1000
 _THIN: Final = 14
@@ -94,7 +95,7 @@ class _Drawing:
 
         below = any(b.undone for b in output.bins)
         base = _BARS * (0.7 if below else 1)
-        marks = [shade, f'<line class="base" x1="0" x2="{WIDTH}" y1="{base}" y2="{base}"/>']
+        marks = [shade, _level("base", base)]
         for one in output.bins:
             left, right = self.x(one.at_us), self.x(one.at_us + output.bin_us)
             wide = max(right - left - 0.6, 0.6)
@@ -105,9 +106,7 @@ class _Drawing:
                 ("undone", base, high(one.undone, _BARS - base)),
             ):
                 if tall:
-                    marks.append(
-                        f'<rect class="{kind}" x="{left}" y="{top:.1f}" width="{wide:.2f}" height="{tall:.1f}"/>'
-                    )
+                    marks.append(_rect(kind, left, wide, top, tall))
             said = [f"{count(n)} {what}" for n, what in ((one.stable, "stable"), (one.tentative, "tentative")) if n]
             said += [f"{count(one.undone)} undone"] if one.undone else []
             if said:
@@ -123,7 +122,7 @@ class _Drawing:
             return round(_LINES - max(0.0, value) / most * (_LINES - 2), 1)
 
         points = [(b.at_us + output.bin_us // 2, b.delay_max_us) for b in output.bins if b.delay_max_us is not None]
-        marks = [shade, f'<line class="limit" x1="0" x2="{WIDTH}" y1="{y(bound)}" y2="{y(bound)}"/>']
+        marks = [shade, _level("limit", y(bound))]
         marks.append(self._line(points, y, "m0"))
         marks += [
             self._tip(b.at_us, b.at_us + output.bin_us, f"{seconds(b.delay_max_us)} after its time")
@@ -141,7 +140,7 @@ class _Drawing:
         def y(value: float) -> float:
             return round(_LINES - 3 - value * (_LINES - 8), 1)
 
-        marks = [shade, f'<line class="base" x1="0" x2="{WIDTH}" y1="{y(1)}" y2="{y(1)}"/>']
+        marks = [shade, _level("base", y(1))]
         for at, name in reversed(list(enumerate(shares))):
             points = [(w.at_us or 0, w.measures[name]) for w in windows if w.measures.get(name) is not None]
             marks.append(self._line(points, y, f"m{at}"))
@@ -159,24 +158,20 @@ class _Drawing:
         until = self._duration_us if span.until_us is None else span.until_us
         left, right = self.x(span.from_us), self.x(until)
         wide = max(right - left, 1.2)
-        tip = self._about(left, left + wide, text) if text else ""
-        return f'<rect class="{kind}" x="{left}" y="{top}" width="{wide:.2f}" height="{high}"{tip}/>'
+        return _rect(kind, left, wide, top, high, **(_about(left, left + wide, text) if text else {}))
 
     def _line(self, points: Iterable[tuple[int, float | None]], y: Callable[[float], float], kind: str) -> str:
-        text = " ".join(f"{self.x(at)},{y(value)}" for at, value in points if value is not None)
-        return f'<polyline class="line {kind}" points="{text}"/>' if text else ""
+        placed = [(self.x(at), y(value)) for at, value in points if value is not None]
+        return polyline(placed, class_=f"line {kind}") if placed else ""
 
     def _dot(self, at_us: int, y: float, kind: str) -> str:
         """A short stroke: the plot is stretched, so a circle would not be one."""
-        return f'<rect class="dot {kind}" x="{max(self.x(at_us) - 1.5, 0):.2f}" y="{y - 2:.1f}" width="3" height="4"/>'
+        return _rect(f"dot {kind}", max(self.x(at_us) - 1.5, 0), 3, y - 2, 4)
 
     def _tip(self, from_us: int, until_us: int, text: str) -> str:
         """Nothing to see: where a value is told."""
         left, right = self.x(from_us), max(self.x(until_us), self.x(from_us) + 1)
-        return f"<g{self._about(left, right, text)}/>"
-
-    def _about(self, left: float, right: float, text: str) -> str:
-        return f' data-a="{left:.2f}" data-b="{right:.2f}" data-tip="{escape(text, quote=True)}"'
+        return element("g", **_about(left, right, text))
 
     def _row(
         self,
@@ -199,6 +194,20 @@ class _Drawing:
             f'<svg class="plot" role="img" aria-label="{escape(name, quote=True)}" viewBox="0 0 {WIDTH} {height}" '
             f'height="{height}" data-height="{height}" preserveAspectRatio="none">{marks}</svg>{shown}</div></div>'
         )
+
+
+def _rect(kind: str, left: float, wide: float, top: float, tall: float, **more: str) -> str:
+    return element("rect", class_=kind, x=f"{left:.2f}", width=f"{wide:.2f}", y=top, height=tall, **more)
+
+
+def _level(kind: str, y: float) -> str:
+    """A line across the whole plot."""
+    return element("line", class_=kind, x1="0", x2=str(WIDTH), y1=y, y2=y)
+
+
+def _about(left: float, right: float, text: str) -> dict[str, str]:
+    """The attributes of a mark that the page's script reads."""
+    return {"data_a": f"{left:.2f}", "data_b": f"{right:.2f}", "data_tip": text}
 
 
 def said(window: WindowAccuracy) -> str:

@@ -15,12 +15,12 @@ from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import SeedResult, Sums
 from spe.cli.campaign_report import empty_text, sums_data, sums_text
 from spe.cli.cases import read_case, write_case
-from spe.cli.plot import Line, Panel, bars, svg
 from spe.cli.simulate import read_seeds
 from spe.cli.simulated import configuration_to_simulate
 from spe.cli.sweep import Point, table, with_x
 from spe.config import load_data, load_plan_data
 from spe.errors import ConfigError, SpeError
+from spe.plots import Line, Panel, bars, svg
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
 
