@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.origins import Origin, Origins, SourceTimes, reaches_back_us, source_times
@@ -37,7 +38,6 @@ from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Int64Array, Rows
-from spe.stream.history import History
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -50,17 +50,9 @@ Recompute = Callable[[Kept], Reference]
 _LITTLE_SUFFIX = 1 << 20
 
 
-def check_accuracy(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    reference: Reference,
-    recompute: Recompute | None,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
-    """See the module; ``static``: the intervals of the history; ``recompute`` None: it is not asked what is lacking."""
+def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute | None) -> Iterator[Finding]:
+    """See the module; ``recompute`` None: it is not asked what is lacking."""
+    history, static, plan, directory, bounds, counters = run
     runs = tentative_runs(history)
     if not runs:
         return

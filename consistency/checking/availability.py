@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
@@ -57,15 +58,9 @@ class _Coverage:
         return self.high[place - 1] if place else None
 
 
-def check_availability(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
-    """See the module; ``static``: the intervals of the history.  Yields findings of P1."""
+def check_availability(run: CheckedRun) -> Iterator[Finding]:
+    """See the module.  Yields findings of P1."""
+    history, static, plan, directory, bounds, counters = run
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
     if early := _early(history, plan, directory, bounds):

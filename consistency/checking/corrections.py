@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from consistency.checking.bounds import Bounds, has_room
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, World
@@ -26,7 +27,7 @@ from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.stream.batch import Boundary
-from spe.stream.history import Event, History, Note, Opened, ProcessDown, Received, StateChanged
+from spe.stream.history import Event, Note, Opened, ProcessDown, Received, StateChanged
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import END_OF_TIME
@@ -74,15 +75,9 @@ class _Replica:
         return all(self.came[channel] >= _KNOWN for channel in self.stalls)
 
 
-def check_corrections(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
-    """See the module; ``static``: the intervals of the history."""
+def check_corrections(run: CheckedRun) -> Iterator[Finding]:
+    """See the module."""
+    history, static, plan, directory, bounds, counters = run
     if not has_room(plan):
         return
     checker = _Checker(plan, directory, bounds, counters)

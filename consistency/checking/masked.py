@@ -7,31 +7,24 @@ from dataclasses import replace
 from itertools import pairwise
 
 from consistency.checking.bounds import Bounds
-from consistency.checking.counters import Counters
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, World
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import needed_wait_us, stall_us
 from spe.stream.batch import Batch
-from spe.stream.history import Delivered, FaultBegan, History
+from spe.stream.history import Delivered, FaultBegan
 from spe.stream.names import Kind
 
 
-def check_masked(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
+def check_masked(run: CheckedRun) -> Iterator[Finding]:
     """Yields a finding for each client that saw something tentative in a run whose failures can all be masked.
 
-    ``static``: the intervals of the history.  A connection that became half open is noticed when something is missing,
-    which may be any time later, and who was refused a connection tries again a while later: of such a run nothing is
-    claimed.
+    A connection that became half open is noticed when something is missing, which may be any time later, and who was
+    refused a connection tries again a while later: of such a run nothing is claimed.
     """
+    history, static, plan, directory, bounds, counters = run
     standbys = {f"{of}@{n}" for of, one in directory.standbys.items() for n in one.nodes}
     static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
     unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)

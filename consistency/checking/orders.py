@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from consistency.checking.bounds import Bounds, has_room
-from consistency.checking.counters import Counters
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, FaultInterval, World
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Boundary
-from spe.stream.history import FaultBegan, History, Note, Opened, ProcessDown, ProcessUp, Received
+from spe.stream.history import FaultBegan, Note, Opened, ProcessDown, ProcessUp, Received
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind
 
@@ -41,15 +41,9 @@ class _Obeyed:
         return self.replica.partition("@")[0]
 
 
-def check_orders(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
-    """See the module; ``static``: the intervals of the history."""
+def check_orders(run: CheckedRun) -> Iterator[Finding]:
+    """See the module."""
+    history, static, plan, directory, bounds, counters = run
     if not directory.standbys:
         return
     checker = _Checker(static, plan, directory, bounds)

@@ -6,12 +6,13 @@ Nothing is claimed of a STABLE replica that has lost an input: it has no new res
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from consistency.checking.bounds import Bounds
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import FaultInterval, Paths, Reach, World
+from consistency.checking.schedule import Paths, Reach, World
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.history import (
@@ -19,7 +20,6 @@ from spe.stream.history import (
     Event,
     FaultBegan,
     FaultEnded,
-    History,
     Note,
     Opened,
     ProcessDown,
@@ -32,18 +32,12 @@ from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState
 
 
-def check_preferred(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
+def check_preferred(run: CheckedRun) -> Iterator[Finding]:
     """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
 
-    ``static``: the intervals of the history.  Of a history without subscriptions nothing can be said.
+    Of a history without subscriptions nothing can be said.
     """
+    history, static, plan, directory, bounds, counters = run
     if not any(isinstance(event, Opened) for event in history):
         return
     follow = _Follow(plan, directory, bounds, counters)

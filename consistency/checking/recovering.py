@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
@@ -37,19 +38,13 @@ _PROPERTY = "recovering"
 _LOOK_US = 100_000
 
 
-def check_recovering(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
-    """See the module; ``static``: the intervals of the history.
+def check_recovering(run: CheckedRun) -> Iterator[Finding]:
+    """See the module.
 
     Nothing is claimed where buffers have little room, for then a place in a log may be given up again and again; nor,
     but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
     """
+    history, static, plan, directory, bounds, counters = run
     paths: dict[World, Paths] = {}
     places = [_Place(plan, directory, of, node) for of, nodes in directory.placement.items() for node in nodes]
     begins = [s for place in places for s in _stretches(place, static, paths, place.can_recover, counters)]

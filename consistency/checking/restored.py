@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from consistency.checking.bounds import Bounds, has_room
-from consistency.checking.counters import Counters
+from consistency.checking.bounds import has_room
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, FaultInterval, World, hosts_behind
+from consistency.checking.schedule import LOSING, World, hosts_behind
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import depth
@@ -16,20 +16,14 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.times import END_OF_TIME
 
 
-def check_restored(
-    history: History,
-    static: Sequence[FaultInterval],
-    plan: Plan,
-    directory: Directory,
-    bounds: Bounds,
-    counters: Counters,
-) -> Iterator[Finding]:
+def check_restored(run: CheckedRun) -> Iterator[Finding]:
     """Claims something only while nothing but nodes is down: links, sources and the coordinator work.
 
     Partitions further up may be lost as well, and are restored first.  The time begins anew when somebody comes or
     goes, for that may have been the one on its way.  What begins anew from the sources' logs (H8) takes as long as it
     takes, so nothing is claimed of what may have to.
     """
+    history, static, plan, directory, bounds, counters = run
     timing = plan.timing
     each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
     everybody = {*directory.nodes, COORDINATOR}

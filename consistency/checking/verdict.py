@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from consistency.checking.accuracy import Recompute, check_accuracy
 from consistency.checking.availability import check_availability
 from consistency.checking.bounds import Bounds
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.completeness import check_completeness, check_states
 from consistency.checking.corrections import check_corrections
 from consistency.checking.counters import Counters
@@ -90,7 +91,7 @@ def judge(
     premise = premise if premise is not None else Premise()
     bounds = bounds if bounds is not None else Bounds.of(plan, directory)
     verdict = RunVerdict()
-    counters, static = verdict.counters, intervals(history, plan, directory)
+    counters = verdict.counters
     counters.add("runs")
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
@@ -98,20 +99,21 @@ def judge(
         cover(history, plan, directory, counters)
         verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
         return verdict
+    run = CheckedRun(history, intervals(history, plan, directory), plan, directory, bounds, counters)
     found = [
         *check_permanence(history, counters),
         *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
-        *check_availability(history, static, plan, directory, bounds, counters),
-        *check_accuracy(history, static, plan, directory, reference, recompute, bounds, counters),
-        *check_preferred(history, static, plan, directory, bounds, counters),
-        *check_masked(history, static, plan, directory, bounds, counters),
-        *check_recovering(history, static, plan, directory, bounds, counters),
-        *check_restored(history, static, plan, directory, bounds, counters),
-        *check_orders(history, static, plan, directory, bounds, counters),
+        *check_availability(run),
+        *check_accuracy(run, reference, recompute),
+        *check_preferred(run),
+        *check_masked(run),
+        *check_recovering(run),
+        *check_restored(run),
+        *check_orders(run),
         *check_steady(history, plan, directory, bounds, counters),
         *check_turns(history, directory, counters),
-        *check_corrections(history, static, plan, directory, bounds, counters),
+        *check_corrections(run),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:

@@ -200,7 +200,7 @@ class ClientProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
-                    server = Server(self._env, self._plan, self._directory, self.client.me, self)
+                    server = Server(self._env, self._plan, self._directory, self.client.me, self, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
@@ -323,9 +323,6 @@ class ClientProcess(Bystander):
             channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
             switches=tuple(self._watch.switches),
         )
-
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
 async def _at_once(store: Callable[[Change], None], change: Change) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from replicas.comparison import ChannelRows
 from spe.errors import LogFull
 from spe.log.announced import announced_folder, encode_announced
-from spe.log.format import Segment, encode_header, encode_record, write_whole
+from spe.log.format import Segment, begin_segment, encode_record, write_whole
 from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
 from spe.log.recovery import live_segments
 from spe.runtime.disk_trouble import is_full
@@ -108,14 +108,7 @@ class SegmentWriter:
             self._file = None
 
     def _begin(self, first: int) -> AppendFile:
-        segment = Segment(first, self._epoch)
-        file = self._storage.open(self._folder / segment.name)
-        try:
-            file.truncate(0)  # a header that the disk cut short
-            file.append(encode_header(segment))
-        except OSError:
-            file.close()
-            raise
+        file = begin_segment(self._storage, self._folder, Segment(first, self._epoch))
         self._file = file
         return file
 

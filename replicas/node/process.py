@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 import trio
 
@@ -105,7 +104,7 @@ class NodeProcess:
         env, directory, hosting = self._env, self._directory, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
         self._orders = OrderFollower(hosting, self._run_replica, self._stand_by)
-        server = Server(env, self._plan, directory, self._me, self)
+        server = Server(env, self._plan, directory, self._me, self, self._injector)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery
             address = await nursery.start(env.network.serve, directory.nodes[self._node].address, server.handle)
@@ -271,9 +270,6 @@ class NodeProcess:
             if host.say_once("counters"):
                 say(f"{host.name}: no counters: {error}\n{error.where()}")
             return {}
-
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
 async def run_node(

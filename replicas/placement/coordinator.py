@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -112,7 +112,7 @@ class Coordinator(Bystander):
           OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
         """
         self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
-        server = Server(self._env, self._plan, self._directory, self._me, self)
+        server = Server(self._env, self._plan, self._directory, self._me, self, self._injector)
         self._env.trace.event("coordinator_began", epoch=self._epoch)
         async with trio.open_nursery() as nursery:
             address = await nursery.start(self._env.network.serve, self._directory.coordinator.address, server.handle)
@@ -242,9 +242,6 @@ class Coordinator(Bystander):
             partitions=tuple(self.coordination.status()),
             activation=self.activation.status(),
         )
-
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
 async def run_coordinator(

@@ -108,10 +108,6 @@ class Service(Protocol):
 
     def status(self) -> ProcessStatus: ...
 
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        """Makes a fault happen; "" or why not."""
-        ...
-
 
 class Bystander:
     """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
@@ -148,14 +144,24 @@ class Server:
 
     Args:
       me: our name and incarnation; the token that every peer must bring.
+      injector: makes faults happen in this process, for experiments; None: none can be asked for.
     """
 
-    def __init__(self, env: Env, plan: Plan, directory: Directory, me: Identity, service: Service) -> None:
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        directory: Directory,
+        me: Identity,
+        service: Service,
+        injector: Injector | None = None,
+    ) -> None:
         self._env = env
         self._plan = plan
         self._directory = directory
         self._me = me
         self._service = service
+        self._injector = injector
         self._reception = Reception(plan, directory, me)
         #: For what peers do wrong: as often as they like, but not in our trace.
         self._complaints = SparingTrace(env.trace)
@@ -234,7 +240,8 @@ class Server:
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(replace(service.status(), server=self._status())))
             elif isinstance(message, Inject):
-                error = await service.inject(message.fault)
+                inject = self._injector
+                error = "this process injects no faults" if inject is None else await inject(message.fault)
                 await _answer(connection, InjectAnswer(not error, error))
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")

@@ -6,9 +6,8 @@ from id 1 on, and it never sends anything tentative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 import trio
 
@@ -142,7 +141,7 @@ class SourceProcess(Bystander):
         """
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
-        server = Server(self._env, self._plan, self._directory, self._me, self)
+        server = Server(self._env, self._plan, self._directory, self._me, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
                 address = await nursery.start(self._env.network.serve, self._address, server.handle)
@@ -217,9 +216,6 @@ class SourceProcess(Bystander):
     def status(self) -> SourceStatus:
         log = None if self._proxy is None else self._proxy.status()
         return SourceStatus(name=self._me.name, incarnation=self._me.incarnation, log=log)
-
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "this process injects no faults" if self._injector is None else await self._injector(fault)
 
 
 async def run_source_process(

@@ -238,9 +238,8 @@ class Supervisor:
         """The door for ``spe inject``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        server = Server(
-            env, job.plan, job.directory, me, SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
-        )
+        service = SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
+        server = Server(env, job.plan, job.directory, me, service, service.inject)
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:

@@ -286,16 +286,3 @@ def missing_files(plan: Plan) -> list[str]:
         for name, source in plan.sources.items()
         if "path" in source.reader and not FilePath(str(source.reader["path"])).is_file()
     ]
-
-
-__all__ = [
-    "load",
-    "load_data",
-    "load_document",
-    "load_plan",
-    "load_plan_data",
-    "load_plan_text",
-    "load_text",
-    "missing_files",
-    "read_document",
-]

@@ -13,9 +13,10 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.runtime.env import AppendFile
+from spe.runtime.env import AppendFile, Storage
 
 #: Largest body.  Far above what a source writes (a chunk of rows); bounds what a flipped length can ask for.
 RECORD_BYTES_MAX: Final = 64 << 20
@@ -158,3 +159,15 @@ def write_whole(file: AppendFile, data: bytes) -> None:
     except OSError:
         file.truncate(size)
         raise
+
+
+def begin_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> AppendFile:
+    """The file of a new segment, with its header.  Raises OSError."""
+    file = storage.open(folder / segment.name)
+    try:
+        file.truncate(0)  # a header that the disk cut short
+        file.append(encode_header(segment))
+    except OSError:
+        file.close()
+        raise
+    return file

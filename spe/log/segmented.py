@@ -23,7 +23,7 @@ from spe.log.format import (
     Record,
     RecordScan,
     Segment,
-    encode_header,
+    begin_segment,
     encode_record,
     write_whole,
 )
@@ -125,13 +125,7 @@ class SegmentedLog:
 
     def _begin_segment(self, first: int) -> AppendFile:
         segment = Segment(first, self.epoch)
-        file = self._storage.open(self._folder / segment.name)
-        try:
-            file.truncate(0)  # a header that the disk cut short
-            file.append(encode_header(segment))
-        except OSError:
-            file.close()
-            raise
+        file = begin_segment(self._storage, self._folder, segment)
         self._active = file
         self._segments.append(segment)
         return file

@@ -1,0 +1,28 @@
+"""A run, as the checkers get it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from consistency.checking.bounds import Bounds
+from consistency.checking.counters import Counters
+from consistency.checking.schedule import FaultInterval
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.stream.history import History
+
+
+class CheckedRun(NamedTuple):
+    """Attributes:
+    static: the intervals of the history in which no fault began or ended.
+    bounds: how long things may take.
+    counters: what the checkers have looked at.
+    """
+
+    history: History
+    static: Sequence[FaultInterval]
+    plan: Plan
+    directory: Directory
+    bounds: Bounds
+    counters: Counters
