@@ -135,8 +135,3 @@ def checked_product(factor: int) -> Any:
         return np.where(inside, a, 0) * factor, inside
 
     return product
-
-
-def nan_least(a: Values, b: Values) -> Values:
-    """The smaller; NaN only if both are."""
-    return np.fmin(a, b)

@@ -58,11 +58,6 @@ class Frame(NamedTuple):
     keep: bool = True
 
 
-def padding(length: int) -> bytes:
-    """The zeros that follow a body of ``length`` bytes."""
-    return _ZEROS[-length & 7]
-
-
 def frame(type_: FrameType, body: bytes) -> bytes:
     """A whole frame in one piece."""
     length = len(body)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from consistency.checking.json_lines import write_lines
 from replicas.faults.model import read_faults
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
@@ -19,6 +18,7 @@ from spe.errors import ConfigError
 from spe.problems import Problems
 from spe.stream.history import FaultBegan, FaultEnded, ProcessDown
 from spe.stream.names import StreamId
+from tests.support.history_lines import write_lines
 
 CONFIG: dict[str, Any] = {
     "cluster": "scenario",
