@@ -1,1 +1,1 @@
-"""May we wait, must we go on, can we correct: the DPC state machine (floor 3)."""
+"""DPC: when a replica waits, goes on tentatively and corrects; and how a run is judged afterwards."""

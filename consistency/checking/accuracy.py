@@ -51,7 +51,7 @@ _LITTLE_SUFFIX = 1 << 20
 
 
 def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute | None) -> Iterator[Finding]:
-    """See the module; ``recompute`` None: it is not asked what is lacking."""
+    """See the module; Without ``recompute``, nothing is said of what is lacking."""
     history, static, plan, directory, bounds, counters = run
     runs = tentative_runs(history)
     if not runs:
@@ -175,7 +175,7 @@ class _Judge:
         self._counters.add("accuracy unknown sources come and go", len(runs) - len(judged))
 
     def _periods(self, static: Sequence[FaultInterval]) -> Iterator[list[_Part]]:
-        """Times in which nothing gets worse, and results may come from the same replicas all along."""
+        """Times in which nothing gets worse, and the replicas that results may come from stay the same."""
         found: list[_Part] = []
         last: World | None = None
         replicas = {f"{of}@{n}" for of in self._directory.placement for n in self._directory.hosts(of)}
@@ -199,7 +199,7 @@ class _Judge:
             yield found
 
     def _sure_spans(self, period: list[_Part]) -> Iterator[_Span]:
-        """One: from when on each source is sure, to the end of the period."""
+        """One span: it begins when each source has become sure, and lasts to the end of the period."""
         settled = {
             source: at_us + self._bounds.settle_us
             for source in sorted(self._sources)
@@ -292,7 +292,7 @@ class _Judge:
                 return
 
     def _touched(self, times: Int64Array, late: Int64Array) -> npt.NDArray[np.bool_]:
-        """Results that a row which came too late may have a part in."""
+        """Results that a row which came too late may have contributed to."""
         assert self._reaches_us is not None
         late = np.sort(late)
         # Its time lies between the promise before it and the reach of its event.
@@ -303,13 +303,13 @@ class _Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A time in which it is known what results are of.
+    """A time in which it is known which sources results are computed from.
 
     Attributes:
       from_us, to_us: when.
-      sure: sources that are, and since when (settled).
-      out: sources that are.
-      since_us: when they began to be.
+      sure: the sources that are sure, and since when (settled).
+      out: the sources that are out.
+      since_us: when they began to be out.
     """
 
     from_us: int
@@ -320,7 +320,7 @@ class _Span:
 
 
 def _since(source: StreamId, parts: Sequence[_Part]) -> int | None:
-    """Since when a source is sure up to the end; None: it is not at the end."""
+    """The time since which a source is sure without a break; None if it is not sure at the end."""
     since: int | None = None
     for part in parts:
         if source not in part.origin.sure:

@@ -27,7 +27,7 @@ _Span = tuple[int, int]
 
 
 def apart(history: History, plan: Plan, directory: Directory) -> list[Event]:
-    """When sources are apart, told as a fault of them and of the nodes that read them; in order of time."""
+    """The times in which sources are apart, as faults of them and of the nodes that read them; in order of time."""
     found: list[FaultBegan | FaultEnded] = []
     sent: dict[StreamId, list[Sent]] = {s: [] for s in plan.sources}
     for event in history:
@@ -43,13 +43,13 @@ def apart(history: History, plan: Plan, directory: Directory) -> list[Event]:
         hosts = tuple(sorted({f"source:{s}" for s in streams} | nodes))
         spans = _spans([sent[s] for s in streams], plan.bucket_us, _tolerated_us(plan, directory, unit), history.end_us)
         for from_us, to_us in _merged(sorted(spans)):
-            number = -1 - len(found)  # no fault of the run has it
+            number = -1 - len(found)  # a number that no fault of the run has
             found += [FaultBegan(from_us, number, APART, hosts), FaultEnded(to_us, number)]
     return list(sorted(found, key=lambda e: e.at_us))
 
 
 def _tolerated_us(plan: Plan, directory: Directory, unit: Unit) -> int:
-    """Half of what its replicas wait: the rest is for what else takes time."""
+    """Half of the time that its replicas wait for a bucket: the rest is for other delays."""
     waits = [
         directory.share(plan, unit.id, n).alpha_x_us
         for of in directory.placement

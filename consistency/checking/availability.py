@@ -87,7 +87,7 @@ class _Part:
     reach: Reach
 
 
-#: Parts of which each is no worse than the one before: a path that was there stays.
+#: Consecutive parts, each no worse than the one before: a path that was there stays.
 _Period = list[_Part]
 
 
@@ -96,8 +96,8 @@ class _Change:
     """A change for the better.
 
     Attributes:
-      settled_us: by then everybody has made use of it.
-      due_us: what was under way meanwhile may come by then.
+      settled_us: the time by which every process has made use of it.
+      due_us: the time by which what was on its way during the change must have come.
     """
 
     at_us: int
@@ -136,7 +136,7 @@ class _Excuses:
         self._everybody = frozenset(hosts)
 
     def concerned(self, hosts: frozenset[str]) -> frozenset[str]:
-        """Whose troubles touch a channel that has a part of ``hosts``: where room is little, others can fill it."""
+        """The processes whose troubles can reach a channel of ``hosts``: with small buffers, others can fill them."""
         return self._everybody if self._tight else hosts
 
     def why(self, one: FaultInterval, client: str) -> str:
@@ -147,7 +147,7 @@ class _Excuses:
             return "little room"
         kinds = {kind for kind, _ in one.world.unknown}
         if not self._tight:
-            kinds.discard("full")  # it only cannot store what has room in memory
+            kinds.discard("full")  # it keeps in memory what it cannot store
         return min(kinds, default="")
 
     def excuse(self, why: str, us: int) -> None:
@@ -193,9 +193,9 @@ class _Claim:
         self._delay_us = delay_us(plan, directory, channel)
         self._levels = longest_path(plan, channel.stream)
         nodes = [n for n in directory.nodes.values() if n.id in self.hosts]
-        #: Nothing new comes while it is corrected.
+        #: With the policy suspend, nothing new comes while a replica corrects.
         self._suspends = any(n.during_stabilization is Policy.SUSPEND for n in nodes)
-        #: It is one of several partitions of its stream.
+        #: The channel is one of several partitions of its stream.
         self._divided = plan.partitions_of(channel.stream) > 1
 
     def _limit_us(self, world: World) -> int:
@@ -234,7 +234,7 @@ class _Claim:
                 first, last = bisect_left(entered.at, max(begin, part.from_us)), bisect_left(entered.at, part.to_us)
                 for at_us, high_us in zip(entered.at[first:last], entered.high[first:last], strict=True):
                     if self._divided and replica and high_us > entered.boundary:
-                        continue  # the last tuples of a stream that ends: only their own partition hears of their time
+                        continue  # the last tuples of a stream: only their partition learns their time
                     due_us = at_us + limit_us
                     for change in changes:
                         if at_us < change.settled_us and due_us > change.at_us:

@@ -18,8 +18,8 @@ class Bounds:
     Attributes:
       settle_us: from a change until everybody has noticed, and has connected anew.
       correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
-      resettle_us: from a change for the better, which somebody may follow though it need not, beside X of each unit.
-      processing_us: P, what a result takes beside waiting: networks, computing, noise.
+      resettle_us: from a change for the better, since a consumer may turn to another producer; beside X of each unit.
+      processing_us: P, the time that a result takes besides waiting: networks, computing, noise.
       request_us: a question to a replica that may be gone: the connection, and the answer.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
     """
@@ -58,7 +58,7 @@ class Bounds:
         return self.settle_us + (partners + 1) * self.request_us
 
     def among(self, world: World) -> Bounds:
-        """Where links are late and processes slow.
+        """The same allowances where links are late and processes slow.
 
         To notice and to connect anew takes a question and an answer each for the heartbeat, the connection, the
         greeting and the subscription.

@@ -1,6 +1,6 @@
 """P3: when all has healed, every client holds what a run without failures gives, and nothing else.
 
-That stable tuples are the reference's as far as they go is P2's business; here they must go all the way.
+P2 says that the stable tuples that came are those of the reference; here, all of them must have come.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _End:
 
     position: dict[_Place, int] = field(default_factory=dict)
     frontier: dict[_Place, int] = field(default_factory=dict)
-    #: The first of the tentative tuples that live.
+    #: The first tentative tuple that was not taken back.
     live: dict[_Place, Delivered] = field(default_factory=dict)
     sources: dict[Channel, int] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class _End:
 
     @property
     def all_ended(self) -> bool:
-        """Every source that was heard of has ended, and there was one."""
+        """Did every source that the history names end?  False if it names none."""
         return bool(self.sources) and all(end >= END_OF_TIME for end in self.sources.values())
 
 
@@ -104,9 +104,9 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
 
 
 def check_states(history: History, directory: Directory, dead: Set[str] = frozenset()) -> Iterator[Finding]:
-    """Every replica is STABLE in the end, and no standby is in the middle of something.  Yields findings of P3.
+    """Every replica is STABLE in the end, and no standby is failing or correcting.  Yields findings of P3.
 
-    Nothing is asked of replicas on nodes that are dead for good.
+    Replicas on nodes that are dead for good do not count.
     """
     states = {e.replica: e for e in history if isinstance(e, StateChanged) and host_of(e.replica) not in dead}
     for of, standbys in directory.standbys.items():

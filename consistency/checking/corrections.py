@@ -1,4 +1,4 @@
-"""When a replica may correct, when it must, and whom it leans on meanwhile (R1, R4, R5, K5).
+"""When a replica may correct, when it must, and which partner serves in its place meanwhile (R1, R4, R5, K5).
 
 * *Nothing is silent as a redo begins* (R1): an input on which nothing comes would make results tentative again at once.
 * *Who corrects by leave has a partner that serves* (R5): when its partner is gone, or corrects or recovers itself, it
@@ -35,7 +35,7 @@ from spe.stream.times import END_OF_TIME
 _SERVING: Final = (NodeState.STABLE, NodeState.UP_FAILURE)
 #: Elements of each input after which a history is taken to tell of all that comes.
 _KNOWN: Final = 5
-#: Heartbeats after which a replica knows how its partner is: four without an answer, and one to tell.
+#: Heartbeats after which a replica knows the state of its partner: four without an answer, and one to tell.
 _HEARTBEATS: Final = 6
 
 
@@ -116,7 +116,7 @@ class _Checker:
         self._shaken_us: dict[str, int] = {}
 
     def changes(self, interval: FaultInterval) -> None:
-        """The world is another one."""
+        """Takes a change of the world."""
         world = interval.world
         for host in world.disturbed | world.down:
             self._shaken_us[host] = interval.to_us + self._bounds.settle_us
@@ -166,7 +166,7 @@ class _Checker:
         one.leans &= state is NodeState.STABILIZATION and not fresh
 
     def _begins(self, one: _Replica, at_us: int) -> Iterator[Finding]:
-        """R1."""
+        """A redo begins: no input may be silent (R1)."""
         if not one.known or self._shaken_us.get(one.node, 0) > at_us:
             return
         self._counters.add("redos checked for silent inputs")
@@ -177,13 +177,13 @@ class _Checker:
                 yield Finding("steady", "nothing is silent as a redo begins", at_us, one.name, what)
 
     def judge(self, now: int, world: World) -> Iterator[Finding]:
-        """What has lasted too long by now."""
+        """Yields what has lasted too long by now."""
         for one in self._replicas.values():
             yield from self._leaning(one, now, world)
             yield from self._correctable(one, now, world)
 
     def _leaning(self, one: _Replica, now: int, world: World) -> Iterator[Finding]:
-        """R5."""
+        """A replica whose partner stopped serving goes on with results of its own (R5)."""
         partner = next((r for n, r in one.partners if n == one.partner), None)
         served = (
             not one.leans
@@ -204,7 +204,7 @@ class _Checker:
             one.leans, one.unserved_us = False, None
 
     def _correctable(self, one: _Replica, now: int, world: World) -> Iterator[Finding]:
-        """R3, R4, K5."""
+        """A replica corrects if it can and its partners are gone or have nothing to correct (R3, R4, K5)."""
         could = (
             one.known
             and one.state is NodeState.UP_FAILURE
@@ -229,7 +229,7 @@ class _Checker:
         return gone or self._replicas[partner].state in _SERVING
 
     def _whole(self, node: str, channel: Channel, world: World) -> bool:
-        """Does everybody who makes a channel work, and is STABLE, or gone?"""
+        """Is every producer of a channel either STABLE and reachable, or gone?"""
         serving = 0
         for producer in self._directory.producer_addresses(self._plan, channel):
             if producer in world.disturbed:

@@ -184,7 +184,7 @@ class _Cover:
             self._counters.events[state.name, name] += 1
 
     def _at(self, host: str, name: str) -> None:
-        """The trace names no replica where the host has one only."""
+        """Counts an event of all replicas on a host: the trace names none where there is only one."""
         for replica in self._on.get(host, ()):
             self._met(replica, name)
 

@@ -42,7 +42,7 @@ class _Feed:
     frontier: int
     t_star: int
     opened_us: int
-    #: Tentative elements live that this subscription brought.
+    #: Whether tentative elements that this subscription brought have not been taken back.
     tentative: bool = False
     #: An undo came, and no rec_done after it.
     correcting: bool = False
@@ -58,7 +58,7 @@ class _Feed:
 
 @dataclass(slots=True)
 class _View:
-    #: None: the consumer has just begun, and its first subscription will say.
+    #: None: the consumer has just begun, and its first subscription will announce it.
     position: int | None = None
     generation: int = 0
     feeds: dict[int, _Feed] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class _FeedCheck:
     def run(self, history: History) -> Iterator[Finding]:
         for event in history:
             if isinstance(event, Received | Opened | Promoted | Closed) and host_of(event.consumer) in self._down:
-                continue  # the last breath of what was killed
+                continue  # sent just before the process was killed
             match event:
                 case Received():
                     yield from self._received(event)
@@ -249,7 +249,7 @@ class _FeedCheck:
     def _not_after_tentative(self, event: Received, feed: _Feed) -> Iterator[Finding]:
         if feed.tentative:
             yield _finding(event, "an undo stands between tentative and stable", _first_of(event))
-            feed.tentative = False  # told once per run
+            feed.tentative = False  # reported once per run
 
     def _tentative_batch(self, event: Received, batch: Batch, feed: _Feed) -> Iterator[Finding]:
         self._counters.add("tentative tuples received", len(batch))

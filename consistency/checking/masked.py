@@ -1,4 +1,4 @@
-"""Failures that nobody need notice: short ones, for which a replica or a buffer stands in, make nothing tentative."""
+"""Failures that clients must not notice: short ones, which a replica or a buffer covers, make nothing tentative."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def check_masked(run: CheckedRun) -> Iterator[Finding]:
 
 
 def is_masked(static: Sequence[FaultInterval], plan: Plan, directory: Directory, bounds: Bounds) -> bool:
-    """Was every failure shorter than αX leaves room for, or of a node whose partitions all live on elsewhere?
+    """Was every failure short enough for αX, or of a node whose partitions all have a replica elsewhere?
 
-    And each alone: the next one came when everybody had got over the last.
+    And did each begin only after every process had recovered from the one before?
     """
     outages = _outages(static)
     if not outages:

@@ -20,12 +20,12 @@ from spe.stream.times import BEFORE_TIME
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one client over all channels that it reads.
+    """The cost at one client, over all channels that it reads.
 
     Attributes:
       delays_us: for whatever a source made available, how long it took until something at the client covered it (a
         result with its t_max or a boundary of either kind); sorted.
-      never: what nothing ever covered.
+      never: how many were never covered.
       tentative, stable: tuples delivered.
     """
 

@@ -1,4 +1,4 @@
-"""Orders to standbys cost work, never a result (rules H1-H8): what may not come of any of them.
+"""Orders to standbys cost work, never a result (rules H1-H8).
 
 A partition that is served is not given up for one that is not (H5), what is chosen to run is replaced and never taken
 away (H7), nothing begins anew while a state is left and at hand (H8), and a node goes by the latest coordinator (H6).
@@ -69,11 +69,11 @@ def check_orders(run: CheckedRun) -> Iterator[Finding]:
             case ProcessDown():
                 checker.calm = False
             case ProcessUp(_, host):
-                checker.epochs.pop(host, None)  # what it keeps lies on a disk, and that may be full
+                checker.epochs.pop(host, None)  # it keeps its state on a disk, which may be full
 
 
 def _obeyed(note: Note) -> _Obeyed | None:
-    """None: it was refused."""
+    """The order in a note; None if it was refused."""
     fields = dict(word.partition("=")[::2] for word in note.text.split(" "))
     if fields["refused"]:
         return None
@@ -109,7 +109,7 @@ class _Checker:
         self.latest = 0
         self.progress: dict[tuple[str, Channel], list[tuple[int, int]]] = {}
         timing = plan.timing
-        #: Who does not come for so long is not waited for.
+        #: A process that has been away for so long is not waited for.
         self._patience_us = 4 * max(timing.request_us, timing.connect_us)
 
     def begins(self, at_us: int, host: str, epoch: int) -> Iterator[Finding]:
@@ -136,7 +136,7 @@ class _Checker:
             self.begun.setdefault(order.replica, order.at_us)
 
     def _installs(self, order: _Obeyed) -> Iterator[Finding]:
-        """Where nobody serves a partition its helper need not wait for others (H5)."""
+        """A standby may install at once where no node serves the partition (H5)."""
         world = self._before(order.at_us)[-1].world
         if not any(_serves(world, r) for r in self._hosts[order.partition] if r != order.replica):
             return
@@ -150,7 +150,7 @@ class _Checker:
     def _retires(self, order: _Obeyed) -> Iterator[Finding]:
         before = self._before(order.at_us)
         others = [r for r in self._hosts[order.partition] if r != order.replica]
-        now = self._before(order.at_us + 1)  # with what has come back in this very moment
+        now = self._before(order.at_us + 1)  # a node may have come back in this moment
         if not any(_held_up(one, order.host) for one in before) and not any(
             _serves(one.world, r) for one in now for r in others
         ):
@@ -167,7 +167,7 @@ class _Checker:
                 yield Finding("H7", "first a new one runs", order.at_us, order.replica, what)
 
     def _away_us(self, host: str, at_us: int) -> int:
-        """For how long in all a process may have been taken for dead lately: for so long nobody can wait for it."""
+        """The total time for which a process may have been taken for dead lately, so that it was not waited for."""
         recent = at_us - 4 * self._patience_us
         lasted = [(max(one.from_us, recent), min(one.to_us, at_us), one.world) for one in self._static]
         return sum(end - begin for begin, end, world in lasted if begin < end and host in _unheard(world))
@@ -192,7 +192,7 @@ class _Checker:
 
 
 def _at(marks: Sequence[tuple[int, int]], at_us: int) -> int:
-    """The id that had been come to by then."""
+    """The id that had been reached by then."""
     return max((id for when, id in marks if when <= at_us), default=0)
 
 
@@ -201,10 +201,10 @@ def _serves(world: World, replica: str) -> bool:
 
 
 def _held_up(one: FaultInterval, host: str) -> bool:
-    """May an order to this node have been on its way for long?"""
+    """May an order to this node have taken long to arrive?"""
     return bool({COORDINATOR, host} & (_unheard(one.world) | one.shaken))
 
 
 def _unheard(world: World) -> set[str]:
-    """Processes that somebody may take for dead."""
+    """Processes that another process may take for dead."""
     return {*world.disturbed, *world.down, *(end for link in world.cut for end in link)}

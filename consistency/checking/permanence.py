@@ -1,4 +1,4 @@
-"""P4: what is stable is never taken back, and never something else.
+"""P4: a stable tuple is never taken back and never changes.
 
 No undo reaches below the last stable id of its subscription (or of the client), and an id of a channel has one content
 only, over all connections, replicas and restarts.

@@ -88,7 +88,7 @@ class _Follow:
                 self._states[replica] = state
                 if state is NodeState.RECOVERING:
                     self._forget(replica)
-                if state in (NodeState.RECOVERING, NodeState.STABLE):  # what it needs next is new
+                if state in (NodeState.RECOVERING, NodeState.STABLE):  # it needs only tuples that are still to be made
                     self._evicted = {(c, r) for c, r in self._evicted if c != replica}
             case Opened(_, consumer, channel, producer, generation, mode):
                 self._evicted -= {(consumer, r) for n, r in self._producers.get(channel, ()) if n == producer}
@@ -103,11 +103,11 @@ class _Follow:
                 for consumer in {c for c, _ in self._feeds if host_of(c) == host}:
                     self._forget(consumer)
                 for replica in [r for r in self._states if host_of(r) == host]:
-                    del self._states[replica]  # it may stand by from now on, and then says nothing
+                    del self._states[replica]  # it may stand by from now on, and then announces no state
             case Note(_, _, "evicted", text):
                 self._evict(text)
             case FaultBegan() | FaultEnded() | ProcessDown():
-                pass  # the world may be another one
+                pass  # the world may have changed
             case _:
                 return
         yield from self.judge(event.at_us, world)
@@ -123,11 +123,11 @@ class _Follow:
             del self._feeds[key]
 
     def judge(self, now: int, world: World) -> Iterator[Finding]:
-        """What has lasted too long by now."""
+        """Yields what has lasted too long by now."""
         if self._paths is None or self._paths[0] is not world:
             self._paths = (world, Paths(self._plan, self._directory, world))
         paths = self._paths[1]
-        if (world.late, world.busy) != self._slower:  # the time that is allowed is another one
+        if (world.late, world.busy) != self._slower:  # another time is allowed now
             self._slower = (world.late, world.busy)
             self._since.clear()
         settle_us = self._bounds.among(world).settle_us

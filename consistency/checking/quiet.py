@@ -24,7 +24,7 @@ from spe.stream.history import (
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 
-#: What a trace must never say, whatever fails: a peer broke the rules, an operator raised, replicas differ.
+#: Notes that no trace may have, whatever fails: a peer broke the rules, an operator raised, replicas differ.
 BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped", "replicas_differ")
 #: Elements that an output may keep of what all have acknowledged: one, where an acknowledgement ends inside it.
 LOG_ENTRIES = 1
@@ -117,7 +117,7 @@ def _subscriptions(
 
 
 def _wanted(plan: Plan, directory: Directory, states: Mapping[str, NodeState]) -> Iterator[tuple[str, Channel]]:
-    """Inputs of all that should run, and of the standbys that do."""
+    """The inputs of all replicas that should run, and of the standbys that do."""
     for of, nodes in directory.placement.items():
         running = [n for n in directory.hosts(of) if n in nodes or states.get(f"{of}@{n}") is NodeState.STABLE]
         for node in running:
@@ -130,7 +130,7 @@ def _wanted(plan: Plan, directory: Directory, states: Mapping[str, NodeState]) -
 
 
 def _processes(history: History, directory: Directory, dead: Set[str]) -> Iterator[Finding]:
-    """Every process of the plan runs, once, but those that are dead for good."""
+    """Every process of the plan runs once, except those that are dead for good."""
     running: dict[str, int] = {}
     seen = False
     for event in history:

@@ -34,7 +34,7 @@ from spe.stream.names import Kind, NodeId, NodeState
 from spe.stream.times import BEFORE_TIME
 
 _PROPERTY = "recovering"
-#: How often it is looked whether a replica has caught up.
+#: Time between two looks at whether a replica has caught up.
 _LOOK_US = 100_000
 
 
@@ -63,7 +63,7 @@ def check_recovering(run: CheckedRun) -> Iterator[Finding]:
 
 
 class _Place:
-    """A replica, and whom it needs."""
+    """A replica, and the processes that it needs."""
 
     def __init__(self, plan: Plan, directory: Directory, of: PartitionId, node: NodeId) -> None:
         self.plan = plan
@@ -90,7 +90,7 @@ class _Place:
         return partner or (self._reads_sources and Reach.NONE not in reaches)
 
     def can_catch_up(self, world: World, paths: Paths) -> bool:
-        """Does it get on once it has a state, wherever that came from?"""
+        """Can it catch up once it has a state, wherever that came from?"""
         if self.can_recover(world, paths):
             return True
         if self.node in world.down | world.unclear:
@@ -215,7 +215,9 @@ class _Judge:
         self._directory = directory
         worst = max((world for _, _, world in stretch.parts), key=lambda w: (w.times_slower, w.late_us))
         bounds = bounds.among(_seen(self._place, worst))
-        waits = 6 if self._place.of in directory.standbys else 2  # a standby that helps makes its state before us
+        waits = (
+            6 if self._place.of in directory.standbys else 2
+        )  # a standby that runs upstream makes its state before this replica does
         self._recover_us = bounds.recover_us(len(self._place.partners)) + waits * self._place.x_us
         self._serve_us = bounds.settle_us + self._place.x_us
         self._bounds = bounds
@@ -258,14 +260,14 @@ class _Judge:
         return Finding(_PROPERTY, rule, at_us, self._place.name, recovers)
 
     def _subscribed(self, channel: Channel, at_us: int) -> bool:
-        """Since it began anew."""
+        """Has it subscribed to all inputs since it began anew?"""
         begun = self._told.begun.get(self._place.name, [])
         since = begun[place - 1] if (place := bisect_right(begun, self._stretch.from_us)) else 0
         opened = self._told.opened.get((self._place.name, channel), [])
         return bisect_right(opened, at_us) > bisect_left(opened, since)
 
     def _caught_up(self, at_us: int, paths: Paths) -> bool:
-        """Has it all of each input that comes whole?  Of one that does not, it need not wait for more (T3)."""
+        """Has it everything of each input that is not cut off?  It need not wait for one that is (T3)."""
         reaches = {channel: paths.channel(self._place.node, channel) for channel in self._place.inputs}
         return all(
             self._subscribed(channel, at_us) and (reach is Reach.TENTATIVE or self._has(channel, at_us))
@@ -274,7 +276,7 @@ class _Judge:
         )
 
     def _has(self, channel: Channel, at_us: int) -> bool:
-        """What was sent so long ago that it is no more on its way does it have."""
+        """Has it received all that was sent so long ago that it must have arrived?"""
         allowed_us = delay_us(self._plan, self._directory, channel) + self._bounds.processing_us
         made = min(_at(self._told.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream))
         has = _at(self._told.frontiers.get((self._place.name, channel)), at_us)

@@ -49,7 +49,7 @@ def check_restored(run: CheckedRun) -> Iterator[Finding]:
 
 
 def _may_lack(history: History, plan: Plan, directory: Directory, of: PartitionId) -> int:
-    """From when on what a partition would go on from may be damaged, or forgotten by those before it."""
+    """The time since which the state of a partition may be damaged, or upstream may have truncated its input."""
     hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
     for event in history:
         if isinstance(event, FaultBegan) and event.kind in LOSING and hosts & set(event.hosts):

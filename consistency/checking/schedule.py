@@ -24,7 +24,7 @@ from spe.stream.names import NodeId, NodeState
 
 
 class Effect(enum.Enum):
-    """What a fault does to whom it befalls, as far as paths go."""
+    """What a fault does to the processes and links that it befalls, as far as paths go."""
 
     NONE = "other events tell, or nothing"
     DOWN = "its processes do nothing, or make nothing new"
@@ -107,7 +107,7 @@ class World:
         return max((times for _, times in self.busy), default=1.0)
 
     def among(self, hosts: frozenset[str], replicas: Set[str]) -> World:
-        """What of it concerns some processes and replicas."""
+        """The part of it that concerns some processes and replicas."""
         return World(
             self.down & hosts,
             frozenset(link for link in self.cut if hosts.issuperset(link)),
@@ -176,7 +176,7 @@ class _Sweep:
         self._recovering: set[str] = set()
 
     def take(self, event: Event) -> bool:
-        """True where the world may be another one now."""
+        """Takes an event; True if the world may have changed."""
         match event:
             case ProcessUp(_, host):
                 self._stopped.discard(host)
@@ -219,9 +219,9 @@ def effect_of(fault: FaultBegan) -> Effect:
     sources = all(host.startswith("source:") for host in fault.hosts)
     match fault.kind:
         case "skew" | "slow-disk" if not sources:
-            return Effect.NONE  # only sources go by the time of day, and wait for their disks
+            return Effect.NONE  # only sources use the time of day, and wait for their disks
         case "full" if sources:
-            return Effect.DOWN  # what cannot be logged is not sent
+            return Effect.DOWN  # a source sends nothing that it could not log
     return EFFECTS.get(fault.kind, Effect.DISTURBED)
 
 

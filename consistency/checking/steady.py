@@ -1,4 +1,4 @@
-"""Corrections are worth their while: a redo has something to redo (R1), and forced rec_dones come X apart (R2).
+"""No useless corrections: a redo has something to redo (R1), and forced rec_dones come at least X apart (R2).
 
 A rec_done is *forced* where the failure is still on: STABILIZATION is followed by UP_FAILURE, and all who read the
 replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
@@ -92,7 +92,7 @@ class _Replica:
 
     def moved(self, at_us: int, state: NodeState, fresh: bool, slack_us: int, counters: Counters) -> Iterator[Finding]:
         before, was_fresh, self.state, self.fresh = self.state, self.fresh, state, fresh
-        if state is NodeState.RECOVERING:  # it holds nothing of what came before
+        if state is NodeState.RECOVERING:  # after a restart it holds nothing
             self.frontiers = dict.fromkeys(self.frontiers)
             self.failed_end = self.forced_at = None
         elif state is NodeState.UP_FAILURE and before is not state:

@@ -1,4 +1,4 @@
-"""P2 at the client: its stable tuples are a prefix of the reference, and no result lives twice.
+"""P2 at the client: its stable tuples are a prefix of the reference, and it never holds the same result twice.
 
 A client that begins anew goes on at the position that its first subscription announces.
 """
@@ -61,7 +61,7 @@ def _by_client(history: History) -> dict[tuple[str, Channel], _Received]:
 
 
 def _follow(client: str, events: list[Delivered | int], lives: _Lives) -> Iterator[Finding]:
-    """Order of ids, undo before corrections, nothing twice."""
+    """Checks the order of ids, that an undo precedes corrections, and that nothing comes twice."""
     position = 0
     for event in events:
         if not isinstance(event, Delivered):
@@ -89,7 +89,7 @@ def _follow(client: str, events: list[Delivered | int], lives: _Lives) -> Iterat
 
 
 class _Lives:
-    """Which results live, at one client in one channel.
+    """The results that one client holds of one channel: those that were not taken back.
 
     Where more input only adds results, a tentative result that is right (equal to one of the reference) may live as
     often as there; of an aggregate there may be one result per group and window, right or wrong.
@@ -148,7 +148,7 @@ class _Lives:
 
 
 def _prefix(client: str, channel: Channel, events: list[Delivered | int], reference: Reference) -> Iterator[Finding]:
-    """What was stable is what a run without failures gives at the same id."""
+    """Each stable tuple is the one that a run without failures gives at the same id."""
     stable = [
         e
         for e in events

@@ -57,7 +57,7 @@ class Agreement:
             for id in sorted(i for i in told if i <= last_id):
                 digest = told.pop(id)
                 if id not in ours:
-                    continue  # before our last restore, or long ago
+                    continue  # we took no digest there: it was before our last restore, or long ago
                 self.compared += 1
                 if ours[id] != digest:
                     found.append(Divergence(output, partner, id))

@@ -47,7 +47,7 @@ class Instance:
         self._unit = unit
         self.fragment = Fragment(unit)
         self.outputs = [SOutput(stream) for stream in unit.outputs]
-        #: Rows that operators were given once more to make their state again.
+        #: How many rows operators were given again to rebuild their state.
         self.rebuilt = 0
         self._unfinished = False
 
@@ -67,7 +67,7 @@ class Instance:
                     yield None
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
-        """The same for a tentative slice; what is rejected of it may be taken in in the end, and is told nobody."""
+        """The same for a tentative slice.  Rejections are not reported: the redo decides them."""
         results = yield from self.fragment.work(piece, self._watch_tentative())
         self.fragment.take_rejections()
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
@@ -82,7 +82,7 @@ class Instance:
         assert tainted or True not in [o.tainted for o in self.outputs], "U8: nothing tentative leaves who is untainted"
 
     def validate_rows(self) -> None:
-        """The same of all that is held."""
+        """The same for all rows that are held."""
 
     def checkpoint(self, restart: int) -> Checkpoint:
         """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""
@@ -104,7 +104,7 @@ class Instance:
             output.restore(state)
 
     def take_over(self, other: Instance) -> None:
-        """Puts the operators into the state of another instance's; the outputs stay.  To be rebuilt."""
+        """Gives the operators the state of another instance; the outputs stay.  :meth:`rebuild` completes it."""
         self.fragment.restore(other.fragment.snapshot())
         self._unfinished = self.fragment.load()
 
@@ -123,7 +123,7 @@ class Instance:
 
     @property
     def rebuilding(self) -> bool:
-        """Is the state still being put together?"""
+        """Is :meth:`rebuild` not done yet?"""
         return self._unfinished
 
     def rebuild(self, max_rows: int) -> bool:
@@ -132,7 +132,7 @@ class Instance:
         return self._unfinished
 
     def _put_back_outputs(self, redo: Instance, states: Sequence[Mapping[str, Any]]) -> None:
-        """What we let through since the mark, the copy will recognise and drop (R8)."""
+        """The copy will recognise and drop what we have released since the mark (R8)."""
         for ours, theirs, state in zip(self.outputs, redo.outputs, states, strict=True):
             theirs.restore(state, ours.released())
 

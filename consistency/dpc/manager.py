@@ -35,11 +35,11 @@ class Outputs(Protocol):
     def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
 
     def rejected(self, rejections: Sequence[Rejection]) -> None:
-        """Operators went on without these, for good; after a redo they may be told once more (U15)."""
+        """Rows that operators rejected for good; after a redo some may be reported again (U15)."""
         ...
 
     def clear_suffix(self) -> None:
-        """Nothing tentative is true any more (rec_done)."""
+        """Drops the tentative suffix: the correction is complete."""
         ...
 
     def announce(self, state: NodeState, fresh: bool) -> None:
@@ -52,7 +52,7 @@ class Outputs(Protocol):
 
 
 class InputsView(Protocol):
-    """What the replica needs to know of the other side of its inputs."""
+    """What the replica needs to know of its producers."""
 
     def fresh(self, now: int) -> Sequence[bool]:
         """Per input: is something still to be expected of it soon? (T2)"""
@@ -117,7 +117,7 @@ class UnitReplica:
         self._partner: str | None = None
         #: What is left of a slice, and where its results go: nothing else is done before it is through.
         self._working: tuple[Iterator[Released], Callable[[int, Sequence[Element]], None]] | None = None
-        #: Others had their turn within the last slice.
+        #: The slice that is being worked on, or was last, gave others a turn between two portions.
         self._paused = False
         #: Leave to reconcile that came meanwhile: the number of a request that was granted, or nobody is there to ask.
         self._leave: int | Alone | None = None
@@ -125,7 +125,7 @@ class UnitReplica:
         self._redo_first = False
         #: The state at a mark, for a snapshot, or the work on it.
         self._remade: tuple[StateMark, Steps[Checkpoint] | Checkpoint] | None = None
-        #: When a redo last ended with the failure still on.
+        #: When a redo last ended while the failure went on.
         self._forced_at: int | None = None
         self.state = NodeState.RECOVERING
         self.live_runs = False
@@ -138,7 +138,7 @@ class UnitReplica:
         #: Rows of the largest slice that one step took in.
         self.largest_slice = 0
         self._longest_wait_us = 0
-        #: No bucket that ends behind it was released, in either kind.
+        #: End of the last bucket that was released, stable or tentative.
         self._released_until = BEFORE_TIME
         #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.
         self._serves_since: int | None = None
@@ -162,7 +162,7 @@ class UnitReplica:
             return True, None
         if self._paused:  # a snapshot has worked off the rest
             self._slice_done(now)
-        if self._live.rebuilding:  # it was installed a moment ago
+        if self._live.rebuilding:  # the snapshot was installed a moment ago
             self._live.rebuild(self._slice_rows)
             return True, None
         if self.state is NodeState.STABILIZATION:
@@ -203,7 +203,7 @@ class UnitReplica:
         """Do we let a partner reconcile?  Only one that has results of its own can stand in for it (K6)."""
         granted = self.stands_in(now) and self.partners.asked(asker, self.state)
         if granted and isinstance(self._leave, Alone):
-            self._leave = None  # there is somebody after all, and it goes first
+            self._leave = None  # a partner is there after all, and it goes first
         return granted
 
     def stands_in(self, now: int) -> bool:
@@ -226,7 +226,7 @@ class UnitReplica:
     def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
         """Continues from a snapshot of a partner (A3); we stay RECOVERING until caught up."""
         self._live.install(checkpoint)
-        self._mark = None  # one of before is of another state
+        self._mark = None  # a snapshot that was being made is of the state before
         self._working = self._remade = None
         self.sunion.install(checkpoint.restart, positions)
 
@@ -279,7 +279,7 @@ class UnitReplica:
         return self._live.checkpoint(self.sunion.next), self.sunion.needed_from(self.sunion.next)
 
     def stable_output(self, output: int) -> SOutput:
-        """Where the stable tuples of an output come from now."""
+        """The SOutput that makes the stable tuples of an output now."""
         redo = self._redo
         return (self._live if redo is None or redo.rebuilding else redo).outputs[output]
 
@@ -395,7 +395,7 @@ class UnitReplica:
         if policy is not Policy.SUSPEND:
             if self._mark is None:
                 self._mark = self._live.mark(self.sunion.next)
-            with suppress(OperatorFailed):  # they are for people, who are told when they ask
+            with suppress(OperatorFailed):  # counters are for people, who are told of the error when they ask
                 self._stable_counters = self._live.fragment.counters()
             self.sunion.taint()
         self._move(event)

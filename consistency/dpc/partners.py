@@ -1,4 +1,4 @@
-"""Whose turn it is to reconcile: the partner protocol K1-K5, pure.
+"""The partner protocol: which replica may reconcile (K1-K5).  Pure.
 
 Replicas of a partition take turns, so that while one corrects the other goes on with fresh data.  A grant is not
 remembered (K4): the starter's announced state refuses the granter, so a lost grant blocks nobody.
@@ -66,7 +66,7 @@ class Partners:
         (self._stand_ins.add if stands_in else self._stand_ins.discard)(partner)
 
     def lost(self, partner: str) -> None:
-        """It is not heard any more: it stands in for nobody, whatever it was last (K5)."""
+        """A partner is not heard any more: it cannot serve in our place, whatever its last state was (K5)."""
         if partner in self.told:
             self.told[partner] = None
 
@@ -85,7 +85,7 @@ class Partners:
 
     @property
     def nobody(self) -> bool:
-        """Is ours the only replica that runs the partition?"""
+        """Is this the only replica that runs the partition?"""
         return self._idle.issuperset(self._partners)
 
     @property
@@ -114,7 +114,7 @@ class Partners:
         waiting = [p for p in self._partners if self.told[p] is NodeState.STABILIZATION]
         if not useful:
             if waiting:
-                self._useless_since = None  # it will be done some time; then it can take over for us
+                self._useless_since = None  # it will finish, and can then serve in our place
                 return None
             if self.nobody:
                 return Alone()

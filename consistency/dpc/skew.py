@@ -65,7 +65,7 @@ class InputSkew:
         return max(one.frontier, one.tentative_frontier)
 
     def _age(self, at: int, now: int) -> int:
-        """How long ago another input reached the bucket in which this one stands; 0: nobody is further, or unknown."""
+        """How long ago another input reached the bucket in which this one stands; 0: none is further, or not known."""
         reached = self._reached(at)
         if not BEFORE_TIME < reached < END_OF_TIME:
             return 0

@@ -1,4 +1,4 @@
-"""The plan that was run against the user's file, as the truth reads it.  Pure."""
+"""Compares the plan that was run with the user's file, as the truth reads it.  Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spe.stream.names import StreamId
 def disagreements(reading: Reading, plan: Plan, directory: Directory) -> list[str]:
     """Where a plan has another shape: other streams, inputs, outputs, readers, bucket, partitions or keys.
 
-    What operators compute is not held against each other here: the truth computes it, and the values tell.
+    What operators compute is not compared here: the truth computes it, and the values are compared.
     """
     found: list[str] = []
 

@@ -31,7 +31,7 @@ _SPARK: Final[dict[AttributeType, T.DataType]] = {
 }
 
 
-#: What Spark's types are to us; any other is none of ours.
+#: Our types, by Spark's; streams have no others.
 _OURS: Final = {made: type_ for type_, made in _SPARK.items()}
 
 
@@ -45,7 +45,7 @@ def attribute_type(type_: T.DataType) -> AttributeType | None:
 
 
 def schema_of(types: Mapping[str, T.DataType]) -> Schema:
-    """Attributes as Spark has them, by name; each may be null.  Raises SpeError for a type that is none of ours."""
+    """Attributes as Spark has them, by name; each may be null.  Raises SpeError for a type that streams do not have."""
     found = []
     for name, made in types.items():
         type_ = attribute_type(made)
@@ -103,7 +103,7 @@ def _column(array: pa.Array, attribute: Attribute) -> Column:
     if attribute.type is AttributeType.STRING:
         encoded: Any = array.dictionary_encode()
         dictionary = StringDictionary()
-        dictionary.code("")  # what stands under a null
+        dictionary.code("")  # the value under a null
         table = dictionary.encode(encoded.dictionary.to_pylist())
         codes = np.asarray(encoded.indices.fill_null(0))
         values = table.take(codes) if len(table) else np.zeros(len(array), np.int32)

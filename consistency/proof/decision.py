@@ -1,4 +1,4 @@
-"""From what was found to CONSISTENT, INCONSISTENT or UNKNOWN, and why.  Pure."""
+"""Decides from the findings: CONSISTENT, INCONSISTENT or UNKNOWN, and why.  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.stream.times import END_OF_TIME
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a verdict rests on beside the tuples.
+    """What a verdict depends on besides the tuples.
 
     Attributes:
       known_us: how far in tuple time the sources' logs tell the truth; END_OF_TIME: to its end.
@@ -70,7 +70,7 @@ def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tu
 
 
 def overall(verdicts: Iterable[tuple[Verdict, str, list[str]]]) -> tuple[Verdict, list[str]]:
-    """Of a run, from (verdict, title, reasons) of each output: the worst; what all outputs say alike is said once."""
+    """The verdict on a run, from (verdict, title, reasons) of each output: the worst; equal reasons are given once."""
     each = list(verdicts)
     worst = next((v for v in (Verdict.INCONSISTENT, Verdict.UNKNOWN) if any(v is w for w, _, _ in each)), None)
     if not each:

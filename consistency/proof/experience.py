@@ -1,4 +1,4 @@
-"""What the client experienced over time: delay of new tuples, silences, and how much came when.
+"""What a client received over time: delay of new tuples, silences, and how many tuples came when.
 
 The definitions are those of ``replicas.client.statistics``, computed here from the recording: *Delay_new* of a tuple
 that is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from
@@ -67,7 +67,7 @@ def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
     """One row, ``any_us`` and ``stable_us``: the longest silences of any partition.
 
     Args:
-      skip_us: of the beginning, which does not count.
+      skip_us: length of the beginning, which does not count.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

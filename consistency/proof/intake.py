@@ -16,7 +16,7 @@ from spe.stream.times import END_OF_TIME
 
 #: Malformed rows that a source keeps aside each time it is started; the others are counted in the summary only.
 _KEPT: Final = 10_000
-#: At most, where nobody knows.
+#: The upper limit where the number is not known.
 _ANY: Final = 2**62
 
 
@@ -37,7 +37,7 @@ def unaccounted(run: Run, stream: StreamId, source: SourceEntry, state: SourceSt
       ended_us: wall time at which the run ended: a file that was changed later is not counted.
     """
     if state.bound_us < END_OF_TIME:
-        return []  # how far it came in its input, only the source itself can say
+        return []  # only the source itself knows how far it came in its input
     rows = input_rows(source, Path(str(run.facts.get("data", run.path))), ended_us)
     if rows is None:
         return []
@@ -129,8 +129,7 @@ def _malformed(run: Run, stream: StreamId) -> _Range:
     most = max(kept, counted)
     if starts == 1:
         return _Range(most, most)
-    # The last that was heard of a start that was killed may be older than what it read: beyond those that are kept,
-    # nobody knows.
+    # The last status of a start that was killed may be older than what it read: there may be more than were kept.
     return _Range(kept, _ANY if len(lines) >= _KEPT else most)
 
 

@@ -1,4 +1,4 @@
-"""A run to its report: every output at every client against the truth, with the tables on disk."""
+"""Makes the report of a run: every output at every client against the truth, with the tables on disk."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Tell = Callable[[str], None]
 def judge_run(
     spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str, float], fidelity: Fidelity | None = None
 ) -> Report:
-    """The report on a run; what an earlier one left is gone before anything is judged.
+    """The report on a run; an earlier report is removed first.
 
     Args:
       tell: is told each step as it begins.
-      started_s: seconds that were spent before, by what on.
-      fidelity: what is to be expected of the output while partitions are lost; None: nothing is said of it.
+      started_s: seconds spent on earlier steps, by name.
+      fidelity: the output fidelity to expect while partitions are lost; None: it is not reported.
 
     Raises:
       SpeError: a log or a recording cannot be used.
@@ -212,7 +212,7 @@ def _remove_earlier(spark: SparkSession, run: Run) -> None:
 
 
 def _suit(spark: SparkSession, run: Run) -> None:
-    """For little data: compiling each stage, and a task for each part of it, takes longer than the work itself."""
+    """Sets Spark up for the amount of data: for little, compiling stages and many tasks take longer than the work."""
     size = sum(file.stat().st_size for folder in ("sources", "clients") for file in (run.path / folder).rglob("*.seg"))
     little = size < _LITTLE_BYTES
     spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
@@ -221,7 +221,7 @@ def _suit(spark: SparkSession, run: Run) -> None:
 
 
 def settings(directory: Directory) -> Settings:
-    """What decides delay and tentative tuples, each once."""
+    """The settings that decide delay and tentative tuples; different values of nodes are listed once each."""
     nodes = directory.nodes.values()
 
     def each(values: list[str]) -> str:

@@ -11,11 +11,11 @@ from spe.plan.directory import Directory
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
 
-#: Output fidelity while some partitions have nobody; from tuples per second of each source and of units' partitions.
+#: Gives the output fidelity while no node runs some partitions, from tuples per second of sources and partitions.
 Fidelity = Callable[[Mapping[str, Sequence[float]], Collection[PartitionId]], float]
 
 _SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
-#: A report lists at most so many, and none that was over at once.
+#: A report lists at most so many, and none that lasted no time.
 _MOST: Final = 50
 _SHORT_US: Final = 100_000
 

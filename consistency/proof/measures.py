@@ -28,7 +28,7 @@ class Measured:
 
     @property
     def names(self) -> list[str]:
-        """As the report has them."""
+        """Names of all measures, as the report has them."""
         return [*self.shares, *(f"error {name}" for name in self.errors)]
 
 

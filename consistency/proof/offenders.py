@@ -20,7 +20,7 @@ _AROUND: Final = 3
 
 
 def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us: int) -> dict[Flaw, list[Offender]]:
-    """By flaw, in the order of the stream."""
+    """The first tuples with each flaw, in the order of the stream."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -62,7 +62,7 @@ def _in_micros(frame: DataFrame, column: str, schema: Schema) -> Column:
 
 
 def _where(row: Row) -> int | None:
-    """The record that it came with, or where it should have come."""
+    """The record that a tuple came with, or at which it should have come."""
     found: int | None = row["sequence"] if row["sequence"] is not None else row["near"]
     return found
 

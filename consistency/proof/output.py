@@ -1,4 +1,4 @@
-"""One output at one client, judged and measured: the frames of the proof to the report's figures.
+"""Judges and measures one output at one client: from the frames of the proof to the figures of the report.
 
 What is large stays in Spark and goes to Parquet; what is collected is one row of sums, the first offenders, and a
 bounded number of bins and windows.
@@ -40,11 +40,11 @@ _NICE_US: Final = tuple(n * unit for unit in (1_000, 10_000, 100_000) for n in (
 def judge_output(
     scene: Scene, client: str, output: StreamId, truth: DataFrame, received: DataFrame, keep: Keep
 ) -> OutputReport:
-    """The verdict and the figures.
+    """The verdict on one output at one client, and its figures.
 
     Args:
       truth, received: TRUTH and RECEIVED (consistency.proof.elements), which are read several times.
-      keep: where what was found goes.
+      keep: stores each table that is found.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), keep)
@@ -80,7 +80,7 @@ def judge_output(
 
 
 def tables_of(truth: DataFrame, received: DataFrame, schema: Schema, keep: Keep) -> Tables:
-    """What everything else is computed from.
+    """The tables that everything else is computed from.
 
     Args:
       schema: of the tuples, as they were recorded.
@@ -206,9 +206,9 @@ def _corrections(stretches: DataFrame) -> Row:
 
 
 def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
-    """What did not meet.
+    """The tuples that did not match, with two flags.
 
-    With ``open``: may the client still get it?  And ``unfounded``: was it received beyond what the logs tell?
+    ``open``: the client may still receive it.  ``unfounded``: it was received beyond the end of the logs.
     """
     from pyspark.sql import functions as F
 
@@ -232,7 +232,7 @@ def _healing(scene: Scene, sums: Sequence[Row]) -> Healing:
 
 
 def _bin_us(plan: Plan, output: StreamId, duration_us: int, speed: float | None) -> int:
-    """Not more than some bins, and none shorter than the time between two results of a window."""
+    """Width of a bin: few bins in all, and none shorter than the time between two results of a window."""
     cadence = plan.query.traits_of(output).cadence_us / (speed or 1.0) * 0.999
     wanted = max(duration_us / _BINS, cadence)
     return next((n for n in _NICE_US if n >= wanted), round(wanted))

@@ -18,7 +18,7 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.wire.messages import Announcement
 
-#: Wall time of receipt from which on kX is so much.
+#: (wall time of receipt, kX from then on), microseconds.
 Step = tuple[int, int]
 
 
@@ -60,7 +60,7 @@ def _promise(directory: Directory, each: Sequence[Announcement], begun_us: int) 
 
 
 def policies(during_failure: str, during_stabilization: str) -> str:
-    """In a few words."""
+    """Both policies in a few words; one where they are the same."""
     if during_failure == during_stabilization:
         return during_failure
     return f"{during_failure} & {during_stabilization}"

@@ -1,4 +1,4 @@
-"""An expression of the user's file for Spark: token for token as written, but for what Spark would read otherwise.
+"""Rewrites an expression of the user's file for Spark: it stays as written, except what Spark reads differently.
 
 Nothing of the engine's parser, checker or types is used.  What type an operand has, Spark says.  The session has to run
 with ``spark.sql.ansi.enabled=false``, ``spark.sql.caseSensitive=true`` and ``spark.sql.session.timeZone=UTC``.
@@ -81,7 +81,7 @@ def _next(tokens: Sequence[_Token], at: int) -> int | None:
 
 
 def _cast(tokens: Sequence[_Token], at: int) -> tuple[int, int, int] | None:
-    """Of a CAST: where its parenthesis opens, its AS, and where it closes; None where it is no such call."""
+    """Places of a CAST's opening parenthesis, its AS and its closing parenthesis; None if it is no such call."""
     opening = _next(tokens, at)
     if opening is None or tokens[opening].text != "(":
         return None

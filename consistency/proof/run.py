@@ -112,7 +112,7 @@ class Run:
         A recording that an earlier version made says nothing of it, and is judged by its rows alone.
         """
         if self.origin:
-            return  # of another file system, small files may be missing here
+            return  # on another file system; small files may be missing here
         known: dict[Channel, str] = {}
         for stream in self.plan.sources:
             identity = read_identity(self.storage, source_folder(stream))

@@ -21,7 +21,7 @@ def before(frame: DataFrame, values: Mapping[str, tuple[Literal["sum", "max"], C
 
     Args:
       frame: one row per record, with ``partition`` and ``sequence``.
-      values: by the name of the new column: how to combine what; nulls count for nothing.
+      values: by the name of the new column: (how to combine, column); nulls are ignored.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -97,7 +97,7 @@ def recording_table(run: Run, client: str, output: StreamId, mode: str) -> Table
 
 
 def table_of(run: Run, options: Mapping[str, str]) -> Table:
-    """What a user asks for.  Raises SpeError, naming what there is."""
+    """The table that a user asks for.  Raises SpeError, which names the choices."""
     if ("source" in options) == ("output" in options):
         raise SpeError("give one of the options source and output: the name of a stream")
     if "source" in options:
@@ -178,7 +178,7 @@ def _begins_behind(table: Table, stretch: Stretch) -> int | None:
         RecordScan(memoryview(data)[HEADER_BYTES:], Position(stretch.first, stretch.first, HEADER_BYTES)), None
     )
     if record is None:
-        return None  # whoever reads all of it says what is wrong
+        return None  # reading all of it will say what is wrong
     batch = decode_source_batch(record.body, table.schema, StringPool())
     return decode_source_state(record.body).last_id if batch is None else batch.from_id
 
@@ -256,7 +256,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(1, len(element)) if isinstance(element, Batch) else 1
 
     def _behind(self, partition: int, start: _Place, end: _Place | None) -> Iterator[Stretch]:
-        """What lies between two places."""
+        """The stretches between two places."""
         for one in stretches(self._table, partition):
             if one.segment.first < start[1] or (end is not None and one.first >= end[0]):
                 continue

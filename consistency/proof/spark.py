@@ -1,4 +1,4 @@
-"""The Spark session of a command: set up so that nobody meets the usual failures.  One per command."""
+"""The Spark session of a command, set up to avoid the usual failures.  One per command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # Else it depends on the thread that meets a full heap whether Spark's process ends, says so, or answers no more.
+    # Otherwise a full heap may end Spark's process, raise an error, or leave it hanging, depending on the thread.
     "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -46,7 +46,7 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Each call on a column would note where it was made, which takes ten times longer than the call.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Of what can be inferred from a network of many operators there is no end: the planner ran out of memory.
+    # With a network of many operators the planner inferred constraints until it ran out of memory.
     "spark.sql.constraintPropagation.enabled": "false",
 }
 
@@ -75,7 +75,7 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
     _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
-    logging.getLogger().addFilter(_is_not_of_py4j)  # some of it in nobody's name
+    logging.getLogger().addFilter(_is_not_of_py4j)  # some of it goes to the root logger
     builder = SparkSession.builder.appName(app).master(master or "local[*]")
     for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)

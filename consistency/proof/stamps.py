@@ -1,4 +1,4 @@
-"""Are the times that a source logged those that rule S1 gives?  From the raw event times, anew.
+"""Are the times that a source logged those that rule S1 gives?  Computed again from the raw event times.
 
     time = max(event time, largest event time before − disorder, promise)
 

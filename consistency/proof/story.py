@@ -19,7 +19,7 @@ Line = Mapping[str, Any]
 _DOWN: Final = "down"
 #: Faults that are over as soon as they happen.
 _INSTANT: Final = ("restart", "reset", "flip", "heal")
-#: Of one replica; a run has few, and a page no room for more.
+#: Spans of one replica: a run has few, and a page has no room for more.
 _MOST_SPANS: Final = 2_000
 
 
@@ -50,7 +50,7 @@ def fault_spans(events: Iterable[Line], begun_us: int) -> list[FaultSpan]:
 
 
 def _said(fault: Line) -> str:
-    """As ``spe inject`` takes it."""
+    """The fault as ``spe inject`` takes it."""
     parts = [str(fault["kind"]), ",".join(fault.get("target", fault.get("from", ())))]
     if fault.get("to") and list(fault["to"]) != ["all"]:
         parts.append(("→ " if fault.get("one_way") else "↔ ") + ",".join(fault["to"]))
@@ -88,7 +88,7 @@ def tracks(
 
 
 def _ran(changes: Sequence[tuple[int, str]]) -> bool:
-    """Not only was its node down."""
+    """Did the replica run, rather than only its node being down?"""
     return any(state != _DOWN for _, state in changes)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in a few words: its own errors are pages long and name none of our files."""
+"""Short texts for errors of Spark: its own are pages long and name none of our files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spe.errors import SpeError
 
 #: Errors of ours that were raised in a worker of Spark and come back as the text of their traceback.
 _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re.MULTILINE | re.DOTALL)
-#: Of what Java said, in an error.
+#: Lines of Java's output that an error quotes.
 _LINES: Final = 8
 #: What py4j puts between its own words and the stack.
 _JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
-#: What py4j says where nothing came back.
+#: What py4j says if no answer came.
 _NO_ANSWER: Final = "Answer from Java side is empty"
-#: And where nobody is there: the connection ended, broke while it was used, or cannot be had; and for a
-#: call that got no answer at all it has no reason to give.
+#: What py4j says if Java is gone: the connection ended, broke while it was used, or cannot be made; for a call
+#: without any answer it gives no reason.
 _GONE: Final = re.compile(
     f"{_NO_ANSWER}|Error while (sending|receiving)|trying to connect to the Java server"
     r"|An error occurred while calling \S+\Z"
@@ -28,7 +28,7 @@ _GONE: Final = re.compile(
 _OUT_OF_MEMORY: Final = (52, 3)
 #: Time for a Java that broke the connection to end.
 _ENDS_S: Final = 20.0
-#: Of the heap, of Netty's and Arrow's buffers beside it, and of a task's share.
+#: Errors that mean too little memory: of the heap, of Netty's and Arrow's buffers, and of a task's share.
 _MEMORY: Final = (
     "OutOfMemoryError",
     "GC overhead limit",
@@ -63,7 +63,7 @@ def _is_gone(error: BaseException) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """What it says; an error of Java asks Java for that, which may be gone."""
+    """The text of an error; an error of Java asks Java for it, which may be gone."""
     try:
         return f"{error}\n{getattr(error, 'java_exception', '')}".strip()
     except Exception:

@@ -34,7 +34,7 @@ SEGMENTS: Final = 1_000
 _PAGE_SKEW: Final = 0.9
 _SEGMENT_SKEW: Final = 0.5
 _DAY_US: Final = 86_400_000_000
-#: An accident lasts so long, and each segment may have one in each such stretch of time.
+#: How long an accident lasts; each segment may have one in each such stretch of time.
 _ACCIDENT_US: Final = 60_000_000
 _ACCIDENT_SHARE: Final = 0.01
 _SECOND_US: Final = 1_000_000

@@ -132,7 +132,7 @@ class _Writes:
 
 
 def _finish(root: Path, source: Source, state: SourceState, records: int) -> None:
-    """The end of the stream, in a segment of its own; then the schema, and last the mark that makes it all count."""
+    """Writes the end of the stream in a segment of its own, then the schema, and last the mark that makes it valid."""
     folder, storage = source_folder(source.stream), DiskStorage(root)
     segment = Segment(records + 1, _EPOCH)
     end = encode_header(segment) + encode_record(records + 1, encode_source_record(state, None, source.schema))

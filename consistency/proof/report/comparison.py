@@ -40,7 +40,7 @@ def comparison(reports: Sequence[Report]) -> str:
 
 
 def comparison_text(reports: Sequence[Report]) -> list[str]:
-    """For the terminal."""
+    """The same table for the terminal."""
     names = _names(reports)
     titles = ["run", "verdict", *(title for title, _ in _COLUMNS)]
     lines = [titles, *([name, str(r.verdict), *_cells(r)] for name, r in zip(names, reports))]
@@ -83,7 +83,7 @@ def _cells(report: Report) -> list[str]:
 
 
 def _names(reports: Sequence[Report]) -> list[str]:
-    """Of the runs; by their folders where two have the same name."""
+    """Names of the runs; their folders where two have the same name."""
     names = [r.name for r in reports]
     return [r.folder if names.count(r.name) > 1 else r.name for r in reports]
 

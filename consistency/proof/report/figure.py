@@ -90,7 +90,7 @@ class _Drawing:
         most = max((max(b.stable + b.tentative, b.undone) for b in output.bins), default=0) or 1
 
         def high(n: int, room: float) -> float:
-            """Roots, since a correction brings in one moment what minutes had made."""
+            """Height by square root: a correction brings in one moment the tuples of minutes."""
             return math.sqrt(n / most) * room
 
         below = any(b.undone for b in output.bins)
@@ -169,7 +169,7 @@ class _Drawing:
         return _rect(f"dot {kind}", max(self.x(at_us) - 1.5, 0), 3, y - 2, 4)
 
     def _tip(self, from_us: int, until_us: int, text: str) -> str:
-        """Nothing to see: where a value is told."""
+        """An invisible mark that shows a value under the pointer."""
         left, right = self.x(from_us), max(self.x(until_us), self.x(from_us) + 1)
         return element("g", **_about(left, right, text))
 

@@ -122,7 +122,7 @@ class Delay(_Data):
         the configuration says where nobody announced it.
       predicted_us: what the model of DPC expects of the longest; None where nothing was tentative.
       kept: the longest was within the bound; None where that is not known.
-      why: it is not known; "" where it is, or where nothing new came.
+      why: the reason why it is not known; "" where it is known, or where nothing new came.
     """
 
     max_us: int | None
@@ -160,14 +160,14 @@ class Promise(_Data):
 
 
 class Tentative(_Data):
-    """What was not final.
+    """The tentative tuples of one output at one client.
 
     Attributes:
       count: N_tentative, all that were received.
       right: as they were, within the float tolerance.
       wrong: the others.
-      undone: taken back.
-      corrections: how often.
+      undone: how many were taken back.
+      corrections: how often tuples were taken back.
       stood_median_us, stood_max_us: how long a wrong one stood until it was taken back.
       predicted: what the model expects of the count.
     """

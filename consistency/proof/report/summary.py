@@ -9,7 +9,7 @@ from consistency.proof.losses import measure_of
 from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
 
-#: Of one kind in the terminal.
+#: Reasons of one kind that the terminal shows.
 _LINES: Final = 8
 
 
@@ -18,9 +18,9 @@ class Headline:
     """One figure and what it means.
 
     Attributes:
-      of: what it is to be seen against.
+      of: the figure to compare it with.
       filled: share of what is allowed; None where nothing is.
-      bad: it is not as it should be.
+      bad: whether it is worse than allowed.
     """
 
     what: str
@@ -118,7 +118,7 @@ def text(report: Report) -> list[str]:
 
 
 def _promised(report: Report) -> list[str]:
-    """Whose units let a bucket wait for more than their share of X; what the file says of it that is not so."""
+    """Nodes that let a bucket wait longer than their share of X, and nodes for which the file says something else."""
     said = [
         f"  {p.node} let a bucket of {p.unit} wait for {seconds(p.waited_us)}, of {seconds(p.share_us)}"
         for p in report.promises

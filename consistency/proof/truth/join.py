@@ -59,7 +59,7 @@ class _Side:
 
     @property
     def identity(self) -> list[str]:
-        """What tells rows apart: partition, place and, where each window has its own row, the window."""
+        """Columns that identify a row: partition, place and, where each window has its own row, the window."""
         window = [] if self._spec.window is None else [self.name("window")]
         return [self.name("partition"), *self.position, *window]
 
@@ -112,7 +112,7 @@ def join(spec: JoinEntry, left: TruthStream, right: TruthStream) -> TruthStream:
 
 
 def _pairs(spec: JoinEntry, left: _Side, right: _Side) -> DataFrame:
-    """All that fit in key and time."""
+    """All pairs of rows that match in key and time."""
     same = F.col("__l_partition") == F.col("__r_partition")
     for i in range(len(spec.on)):
         same &= F.col(f"__l_key{i}") == F.col(f"__r_key{i}")

@@ -205,5 +205,5 @@ _COMPUTED: Final[Mapping[type, Callable[[Any, Asked], TruthStream]]] = {
     TopKEntry: lambda spec, asked: topk(spec, asked.ports[0]),
     CustomEntry: lambda spec, asked: custom(asked.operator, asked.ports, asked.end),
 }
-#: Cheaper to repeat than to keep.
+#: Operators that are cheaper to compute again than to store.
 _CHEAP: Final = (FilterEntry, MapEntry, MergeEntry)

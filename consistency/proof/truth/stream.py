@@ -42,17 +42,17 @@ class TruthStream:
 
     @property
     def names(self) -> list[str]:
-        """Of the attributes, in order."""
+        """Names of the attributes, in order."""
         return [name for name in self.frame.columns if not name.startswith("__")]
 
     @property
     def types(self) -> dict[str, T.DataType]:
-        """Of the attributes, as Spark has them."""
+        """Types of the attributes, as Spark has them."""
         return {name: self.frame.schema[name].dataType for name in self.names}
 
     @property
     def order(self) -> list[str]:
-        """Within a time."""
+        """The columns that order tuples of one time."""
         return order_names(self.width)
 
     @property
@@ -62,7 +62,7 @@ class TruthStream:
 
     @property
     def attributes(self) -> list[str]:
-        """Quoted."""
+        """The attributes as quoted names."""
         return [quoted(name) for name in self.names]
 
     def before(self, end: int) -> TruthStream:

@@ -1,6 +1,6 @@
 """What users wrote in Python runs as it is, through Arrow: operators on the serialised stream, aggregates on arrays.
 
-It is the one place where the truth runs code that the engine runs, too: nobody else knows what it means.
+This is the only place where the truth runs code that the engine runs too: there is no other definition of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spe.stream.schema import AttributeType, Schema
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-#: Its annotations know fewer types than it takes.
+#: Typed Any: its annotations have fewer types than it accepts.
 _arrow_udf: Any = arrow_functions.arrow_udf
 
 
@@ -130,7 +130,7 @@ class _Host:
         ports = [self._rows(table, i) for i in range(len(self._schemas))]
         rows = self._operator.step(ports, boundary)
         if isinstance(self._operator, Skipping):
-            self._operator.take_rejected()  # nobody asks here which they are
+            self._operator.take_rejected()  # the truth does not report which rows were rejected
         if rows is None or not len(rows):
             return
         numbers = np.arange(self._count, self._count + len(rows))

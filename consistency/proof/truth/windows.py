@@ -66,5 +66,5 @@ def start_of(window: WindowEntry) -> Column:
 
 
 def end_of(window: WindowEntry) -> Column:
-    """Exclusive; at the end of time at the latest."""
+    """The end of a window, exclusive; END_OF_TIME at the latest."""
     return F.least(start_of(window) + window.size_us, F.lit(END_OF_TIME))
