@@ -219,7 +219,7 @@ def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> No
 
 
 class _Feed:
-    """What subscriptions are to be sent; a replicas.producer_subscription.Subscription that is never pulled.
+    """What subscriptions are to be sent; a replicas.producer.subscription.Subscription that is never pulled.
 
     Attributes:
       segments: in order.  Those that were sent to the one subscription are dropped, unless several are expected.

@@ -1,7 +1,7 @@
 """One running copy of a unit's operators, and how it gets back behind tentative data: checkpoint/redo.
 
 A replica has up to two instances (rule R5): *live*, and *redo*, which a mark brings back.  Here the mark is
-a snapshot by reference; consistency.undo_redo has the other way.
+a snapshot by reference; consistency.dpc.undo has the other way.
 """
 
 from __future__ import annotations

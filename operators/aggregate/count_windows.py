@@ -23,8 +23,6 @@ from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
-#: Closed cells, and slots of groups without an open window, that may lie about beyond the live ones.
-
 
 class CountAggregate(StepwiseOperator):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.

@@ -29,7 +29,6 @@ from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import Schema
 
-#: Slots that may be dead beyond half of all before keys without state are dropped.
 #: Panes that a step takes rows into, windows that it ends, however few rows they have.
 _MANY: Final = 64
 

@@ -62,7 +62,7 @@ class _Due:
 
 
 class Join(StepwiseOperator):
-    """See ``spe.query.query.JoinSpec``."""
+    """See ``spe.query.operators.join.JoinSpec``."""
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema, schema: Schema) -> None:
         self.schema = schema

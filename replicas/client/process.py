@@ -313,7 +313,7 @@ class ClientProcess(Bystander):
         self.client.safe = None
         self._sinks, self._recorder = [], None
 
-    # --- answering for ourselves (replicas.serving.Service) ---
+    # --- answering for ourselves (replicas.producer.server.Service) ---
 
     def status(self) -> ClientStatus:
         now = self._env.clock.wall_us()

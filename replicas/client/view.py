@@ -22,7 +22,7 @@ from spe.stream.times import BEFORE_TIME, saturating_add
 
 
 class ClientPort:
-    """One channel at a client: a Port (replicas.feeds) that passes on what is new.
+    """One channel at a client: a Port (replicas.consumer.feed) that passes on what is new.
 
     Args:
       channel: which channel.

@@ -43,7 +43,7 @@ class FaultInjector:
         self._trace.event("conditions", **conditions.to_data())
 
     async def __call__(self, fault: Mapping[str, Any]) -> str:
-        """An Inject message; returns "" or why not (replicas.serving.Injector)."""
+        """An Inject message; returns "" or why not (replicas.producer.server.Injector)."""
         try:
             self.apply(Conditions.from_data(fault))
         except ValueError as error:

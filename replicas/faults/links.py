@@ -84,7 +84,7 @@ def dials(plan: Plan, directory: Directory) -> dict[str, list[str]]:
 
 
 class InsideLinks:
-    """Each process cuts and delays what it sends and receives itself (spe.faulty_network)."""
+    """Each process cuts and delays what it sends and receives itself (replicas.faults.network)."""
 
     inside = True
     mode = LinkMode.INSIDE

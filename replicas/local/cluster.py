@@ -1,7 +1,8 @@
 """A local cluster: starts real processes, kills, freezes and restarts them, and leaves none behind.
 
 Whatever way the supervisor ends, its processes end too: on a normal end, an exception, Ctrl-C or a signal they get
-SIGTERM and, if need be, SIGKILL; when the supervisor itself is killed, the kernel kills them (replicas.supervised).
+SIGTERM and, if need be, SIGKILL; when the supervisor itself is killed, the kernel kills them
+(replicas.local.supervised).
 Each is in a session of its own, so that a Ctrl-C in the terminal reaches the supervisor only.
 """
 

@@ -233,7 +233,7 @@ class Coordinator(Bystander):
         )
         self._unwritten = True  # not here: the peer's heartbeats wait for us
 
-    # --- answering for ourselves (replicas.serving.Service) ---
+    # --- answering for ourselves (replicas.producer.server.Service) ---
 
     def status(self) -> CoordinatorStatus:
         return CoordinatorStatus(

@@ -60,7 +60,7 @@ class OutputLog:
     Args:
       channel: stream and partition.
       schema: of its tuples.
-      consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Plan.consumers_of).
+      consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Directory.consumers_of).
       limits: caps on both logs.
       standbys: consumers that hold checkpoints only (H2).
       spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.

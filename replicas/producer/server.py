@@ -63,7 +63,7 @@ PULL_BYTES = 512 << 10
 #: Consumers that are told apart in the status, of those that have read another log.
 OTHER_LOGS_MAX = 64
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
-#: it still takes anything is known to the kernel only (spe.network).
+#: it still takes anything is known to the kernel only (spe.runtime.network).
 ANSWER_SECONDS = 10.0
 #: Shortest time between two announcements to one peer.
 ANNOUNCE_US: Final = 1_000_000

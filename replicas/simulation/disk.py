@@ -88,7 +88,7 @@ class _AppendFile:
 
 
 class SimDisk:
-    """Implements spe.env.Storage.
+    """Implements spe.runtime.env.Storage.
 
     Attributes:
       space_left: bytes until the disk is full; None: never.

@@ -59,7 +59,7 @@ class Division:
 
 
 class SourceSubscription:
-    """A cursor over a source's durable log (replicas.producer_subscription.Subscription)."""
+    """A cursor over a source's durable log (replicas.producer.subscription.Subscription)."""
 
     def __init__(
         self, proxy: SourceProxy, division: Division, position: int, frontier: int, share: Substream | None

@@ -92,7 +92,7 @@ class Hands:
 
 
 class SupervisorService(Bystander):
-    """What the supervisor does for those who connect (replicas.serving.Service)."""
+    """What the supervisor does for those who connect (replicas.producer.server.Service)."""
 
     def __init__(self, directory: Directory, runner: FaultRunner, links: str, incarnation: int) -> None:
         self._directory = directory

@@ -44,7 +44,7 @@ class Expression:
         self._nullable = sorted({a.index for a in attributes if a.nullable})
         self._plain = generate(node, nulls=False)
         self._masked = generate(node, nulls=True) if self._nullable else self._plain
-        #: Attributes are canonical already (spe.batch.canonical); what is computed may be −0.0 or another NaN.
+        #: Attributes are canonical already (spe.stream.batch.canonical); what is computed may be −0.0 or another NaN.
         self._canonical = node.type is AttributeType.FLOAT64 and not isinstance(node, Attr)
 
     def evaluate(self, rows: Rows) -> Column:

@@ -19,7 +19,7 @@ from spe.stream.schema import AttributeType
 INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
 STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP
 
-#: A text is at most as long as a frame, so Spark's 32-bit length cannot overflow by much (spe.plan.Limits).
+#: A text is at most as long as a frame, so Spark's 32-bit length cannot overflow by much (spe.plan.plan.Limits).
 MAX_TEXT: Final = 1 << 24
 #: Longest text that lpad and rpad may make.
 MAX_PAD: Final = 1 << 16

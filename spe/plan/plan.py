@@ -213,7 +213,7 @@ class Security:
     """Who is let in.
 
     Attributes:
-      certificates: folder of the cluster's certificates (spe.tls); None: no TLS.
+      certificates: folder of the cluster's certificates (spe.runtime.tls); None: no TLS.
       insecure: processes may listen beyond their own machine without TLS.
     """
 

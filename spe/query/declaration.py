@@ -31,7 +31,7 @@ KeyNames = tuple[frozenset[str], ...]
 class OnError(enum.StrEnum):
     """Where an operator cannot take a row in, or make one: does the replica stop, or go on without the row?
 
-    It is in no specification's text, of which fingerprints are made: see ``spe.query.query.Operator.described``.
+    It is in no specification's text, of which fingerprints are made: see ``spe.query.query.QueryOperator.described``.
     """
 
     STOP = "stop"
@@ -49,7 +49,7 @@ class Keys(Model):
 
 
 class Guarantee(NamedTuple):
-    """A row of the table in docs/operators.md: which result, its time, the order of results of equal time."""
+    """A row of the table in docs/reference/operators.md: which result, its time, the order of results of equal time."""
 
     what: str
     time: str

@@ -32,8 +32,9 @@ Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 CONNECT_S: Final = 0.6
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10
-#: What may lie unsent in the kernel before a sender waits: what goes in one piece (replicas.serving.PULL_BYTES).  With
-#: trio's 16 KiB a sender whose reader is slower is woken for every few rows that it takes.
+#: What may lie unsent in the kernel before a sender waits: what goes in one piece (PULL_BYTES of
+#: replicas.producer.server).  With trio's 16 KiB a sender whose reader is slower is woken for every few rows that it
+#: takes.
 UNSENT_BYTES: Final = 512 << 10
 #: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
 #: that nothing waits for ever.

@@ -41,7 +41,8 @@ from spe.wire.string_table import ReceiveTable
 
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
-#: Rows after which batches are not joined any more: about as many as one read brings (replicas.links.RECEIVE_BYTES).
+#: Rows after which batches are not joined any more: about as many as one read brings
+#: (replicas.link.connection.RECEIVE_BYTES).
 _RUN_ROWS: Final = 32_768
 #: Bodies that are larger are used where they lie, however few rows they have.
 _RUN_BYTES: Final = 512 << 10

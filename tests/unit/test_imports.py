@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,36 @@ def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
             names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
             assert not any(n.split(".")[0] in {"pyspark", "pyarrow", "pandas"} for n in names)
             assert not any(n.startswith("consistency.proof") for n in names)
+
+
+#: A module or what is in one, as comments and docstrings name it; without what only looks like it, such as spe.yaml.
+REFERENCE = re.compile(r"(?<![\w./~-])(?:spe|operators|consistency|replicas)(?:\.[A-Za-z_]\w*)+(?![\w/])")
+OTHER = {"spe.yaml"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_that_comments_name_exist(path: Path) -> None:
+    with path.open("rb") as file:
+        texts = [t.string for t in tokenize.tokenize(file.readline) if t.type in (tokenize.COMMENT, tokenize.STRING)]
+    missing = []
+    for name in sorted(set(REFERENCE.findall("\n".join(texts))) - OTHER):
+        parts = name.split(".")
+        found = max(n for n in range(1, len(parts) + 1) if is_module(parts[:n]))
+        if found == 1 or not defines(parts[:found], parts[found:]):
+            missing.append(name)
+    assert not missing
+
+
+def is_module(parts: list[str]) -> bool:
+    at = ROOT.joinpath(*parts)
+    return at.is_dir() or at.with_suffix(".py").is_file()
+
+
+def defines(module: list[str], inside: list[str]) -> bool:
+    """Does the text of a module, or of a package's first file, have these names?"""
+    at = ROOT.joinpath(*module)
+    text = (at / "__init__.py" if at.is_dir() else at.with_suffix(".py")).read_text()
+    return all(re.search(rf"\b{name}\b", text) for name in inside)
 
 
 #: Pure packages: what decides takes values and returns values; time, randomness and the outside are passed in.

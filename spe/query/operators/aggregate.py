@@ -46,7 +46,7 @@ class AggregateCall:
 
     Attributes:
       function: count, count_distinct, sum, avg, min, max, first, last, or an import path ``module:Class`` of a
-        user-defined aggregate (operators.custom.Aggregator).
+        user-defined aggregate (docs/how-to/own-operators.md).
       argument: SQL expression; None for count(*).
     """
 
