@@ -1,1 +1,1 @@
-"""Who is there, whom do we read, what do we owe: sources, nodes, clients (floor 4)."""
+"""Sources, nodes and clients: the processes of a cluster, and the path of a tuple through them."""

@@ -1,6 +1,6 @@
 """Do two stable streams hold the same tuples?  Bit for bit: ids, times, t_max, values, nulls; strings by their text.
 
-Where a stream was cut into batches, and where boundaries stood, means nothing and is not looked at.
+Where a stream is cut into batches, and where boundaries are, does not matter and is not compared.
 """
 
 from __future__ import annotations

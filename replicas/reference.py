@@ -66,10 +66,10 @@ class _Partition:
             port.add_boundary(element, 0)
 
     def run(self, max_rows: int) -> Iterator[tuple[Channel, Element]]:
-        """Everything that is stable by now."""
+        """Runs everything that is stable by now."""
         while (piece := self.sunion.release_stable(max_rows)) is not None:
             results = self.fragment.step(piece)
-            self.fragment.take_rejections()  # replicas tell of them
+            self.fragment.take_rejections()  # replicas report them; the reference does not
             for stream, output, rows in zip(self.unit.outputs, self.outputs, results, strict=True):
                 channel = Channel(stream, self.index)
                 for element in output.stable(rows, piece.end):
@@ -81,7 +81,7 @@ class ReferenceRun:
 
     Args:
       step_rows: rows per input in one slice.
-      lost: partitions whose tuples reach nobody: what is left when they fail, and all others go on without them.
+      lost: partitions whose tuples reach nobody, as if they had failed and all others went on without them.
     """
 
     def __init__(self, plan: Plan, step_rows: int = STEP_ROWS, lost: Collection[PartitionId] = ()) -> None:

@@ -1,6 +1,6 @@
 """A replica's snapshot as bytes, and its checkpoints on disk (rule A8).
 
-One form for all: what a partner sends, what lies on disk, what a standby takes.  It is checksummed
+One format serves all: what a partner sends, what lies on disk, what a standby fetches.  It is checksummed
 (spe.wire.state) and says which plan it is of, for another plan has other ids (U11).
 """
 
@@ -21,7 +21,7 @@ from spe.wire.state import decode_state, encode_large_state
 KEPT: Final = 2
 _SUFFIX: Final = ".checkpoint"
 
-#: A snapshot as bytes: as it was made, received, or read.
+#: A snapshot as bytes: made here, received, or read from disk.
 Encoded = bytes | bytearray | memoryview
 
 
@@ -47,7 +47,7 @@ def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[s
 
 
 def origins_of(snapshot: Mapping[str, Any]) -> list[str]:
-    """Of each input of a snapshot; "" where it was made by an earlier version, or nothing was read (S6)."""
+    """The source logs that each input of a snapshot comes from (S6); "" if not known, or if nothing was read."""
     return [str(o) for o in snapshot.get("origins", [""] * len(snapshot["positions"]))]
 
 
@@ -65,7 +65,7 @@ class CheckpointStore:
         self._plan = plan
         self._replica = replica
         self.folder = PurePosixPath("nodes", replica.node, f"{replica.unit}-{replica.partition}")
-        #: Names of files that were no use to us: they do not count among those that are kept.
+        #: Names of files that could not be used: they do not count among those that are kept.
         self._refused: set[str] = set()
 
     async def newest(self) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class CheckpointStore:
             return None
         for name in reversed(names):
             if name in self._refused:
-                continue  # it was told
+                continue  # the trace has it already
             path = self.folder / name
             try:
                 return await self._env.compute.run(partial(self._read, path))

@@ -1,4 +1,4 @@
-"""Takes the checkpoints of those that run a partition to the disk of a node that stands by for it (H1, H2)."""
+"""Fetches checkpoints from the replicas that run a partition, and stores them on a standby's disk (H1, H2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.stream.ids import ReplicaId
 
 
 class CheckpointTaker:
-    """Of one standby.
+    """Fetches and stores the checkpoints of one standby.
 
     Args:
       env: what decodes, and traces.
@@ -39,7 +39,7 @@ class CheckpointTaker:
         self._fetch = fetch
 
     async def look_on_disk(self) -> None:
-        """What was taken before a restart counts."""
+        """Finds the checkpoints that were stored before a restart: they count."""
         stored = await self._store.newest()
         if stored is not None:
             self._standby.holds(stored)
@@ -54,7 +54,7 @@ class CheckpointTaker:
         standby = self._standby
         data = await self._fetch(standby.id, maker)
         if isinstance(data, str):
-            # Once may be chance: whoever ran it a moment ago has died, or stands by itself.
+            # One failure may be chance: the replica that we asked may just have died, or become a standby.
             if standby.failed(maker, self._env.clock.monotonic_us()) > 1:
                 self._tell_of_trouble(f"{maker}: {data}")
             return
@@ -71,7 +71,7 @@ class CheckpointTaker:
             self._tell_of_trouble(str(error))
 
     def _tell_of_trouble(self, why: str) -> None:
-        """Said when it changes: whoever counts on this standby must know."""
+        """Reports a trouble when it changes: operators of the cluster rely on this standby."""
         if why and why != self._standby.trouble:
             say(f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old")
         self._standby.trouble = why

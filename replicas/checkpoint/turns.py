@@ -36,13 +36,13 @@ class SnapshotTurns:
         return min(ready, key=lambda p: self._of(p).failures, default=None)
 
     def failed(self, partner: str, now: int) -> None:
-        """It refused, or nothing that can be used came."""
+        """The partner refused, or sent nothing that can be used."""
         tries = self._of(partner)
         tries.again_at = now + min(self._pause_us << min(tries.failures, 30), self._longest_us)
         tries.failures += 1
 
     def came(self, partner: str) -> None:
-        """It gave one."""
+        """The partner gave a snapshot."""
         self._tries.pop(partner, None)
 
     def asking_for(self, now: int) -> int:

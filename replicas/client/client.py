@@ -45,7 +45,7 @@ from spe.wire.messages import Announced, Announcement, Message, expect
 
 #: Changes that may wait for the application before we stop reading.
 WAITING_CHANGES: Final = 1_000
-#: Silence of a producer that a client bears before it looks for another, when no node's X says otherwise.
+#: Longest silence of a producer before a client looks for another, where no node's X gives one.
 PATIENCE_US: Final = 1_000_000
 
 
@@ -115,7 +115,7 @@ class Client:
         one = next(i for i in self.inputs if i.channel == channel)
         one.port.position, one.port.frontier, one.origin = position, frontier, origin
         if position:
-            self._processed[channel] = position  # acknowledged also if nothing more comes
+            self._processed[channel] = position  # it must be acknowledged even if nothing more comes
         if frontier >= END_OF_TIME:
             self._ended.add(channel)
 
@@ -178,7 +178,7 @@ class Client:
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         if any(one.main is None and one.truncated() for one in self.inputs):
-            self._arrived.wake()  # whoever waits for changes has to be told
+            self._arrived.wake()  # wakes whoever waits for changes
         return choose_among(self.inputs, now, peer)
 
     def acks(self) -> list[tuple[Channel, int]]:

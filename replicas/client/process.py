@@ -1,6 +1,6 @@
-"""The client process: a client that records what it receives, feeds its sinks, keeps figures, and answers for itself.
+"""The client process: it records what the client receives, feeds its sinks, keeps figures and serves its status.
 
-What is acknowledged is what recording and sinks have on disk: after a kill or a power failure nothing is missing there.
+It acknowledges what recording and sinks have on disk, so that after a kill or a power failure nothing is missing there.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class ClientProcess(Bystander):
         self._sinks: list[Sink] = [self._open_sink(s, root, schemas, place) for s in self.client.plan.sinks]
         self._sink_names = [f"sink {root / str(s['path'])}" for s in self.client.plan.sinks]
         self._tap = tap
-        #: Channels of which our folders say where their results come from.
+        #: Channels whose source logs are noted in our folders (S6).
         self._known_origins: set[Channel] = set()
-        #: By what is written: the recording, a sink, a folder.
+        #: Disk trouble, by what is written: the recording, a sink, a folder.
         self._troubles: dict[str, DiskTrouble] = {}
         #: Held while something is written or synced.
         self._writing = trio.Lock()

@@ -56,7 +56,7 @@ class SegmentWriter:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._file: AppendFile | None = None
-        #: Files of segments that were left, and are not synced yet.
+        #: Files of earlier segments that are not synced yet.
         self._left: list[AppendFile] = []
         #: Something was written since the last sync.
         self._unsynced = False
@@ -64,7 +64,7 @@ class SegmentWriter:
         self.segments = live_segments(storage.list(folder))
         self._epoch = self.segments[-1].epoch + 1 if self.segments else 1
         self.sequence = self.segments[-1].first - 1 if self.segments else 0
-        if self.segments:  # what a killed process wrote may be in memory only
+        if self.segments:  # bytes of a killed process may be in the page cache only
             self._left.append(storage.open(folder / self.segments[-1].name))
 
     def append(self, body: bytes) -> None:

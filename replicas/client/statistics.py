@@ -1,4 +1,4 @@
-"""What a client experienced, per channel: counts, delay of new tuples, gaps.  Pure; fed with every change.
+"""Figures of a client, per channel: counts, delay of new tuples, gaps.  Pure; fed with every change.
 
 *Delay_new* is DPC's: of each tuple that is new, the wall time from its creation to its first receipt.  New is
 what lies, in tuple time, beyond everything received before in either kind, boundaries included.  So corrections do not
@@ -55,7 +55,7 @@ class ChannelStats:
         self._skip_us = skip_us
         self._counts_from_us: int | None = None
         self._stable_arrival_us: int | None = None
-        #: Everything below is received, in one kind or the other; tuple time.
+        #: Tuple time up to which everything was received, stable or tentative.
         self._seen = BEFORE_TIME
 
     @property

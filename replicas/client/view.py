@@ -1,4 +1,4 @@
-"""What a client makes of the elements that it receives.  Pure.
+"""Turns the elements that a client receives into changes and views.  Pure.
 
 A client is a unit without operators and partner (rule F7): it takes MAIN only, and applies an undo at once.
 :class:`ClientPort` turns a channel's feed into changes without duplicates; :class:`StableView` gives the final

@@ -23,7 +23,7 @@ class CsvRows:
         self._cells = ColumnsOfCells(schema, time, CellFormat.of(reader))
         self._delimiter = str(reader.get("delimiter", ","))
         self._quote = str(reader.get("quote", '"'))
-        #: Which cell each attribute is in, and how many cells a row has (None: enough); the header may set both.
+        #: The cell of each attribute, and how many cells a row has (None: enough); the header may set both.
         self._places = self._by_number()
         self._width: int | None = None
 
@@ -128,7 +128,7 @@ class CsvLines:
 def open_text(path: str) -> TextIO:
     """Opens a file as UTF-8, with or without a byte order mark.
 
-    What is no UTF-8 comes through as lone surrogates, which make their row malformed instead of stopping the file.
+    Bytes that are no UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
 
     Raises:
       SpeError: it cannot be read; names it.

@@ -10,7 +10,7 @@ from spe.stream.times import parse_duration, parse_timestamp
 
 
 def duration_of(value: str | int) -> int:
-    """Microseconds of an option: a text such as ``2s``, or microseconds already."""
+    """An option in microseconds: given as a text such as ``2s``, or as microseconds."""
     try:
         return parse_duration(value) if isinstance(value, str) else int(value)
     except ValueError as error:

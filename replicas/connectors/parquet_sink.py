@@ -122,7 +122,7 @@ class ParquetSink:
         await compute.run(self._complete)
 
     def close(self) -> None:
-        with suppress(OSError):  # the parts that are complete are what counts
+        with suppress(OSError):  # only complete parts count
             self._complete()
 
     def _complete(self) -> None:

@@ -1,4 +1,4 @@
-"""What every reader hands over: some rows in columns, in order of arrival."""
+"""What every reader produces: rows in columns, in order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a client's changes go: files that other programs read.
+"""Sinks: files of a client's changes for other programs to read.
 
 Two modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative
 ones marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
@@ -61,7 +61,7 @@ class Sink(Protocol):
         ...
 
     def write(self, change: Change) -> None:
-        """Takes a change; what is here already is passed over.
+        """Takes a change; tuples that the sink already has are skipped.
 
         Raises:
           OSError: the disk refused.  Where it is full nothing has changed, and the same can be written again later.
@@ -116,7 +116,7 @@ class SinkCursor:
         self._tentative_id = 0
 
     def begin(self) -> SinkEntry | None:
-        """Tentative tuples of an earlier session are withdrawn: whoever could have sent their undo forgot them."""
+        """Withdraws the tentative tuples of an earlier session: no producer will send an undo for them."""
         return self._undo() if self.held else None
 
     def take(self, change: Change) -> SinkEntry | None:
@@ -210,7 +210,7 @@ class _JsonLinesFile:
             raise
         #: The undo of what the last session held, to be written first.
         self._withdrawn = self._cursor.begin()
-        with suppress(OSError):  # where there is no room, it is written with what comes first
+        with suppress(OSError):  # if there is no room, it is written with the next change
             self._withdraw()
         self.synced = 0
 

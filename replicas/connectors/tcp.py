@@ -19,7 +19,7 @@ from spe.stream.schema import Schema
 _READ_BYTES: Final = 64 << 10
 #: Longest line.  A producer that never sends a newline must not fill our memory.
 _LINE_BYTES_MAX: Final = 1 << 20
-#: Bytes of lines that have begun and not ended, of all producers together; who would pass it is sent away.
+#: Bytes of unfinished lines of all producers together; a producer that would exceed it is disconnected.
 _OPEN_BYTES_MAX: Final = 32 << 20
 
 Accept = Callable[[RowChunk], Awaitable[None]]
@@ -46,7 +46,7 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._skipping = False  # inside a line that was too long
+        self._skipping = False  # whether we are inside a line that was too long
 
     def feed(self, data: bytes | bytearray) -> tuple[list[str], int]:
         """The lines that are complete now, and how many were too long."""
@@ -111,7 +111,7 @@ class TcpListener(Live):
 
         async def handle(stream: trio.abc.Stream) -> None:
             if hasattr(stream, "peer_name"):
-                stream.peer_name = "producer"  # there is no hello to wait for
+                stream.peer_name = "producer"  # producers send no hello
             nonlocal open_bytes
             splitter = LineSplitter()
             try:
@@ -126,7 +126,7 @@ class TcpListener(Live):
                 open_bytes -= splitter.open_bytes
                 await intake.lines(splitter.end())
             except (LinkBroken, trio.BrokenResourceError):
-                env.trace.event("producer_lost", listener=self.address)  # and what it had not finished saying
+                env.trace.event("producer_lost", listener=self.address)  # its unfinished line is dropped
             finally:
                 open_bytes -= splitter.open_bytes
 

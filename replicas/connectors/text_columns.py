@@ -1,4 +1,4 @@
-"""Text cells to columns: a whole column at once where all is well, cell by cell to find what is not."""
+"""Text cells to columns: a whole column at once if all cells are valid, else cell by cell to find the bad ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def expected_timestamp(unit: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Python reads 1_000 as a number; nobody else does."""
+    """Refuses ``1_000``, which Python alone reads as a number.  Raises ValueError."""
     if "_" in text:
         raise ValueError(text)
     return text
@@ -144,7 +144,7 @@ class ColumnsOfCells:
         return Column(canonical(values), valid)
 
     def _filler(self, type_: AttributeType) -> str:
-        """What stands under a null: any text that parses."""
+        """The text under a null: any that parses."""
         if type_ is AttributeType.STRING:
             return ""
         return "1970-01-01" if type_ is AttributeType.TIMESTAMP and self._form.timestamps == "iso" else "0"

@@ -1,6 +1,6 @@
 """What a consumer knows of one input: its producers, its subscriptions, and what can be done about them.
 
-Values only.  :mod:`replicas.consumer.selection` decides on them, :mod:`replicas.consumer.input` takes what comes.
+Plain values: :mod:`replicas.consumer.selection` decides with them, :mod:`replicas.consumer.input` takes elements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOREIGN_RETRY_US: Final = 10_000_000
 
 
 class Port(Protocol):
-    """Where an input's elements go."""
+    """Takes the elements of an input."""
 
     position: int
     frontier: int
@@ -53,7 +53,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Hang up; whatever still arrives for this generation is dropped (F1)."""
+    """Close the connection; what still arrives for this generation is dropped (F1)."""
 
     generation: int
     reason: str
@@ -102,11 +102,11 @@ class Producer:
 
     @property
     def full(self) -> bool:
-        """It makes nothing stable for lack of room: silent, but neither dead nor cut off (A2)."""
+        """Its output buffer is full: it is silent, but neither dead nor cut off (A2)."""
         return self.fill >= 1.0
 
     def reached(self, stable: int, tentative: int, now: int) -> None:
-        """Its frontiers, by heartbeat or by what arrived.  An older message changes nothing."""
+        """Takes its frontiers, from a heartbeat or an element.  An older message changes nothing."""
         if stable > self.stable_reach:
             self.stable_reach, self.stable_at = stable, now
         if tentative > self.tentative_reach:
@@ -122,13 +122,13 @@ class Producer:
         return self.stable_at
 
     def begins(self, now: int) -> None:
-        """Another incarnation: nothing is known of its results yet, which is no reason to avoid it."""
+        """It has started anew: nothing is known of its results yet, which is no reason to avoid it."""
         self.retry_at, self.retry_us = 0, RETRY_US
         self.stable_reach = self.tentative_reach = BEFORE_TIME
         self.stable_at = self.tentative_at = now
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We heard nobody for the last ``gap_us``: that was no silence of the producer's (T1)."""
+        """We did not run for the last ``gap_us``: that does not count as silence of the producer (T1)."""
         self.stable_at = min(self.stable_at + gap_us, now)
         self.tentative_at = min(self.tentative_at + gap_us, now)
 
@@ -150,12 +150,12 @@ class Feed:
     behind_since: int | None = None
     #: A rec_done will come: it was reconciling at some time since it opened, or took something back (V2).
     owes: bool = False
-    #: We do not read it for lack of room: its silence is ours.
+    #: We do not read it because our buffer is full, so its silence does not count against it.
     paused: bool = False
-    #: Its producer corrected and had no room for more until we read it.
+    #: Its producer was correcting, and its buffer was full until we read from it.
     relieves: bool = False
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us``: that was no silence of the producer's (T1)."""
+        """We were not running for the last ``gap_us``: that does not count as silence of the producer (T1)."""
         self.last_arrival = min(self.last_arrival + gap_us, now)
         self.ahead_since = self.behind_since = None

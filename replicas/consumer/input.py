@@ -51,7 +51,7 @@ class Input(Choosing):
     # --- what the rest of the replica asks ---
 
     def fresh(self, now: int) -> bool:
-        """T2: MAIN is there, its producer sends new data, and something arrived within X, or it says why not: full."""
+        """T2: MAIN is open, its producer sends new data, and something arrived within X or the producer is full."""
         if self.port.frontier >= END_OF_TIME:
             return True
         feed = self.main
@@ -79,7 +79,7 @@ class Input(Choosing):
     def caught_up(self) -> bool:
         """We hold everything stable that MAIN has told us of.
 
-        MAIN, and not the furthest of all producers: where MAIN lags another one lastingly, that would never be true.
+        MAIN counts, not the furthest of all producers: if MAIN always lags another one, that would never be true.
         """
         main = self.main
         return main is not None and main.opened and self.port.frontier >= self.producers[main.producer].frontier
@@ -89,7 +89,7 @@ class Input(Choosing):
         return [p for p in self.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
 
     def forgotten(self, position: int) -> bool:
-        """Everybody that we reach has forgotten what follows ``position`` (A3)."""
+        """Every producer that we reach has truncated what follows ``position`` (A3)."""
         reachable = self.serving()
         return bool(reachable) and all(p.first > position + 1 for p in reachable)
 

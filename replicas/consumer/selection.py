@@ -57,7 +57,7 @@ class Choosing:
         corrections: bool = True,
     ) -> None:
         self.channel = channel
-        # Equal producers are preferred in an order of our own, so that consumers spread over them.
+        # Each consumer orders equal producers differently, so that consumers spread over them.
         order = sorted(producers, key=lambda p: (zlib.crc32(f"{consumer}|{p}".encode()), p))
         self.producers = {name: Producer(name) for name in order}
         self.port = port
@@ -138,7 +138,7 @@ class Choosing:
         producer.reached(frontier, tentative_frontier, now)
 
     def _news(self, now: int) -> None:
-        """Something came.  Where nobody was heard for a while, no producer is to blame: we may have been frozen."""
+        """Something came.  If nothing came from any producer for a while, we may have been frozen ourselves."""
         gap_us = now - self._news_at
         if gap_us > self._stall_us:
             self._shift_producers(gap_us, now)
@@ -244,7 +244,7 @@ class Choosing:
         if corr is not None and corr.opened and main is not None and self._state(corr) is NodeState.STABLE:
             if corr.owes:
                 return actions  # its rec_done is on the way
-            return actions + self._promote("it is stable")  # it was so when we subscribed, so none will come
+            return actions + self._promote("it is stable")  # it was STABLE when we subscribed, so no rec_done will come
         best = self._best(now)
         if best is not None and (main is None or main.producer != best.name):
             if corr is not None and corr.producer == best.name:
@@ -300,7 +300,7 @@ class Choosing:
         main = self.main
         if main is None or main.paused:
             return False
-        full = self.producers[main.producer].full  # then another one that is full as well is no better
+        full = self.producers[main.producer].full  # another producer that is full as well is no better
         if not any(
             p.name != main.producer
             and p.state is NodeState.STABLE
@@ -329,13 +329,13 @@ class Choosing:
         return now - producer.advanced_at <= self._useless_us
 
     def _best(self, now: int) -> Producer | None:
-        """The best of those that give results; where nobody does, of all."""
+        """The best of the producers that give results; if none does, the best of all."""
         usable = [p for p in self.producers.values() if self._usable(p, now)]
         ours = [p for p in usable if p.foreign != p.incarnation] or usable
         return self._best_of([p for p in ours if self._useful(p, now)], now) or self._best_of(ours, now)
 
     def _best_of(self, usable: list[Producer], now: int) -> Producer | None:
-        """The order of states; among equals whom we read already."""
+        """The best by state; among equals the one that we read already."""
         current = self.main.producer if self.main is not None else None
         corr = self.corr.producer if self.corr is not None else None
         stalled = self._stalled(now)
@@ -394,14 +394,14 @@ class Choosing:
         if corr is not None and corr.producer != wanted:
             self.corr = None
             actions.append(Close(corr.generation, "no more corrections to be had"))
-        # Also of whom we read already: it may take no second connection, though the first one works.
+        # This holds also for the producer that we read: it may accept no second connection, though the first one works.
         if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:
             self.corr = self._new_feed(wanted, CORRECTIONS, now)
             actions.append(self._open(self.corr))
         return actions
 
     def _corrects(self, corr: Feed) -> bool:
-        """Are corrections, or their rec_done, still to be expected of it?"""
+        """Will the producer of a feed still send corrections, or their rec_done?"""
         state = self._state(corr)
         return state is NodeState.STABILIZATION or (
             state is not NodeState.RECOVERING and (corr.owes or not corr.opened)

@@ -43,14 +43,14 @@ from spe.wire.messages import (
 )
 from spe.wire.messages import SetMode as SetModeMessage
 
-#: Acknowledgements in one heartbeat; whoever has more of them tells them in turn.
+#: Acknowledgements in one heartbeat; more of them are sent in turn.
 ACKS_MAX: Final = 1_024
 #: Shortest wait for the answer to a hello on a control connection.
 HELLO_US: Final = 2_000_000
-#: Attempts at a time to reach a process that does not answer: so many overlap where each takes ``timing.connect``.
+#: Attempts at a time to reach a process that does not answer, each of which takes up to ``timing.connect``.
 ATTEMPTS = 4
 
-#: Who cannot be reached is named again after this.
+#: Time between two reports of a process that cannot be reached.
 TELL_AGAIN_US: Final = 60_000_000
 GONE = (LinkBroken, LinkClosed, PeerRefused)
 
@@ -113,9 +113,9 @@ class Upstream:
         self._gone = gone
         self._other_message = other_message
         self._owners: dict[str, Owner] = {}
-        #: Whom an input (owner, index) read last.
+        #: The producer that an input (owner, index) read last.
         self._read: dict[tuple[str, int], str] = {}
-        #: Who makes a channel, as far as it was asked.
+        #: Cache: the producers of each channel.
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
         self._control: dict[str, Connection] = {}
@@ -206,7 +206,7 @@ class Upstream:
                 connection, _ = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
             except (*GONE, RemoteProtocolError) as error:
                 now = self._env.clock.monotonic_us()
-                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # not ten times a second
+                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
                     told, told_at = str(error), now
                     self._env.trace.event("unreachable", peer=peer, why=told)
                 return

@@ -31,7 +31,7 @@ class FaultInjector:
         self.env = replace(env, network=self._network, storage=self._storage)
 
     def apply(self, conditions: Conditions) -> None:
-        """From now on exactly these hold.  Nothing slips through a cut that held before and still does."""
+        """From now on exactly these conditions hold.  Nothing passes a cut that held before and still does."""
         self._network.heal()
         for peer, way in conditions.cuts:
             for name in self._names(peer):

@@ -40,9 +40,9 @@ class FaultKind(enum.StrEnum):
     """What can happen."""
 
     KILL = "kill"  # kill -9; with a length, started again after it
-    POWER = "power"  # no power: nobody says goodbye, and what was not synced may be gone
+    POWER = "power"  # no power: connections are not closed, and what was not synced may be lost
     RESTART = "restart"  # started again; killed first if it runs
-    FREEZE = "freeze"  # SIGSTOP: alive to its kernel, silent to its peers
+    FREEZE = "freeze"  # SIGSTOP: its sockets stay open, and it does nothing
     BUSY = "busy"  # runs many times slower
     LAG = "lag"  # a client takes its time over every change
     CUT = "cut"  # a link holds what is sent over it

@@ -183,7 +183,7 @@ class FaultyStream(trio.abc.Stream):
                 self._held.popleft()
                 self._held_bytes -= len(data)
                 self._step()
-        except Exception:  # the sender learns of it at its next send; a system task must not raise
+        except Exception:  # the sender gets the error at its next send; a system task must not raise
             self._broken = True
             self._held.clear()
             self._held_bytes = 0

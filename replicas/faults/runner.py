@@ -39,7 +39,7 @@ class Happening:
 
     @property
     def pending(self) -> bool:
-        """Something is still to come of it by itself."""
+        """Will it still begin or end by itself?"""
         return self.began_us is None or (self.fault.for_us is not None and self.ended_us is None)
 
 
@@ -106,7 +106,7 @@ class FaultRunner:
 
     @property
     def pending(self) -> bool:
-        """More will happen by itself."""
+        """Will more faults begin or end by themselves?"""
         return any(h.pending for h in self.happenings)
 
     async def _play(self, happening: Happening) -> None:

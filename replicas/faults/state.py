@@ -242,7 +242,7 @@ class FaultState:
         return self._undone(healed)
 
     def _undone(self, items: Iterable[_Item]) -> list[Action]:
-        """What follows from items that hold no more: another fault may still cause the same."""
+        """The actions for items that hold no more, unless another fault still causes the same."""
         gone = set(items) - self._all()
         frozen = self.frozen()
         resumed = [i.first for i in self._sorted(gone) if i.kind is FaultKind.FREEZE and i.first not in frozen]

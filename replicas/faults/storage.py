@@ -21,7 +21,7 @@ class FaultyStorage:
         self._moving.set()
 
     def stall(self, stalled: bool) -> None:
-        """From now on syncs wait, or go on."""
+        """Makes syncs wait from now on, or go on."""
         if stalled and self._moving.is_set():
             self._moving = trio.Event()
         elif not stalled:

@@ -1,4 +1,4 @@
-"""What processes have heard of each other's X, α, policies and waits, to be passed on (rule T8).  Pure.
+"""What a process knows of the X, α, policies and waits of nodes, to pass it on (rule T8).  Pure.
 
 Nodes tell whoever asks them for heartbeats, and pass on what they were told; so it reaches the clients from anywhere
 upstream, also of nodes that have died since.

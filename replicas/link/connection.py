@@ -34,7 +34,7 @@ TOKEN_VARIABLE: Final = "SPE_TOKEN"
 RECEIVE_BYTES = 1 << 20
 #: Bytes sent after which others get their turn.
 YIELD_BYTES = 64 << 10
-#: Longest time for the whole first frame of a stranger: a peer that dribbles is no peer.
+#: Longest time for the whole first frame of a peer that is not known yet.
 HELLO_SECONDS = 2.0
 
 
@@ -90,7 +90,7 @@ class Connection:
             self._unyielded += sent
             if self._unyielded >= YIELD_BYTES:
                 self._unyielded = 0
-                await trio.lowlevel.cancel_shielded_checkpoint()  # a reader who is always quick enough starves nobody
+                await trio.lowlevel.cancel_shielded_checkpoint()  # sending to a fast reader must not starve other tasks
             return
         await self._send_rest(data, sent)
 
@@ -154,7 +154,7 @@ class Connection:
             if not data:
                 try:
                     self._frames.finish()
-                except RemoteProtocolError as error:  # as when it is killed while it sends: no breach of a rule
+                except RemoteProtocolError as error:  # the peer was killed while it sent: this breaks no rule
                     raise LinkBroken(str(error)) from None
                 raise LinkClosed("the peer hung up")
             self._waiting += self._frames.feed(data)

@@ -1,4 +1,4 @@
-"""A local cluster: starts real processes, kills, freezes and restarts them, and leaves none behind.
+"""A local cluster: starts, kills, freezes and restarts real processes, and ends all of them at its end.
 
 Whatever way the supervisor ends, its processes end too: on a normal end, an exception, Ctrl-C or a signal they get
 SIGTERM and, if need be, SIGKILL; when the supervisor itself is killed, the kernel kills them
@@ -113,7 +113,7 @@ class Cluster:
         for one in running:
             one.phase = Phase.ENDED
             one.signal(signal.SIGTERM)
-            one.signal(signal.SIGCONT)  # a frozen one could not hear the other
+            one.signal(signal.SIGCONT)  # a frozen process does not get SIGTERM before SIGCONT
         with trio.move_on_after(grace_s):
             for one in running:
                 await one.gone.wait()
@@ -145,7 +145,7 @@ class Cluster:
         self._scope.cancel()
 
     def _end_now(self) -> None:
-        """The last resort, without awaiting anything: nobody stays."""
+        """Kills all processes at once, without awaiting anything: the last resort."""
         for one in self.processes.values():
             one.end_now()
 

@@ -115,7 +115,7 @@ class Managed:
         assert self._child is not None
         try:
             pidfd = os.pidfd_open(self._child.pid)
-        except (AttributeError, OSError):  # no Linux, or an old one
+        except (AttributeError, OSError):  # not Linux, or an old kernel
             status = await trio.to_thread.run_sync(self._child.wait, abandon_on_cancel=True)
         else:
             try:

@@ -62,7 +62,7 @@ class Hosting:
         self._changes = count(1)
 
     def serving(self, channel: Channel) -> ReplicaHost | None:
-        """Who makes a channel here."""
+        """The replica here that makes a channel, if there is one."""
         return None if (partition := self._channels.get(channel)) is None else self.running[partition]
 
     def now(self) -> int:
@@ -88,7 +88,7 @@ class Hosting:
         )
 
     def place(self, host: ReplicaHost) -> ReplicaHost:
-        """In place of the one that may be there."""
+        """Installs a replica in place of an earlier one, if there is one."""
         partition = host.replica.id.of
         self.put_away(partition)
         self.running[partition] = host
@@ -99,7 +99,7 @@ class Hosting:
         return host
 
     def put_away(self, partition: PartitionId) -> None:
-        """Ends a replica that may be there; whoever reads it is cut off."""
+        """Ends the replica of a partition, if there is one; its readers are cut off."""
         old = self.running.pop(partition, None)
         if old is None:
             return
@@ -109,7 +109,7 @@ class Hosting:
         old.close()
 
     def told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
-        """A replica has another state."""
+        """Takes note that a replica has another state."""
         self.ticks.wake()
         self.env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
         if self.env.history is not None:
@@ -146,7 +146,7 @@ class Hosting:
         self.nursery.start_soon(run)
 
     def store(self, id: ReplicaId) -> CheckpointStore:
-        """One for all that read or write them here: it knows which files are damaged."""
+        """The checkpoint store of a partition, shared by all tasks here: it knows which files are damaged."""
         if id.of not in self._stores:
             self._stores[id.of] = CheckpointStore(self.env, self.plan, id)
         return self._stores[id.of]

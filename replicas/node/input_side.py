@@ -81,7 +81,7 @@ class InputSide:
     def watch_skew(self, now: int) -> list[str]:
         """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
         if not self._skew.lagging and self._sunion.clocks.waited(now) <= self._node.alpha_x_us:
-            return []  # the ordinary day
+            return []  # the usual case
         return [self._lag(at) for at in self._skew.watch(now, [i.live(now) for i in self.inputs])]
 
     def skew(self) -> list[str]:

@@ -31,7 +31,7 @@ class OrderFollower:
         id = ReplicaId(UnitId(message.unit), message.partition, self._hosting.node)
         try:
             refused = self._follow(peer, message, id)
-        except OperatorFailed as error:  # it cannot be made here; perhaps another node can
+        except OperatorFailed as error:  # it cannot be made here; another node may be able to
             refused = str(error)
         self._hosting.env.trace.event("order", verb=message.verb, replica=str(id), epoch=message.epoch, refused=refused)
         return OrderAnswer(message.number, self._epoch.latest, refused)
@@ -46,7 +46,7 @@ class OrderFollower:
             return f"{hosting.node} is no standby of {id.of}"
         if message.epoch > self._epoch.latest:
             self._epoch.latest = message.epoch
-            hosting.nursery.start_soon(self._epoch.keep)  # not here: the coordinator's heartbeats wait for the answer
+            hosting.nursery.start_soon(self._epoch.keep)  # in its own task: the answer must not wait
         if message.verb == "install" and id.of in hosting.standbys:
             self._install(id)
         elif message.verb == "retire" and id.of in hosting.running:

@@ -111,7 +111,7 @@ class OutputSide:
             self._effects.wake(at)
 
     def full(self) -> bool:
-        return True in [log.full for log in self.logs]  # any(…) makes a generator, and this is asked at every step
+        return True in [log.full for log in self.logs]  # no any(…): it makes a generator, and this runs at every step
 
     # --- where the rows come from (S6) ---
 
@@ -131,7 +131,7 @@ class OutputSide:
         )
 
     def close(self) -> None:
-        """Whoever reads is cut off."""
+        """Cuts off all subscriptions."""
         for log in self.logs:
             log.close()
 

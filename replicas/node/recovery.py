@@ -1,4 +1,4 @@
-"""From what a replica goes on after a start, and what upstream may forget (rules A1, A3, A8 and H).  Pure."""
+"""Which state a replica starts from, and what upstream may truncate (rules A1, A3, A8 and H).  Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spe.stream.names import NodeState
 
 
 class Own(enum.Enum):
-    """What a replica goes on from where no partner gives a snapshot."""
+    """The state that a replica starts from if no partner gives a snapshot."""
 
     STORED = "its own checkpoint"
     NOTHING = "nothing"
@@ -102,7 +102,7 @@ class ReplicaRecovery:
         return Own.NOTHING if self.stored is None else Own.STORED
 
     def no_snapshot_from(self, partner: str, now: int) -> None:
-        """It was asked for a snapshot and gave none that could be installed."""
+        """A partner was asked for a snapshot and gave none that could be installed."""
         self._turns.failed(partner, now)
 
     def is_further(self, snapshot: Mapping[str, Any]) -> bool:
@@ -136,7 +136,7 @@ class ReplicaRecovery:
         return [0 for _ in self._inputs.inputs] if self.stored is None else [int(p) for p in self.stored["positions"]]
 
     def lacking(self) -> bool:
-        """Nothing that we could go on from is left: neither a state nor what would follow from it (H8)."""
+        """Is no state left to start from, or none whose following input upstream still has (H8)?"""
         return not self._inputs.installed and self._begins_too_late()
 
     def missing(self) -> list[str]:
@@ -151,7 +151,7 @@ class ReplicaRecovery:
         ]
 
     def must_reinstall(self) -> bool:
-        """Upstream has forgotten what we need: only a partner's snapshot helps now."""
+        """Has upstream truncated what we need, so that only a partner's snapshot helps?"""
         return self._inputs.installed and any(i.truncated() for i in self._inputs.inputs)
 
     # --- what is safe (A8) ---

@@ -12,7 +12,7 @@ from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import say
 from spe.stream.ids import PartitionId
 
-#: How many times as long as one that recovers a replica rests that has its state, before it looks whether it lacks one.
+#: A replica that has its state checks this many times less often whether it needs another one.
 INSTALLED_PERIODS: Final = 4
 
 

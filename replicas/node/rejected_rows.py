@@ -35,7 +35,7 @@ _AGAIN_S: Final = 1.0
 _TELL_AGAIN_US: Final = 60_000_000
 _BLOCK: Final = 1 << 20
 
-#: Operator, and whether it is a result: what rejections are numbered by.
+#: (operator, whether a result was rejected): rejections are numbered for each of these.
 _Sequence = tuple[str, bool]
 
 
@@ -149,7 +149,7 @@ class RejectedRows:
         if self._unsynced:
             try:
                 await file.sync()
-            except OSError as error:  # nobody knows what is on the disk
+            except OSError as error:  # what is on the disk is unknown
                 self._give_up(f"{self.path}: {error}; rows that are rejected are counted only")
                 return
             self._unsynced = False

@@ -157,7 +157,7 @@ class Replica:
         return self.core.advance(now)
 
     def step_too_large(self) -> bool:
-        """Has a step taken in more than it should, for so many rows have one time (B8)?"""
+        """Did a step take in more rows than it should, because too many have the same time (B8)?"""
         return self.core.largest_slice > self.plan.limits.slice_rows * len(self.inputs)
 
     def rests(self, now: int) -> int:

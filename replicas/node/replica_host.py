@@ -81,7 +81,7 @@ class ReplicaHost:
         self._signals[output].wake()
 
     def say_once(self, what: str) -> bool:
-        """Is this the first time?"""
+        """Is this the first time that ``what`` is to be reported?"""
         first = what not in self.said
         self.said.add(what)
         return first

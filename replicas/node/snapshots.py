@@ -43,7 +43,7 @@ class Snapshots:
         replica, hosting = host.replica, self._hosting
         ahead: list[list[Entry]] = [[] for _ in replica.logs]
         loaded: list[SpillNotLoaded] = []
-        while hosting.running.get(replica.id.of) is host and host.error is None:  # else it was put away
+        while hosting.running.get(replica.id.of) is host and host.error is None:  # otherwise the replica was ended
             try:
                 more = [_read_ahead(log, read) for log, read in zip(replica.logs, ahead, strict=True)]
                 if not any(more) and not replica.core.prepare_snapshot():
@@ -70,7 +70,7 @@ class Snapshots:
             return SnapshotRefused(f"{host.name} is recovering itself")
         try:
             return await hosting.env.compute.run(lambda: encode_snapshot(hosting.plan, host.replica.id.of, state))
-        except LocalProtocolError as error:  # an operator of the user's: nobody can ever be given its state
+        except LocalProtocolError as error:  # a user's operator raised: its state cannot be given to anybody
             if host.say_once("snapshot_failed"):  # we go on, but no restarted partner can come back
                 hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
                 say(f"{host.name}: no partner can be given its state: {error}")

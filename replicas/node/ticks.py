@@ -1,4 +1,4 @@
-"""The passing of time in a node: at ticks, the deadlines of its replicas are judged."""
+"""Ticks of a node: at each, the deadlines of its replicas are checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.stream.ids import PartitionId
 
-#: Ticks that are one while no replica here has a deadline soon.
+#: How many ticks are joined to one while no replica here has a deadline soon.
 RESTING_TICKS: Final = 5
 #: A tick that is late by less, or by less than a tick, is no sign that we did not run.
 UNNOTICED_US: Final = 40_000

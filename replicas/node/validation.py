@@ -7,7 +7,7 @@ from typing import Final
 
 from replicas.node.replica import Replica
 
-#: All that is held is looked at in one step of so many.
+#: All rows that are held are checked once in so many steps.
 ROWS_EVERY: Final = 32
 
 

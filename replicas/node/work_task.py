@@ -35,7 +35,7 @@ class WorkTask:
                     more, ask = host.replica.advance(hosting.now())
                 except OperatorFailed as error:
                     hosting.fail(host, error)
-                except SpillNotLoaded as piece:  # what can be done without it goes on
+                except SpillNotLoaded as piece:  # what does not need that piece goes on
                     host.load(piece, hosting.nursery)
                     host.advanced()
                 except SpillDamaged as error:

@@ -1,4 +1,4 @@
-"""Which standbys run beside the replicas that they back, and how one plan becomes another (rule H7).  Pure.
+"""Which standbys run all the time, and how one choice of them is replaced by another (rule H7).  Pure.
 
 A budget says how many partitions may have an active replica; the planner chooses them under the rates that are known,
 and again when measured rates say that others would do more for the results of a correlated failure (PPA, section V;
@@ -29,8 +29,8 @@ class Choice:
     """Partitions whose first standby is to run.
 
     Attributes:
-      value: OF while everything has failed that runs alone.
-      before: the same of what runs now, under the same rates.
+      value: OF while every partition with a single replica has failed.
+      before: the same for the standbys that run now, under the same rates.
     """
 
     active: frozenset[PartitionId]
@@ -49,7 +49,7 @@ class _Count:
     Attributes:
       first: at the beginning of the period.
       high: the largest heard in it; 0: nothing.
-      skip: periods that are no measure: it began in the middle of this one, or failed and then catches up.
+      skip: periods that must not be measured: it began in the middle of one, or catches up after a failure.
     """
 
     first: int
@@ -57,13 +57,13 @@ class _Count:
     skip: int = 1
 
     def take(self) -> int | None:
-        """Tuples of the period that ends; None: nobody can say."""
+        """Tuples of the period that ends; None if that is not known."""
         before, high, self.high = self.first, self.high, 0
         if not high:
-            self.skip = max(self.skip, 1)  # what was not heard of comes in one go later
+            self.skip = max(self.skip, 1)  # tuples that were not heard of will come all at once later
             return None
         self.first = high
-        if high < before:  # ids that begin anew, as those of a source whose log was put aside
+        if high < before:  # the ids began anew, as those of a source with a new log
             return None
         if self.skip:
             self.skip -= 1
@@ -90,7 +90,7 @@ class RateMeter:
                 count.skip = 2
 
     def take(self, now: int) -> dict[str, list[float]]:
-        """As last measured, between two calls; a silence counts for nothing, for a failure is no lower rate."""
+        """The rates as last measured, between two calls; silences are left out, since a failure is no lower rate."""
         seconds = max(now - self._since, 1) / SECOND
         self._since = now
         moved = {channel: count.take() or 0 for channel, count in self._counts.items()}
@@ -112,7 +112,7 @@ class Activation:
       budget: partitions that may have their first standby run.
       algorithm: of the planner.
       margin: by how much, relative to what runs, a plan must be better to take its place.
-      active: what was wanted when the coordinator ended.
+      active: the standbys that were wanted when the coordinator ended.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class Activation:
 
     @property
     def settled(self) -> bool:
-        """Is what is wanted what was chosen?"""
+        """Do the standbys that are wanted equal the choice?"""
         return self.active == self.target
 
     def step(self, state: Callable[[PartitionId], NodeState | None]) -> PartitionId | None:
-        """Comes a little nearer to the target: first a new one runs, then an old one goes.
+        """Takes one step towards the target: first a new standby runs, then an old one retires.
 
         Args:
           state: of a partition's first standby: RECOVERING also before it runs; None: it does not come, and nobody
@@ -181,16 +181,16 @@ class Activation:
         assert (self.active | self.target) <= self._directory.standbys.keys(), "H7: only standbys are activated"
         states = {id: state(id) for id in self.active}
         if NodeState.RECOVERING in states.values():
-            return None  # one is on its way
+            return None  # a new one is recovering
         leaving = sorted(self.active - self.target)
         coming = sorted(self.target - self.active)
         if leaving and (len(self.active) > self.budget or not coming):
             if any(states[id] not in (NodeState.STABLE, None) for id in self.active & self.target):
-                return None  # what takes its place does not do it yet
+                return None  # its successor is not STABLE yet
             serving = sum(one is NodeState.STABLE for one in states.values())
             first = min(leaving, key=lambda id: (states[id] is NodeState.STABLE, id))
             if states[first] is NodeState.STABLE and serving <= min(self.budget, len(self.target)):
-                return None  # it would be missed
+                return None  # too few standbys would be left
             self.active.remove(first)
             return first
         if coming:

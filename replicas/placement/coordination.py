@@ -24,7 +24,7 @@ from spe.wire.messages import OutputStatus
 
 #: An order that was not answered, or had no effect yet, is given again after this, or after two heartbeats if longer.
 REPEAT_US: Final = 1_000_000
-#: How much longer a disk that may hold a state is waited for before all is made again.
+#: How many times longer to wait for a node whose disk may hold a state before everything begins anew.
 _FOR_A_STATE: Final = 4
 
 
@@ -38,7 +38,7 @@ class Decision:
 
 @dataclass(slots=True)
 class _Partition:
-    """What is known of one.
+    """What is known of one partition.
 
     Attributes:
       running: state of each replica that answers, by node.
@@ -90,7 +90,7 @@ class Coordination:
     # --- news ---
 
     def heard(self, node: NodeId, outputs: Iterable[OutputStatus], now: int) -> None:
-        """A heartbeat answer: whatever the node runs is in it."""
+        """Takes a heartbeat answer, which names everything that the node runs."""
         self._alive.add(node)
         self._heard.add(node)
         told = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
@@ -103,10 +103,10 @@ class Coordination:
                 self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
 
     def lost(self, node: NodeId, now: int) -> None:
-        """It does not answer any more."""
+        """A node does not answer any more."""
         self._alive.discard(node)
         if not self._alive:
-            self._heard.clear()  # it may be we who were cut off: who is heard first then is not the only one
+            self._heard.clear()  # we may have been cut off: wait for all nodes again
         self._forget(node)
         for one in self._partitions.values():
             self._runs(one, node, None, now)
@@ -153,7 +153,7 @@ class Coordination:
         first, one = self._directory.standbys[partition].nodes[0], self._partitions[partition]
         state = one.running.get(first, NodeState.RECOVERING)
         if now - one.asked_at.get(Decision("retire", ReplicaId(*partition, first)), -self._repeat_us) < self._repeat_us:
-            state = NodeState.RECOVERING  # what it said last may be of before
+            state = NodeState.RECOVERING  # its last news may be old
         gone = first in self._heard and first not in self._alive
         if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
             return None
@@ -167,12 +167,12 @@ class Coordination:
     # --- orders ---
 
     def decide(self, now: int) -> list[Decision]:
-        """What to tell whom now; call it at every heartbeat."""
+        """The orders to give now; call it at every heartbeat."""
         assert self._alive <= self._heard, "H5: who answers was heard"
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
-                # What lies before several partitions begins anew once for all of them.
+                # What is upstream of several partitions begins anew once for all of them.
                 asked_at = self._replays_at if decision.verb == "replay" else one.asked_at
                 if now - asked_at.get(decision, now - self._repeat_us) >= self._repeat_us:
                     asked_at[decision] = now
@@ -182,7 +182,7 @@ class Coordination:
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
         standbys = self._directory.standbys[id].nodes
         missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
-        if missing and one.unserved_since is None:  # else it would begin from less, or beside one that begins as well
+        if missing and one.unserved_since is None:  # otherwise two might begin, or one from less
             return [Decision("install", ReplicaId(*id, n)) for n in missing]
         if one.unserved_since is not None:
             return self._restore(id, one, one.unserved_since, now)
@@ -192,7 +192,7 @@ class Coordination:
         if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
             one.mark = None
             return []
-        # Who was frozen wakes as what he was: he must be as far as those that helped out meanwhile.
+        # A replica that was frozen is STABLE when it goes on: it must be as far as those that helped out meanwhile.
         if one.mark is None:
             one.mark = max(one.frontier[n] for n in helping)
         if any(one.frontier[n] < one.mark for n in meant):
@@ -200,7 +200,7 @@ class Coordination:
         return [Decision("retire", ReplicaId(*id, helping[-1]))]
 
     def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
-        """Nobody serves it."""
+        """Orders for a partition that no node serves."""
         standbys = self._directory.standbys[id].nodes
         coming = any(n in one.running or n not in self._heard for n in self._directory.placement[id])
         if now - since < (self._recovery_us if coming else self._patience_us):
@@ -208,12 +208,12 @@ class Coordination:
         installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
         asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in one.running), default=None)
         if asked is not None and now - asked < self._recovery_us:
-            return []  # it is on its way: a second one would be no faster
+            return []  # one recovers already: a second one would be no faster
         able = [n for n in standbys if n in self._alive and n not in one.running]
         able.sort(key=lambda n: now - one.refused_at.get(n, now - self._recovery_us) < self._recovery_us)
         if able:
             return [installs[able[0]]]
-        # Somebody who is away may hold a state, and come back with it.
+        # A node that is away may hold a state, and come back with it.
         away = any(
             n not in self._alive and self._directory.disk_us(ReplicaId(*id, n)) for n in self._directory.hosts(id)
         )

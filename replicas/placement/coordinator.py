@@ -1,6 +1,6 @@
-"""The coordinator's process: heartbeats to everybody, and orders to those that stand by.  A thin shell.
+"""The coordinator's process: it sends heartbeats to all processes, and orders to standbys.  A thin shell.
 
-Nothing of the data path goes through it.  While it is away nobody takes over; everything else goes on.
+No tuples go through it.  While it is away no standby takes over; everything else goes on.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ class Coordinator(Bystander):
         raise Superseded(self._superseded or "")
 
     async def _decide(self) -> None:
-        """Until it is superseded."""
+        """Gives orders until this coordinator is superseded."""
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 self._order(decision)
 
     async def _remember_later(self) -> None:
-        """Whatever the clock says: who is started here again begins later than the one that is followed now."""
+        """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""
         try:
             await self._store.heard_of(self._later)
         except OSError as error:
@@ -149,7 +149,7 @@ class Coordinator(Bystander):
             self._unwritten = False
             try:
                 await self._store.write()
-            except OSError as error:  # notes for people: what counts is what runs, and heartbeats tell that
+            except OSError as error:  # the notes are for people; decisions rest on heartbeats
                 self._env.trace.event("orders_not_noted", why=str(error))
 
     async def _plan_actives(self) -> None:
@@ -231,7 +231,7 @@ class Coordinator(Bystander):
             str(decision.replica),
             message.error,
         )
-        self._unwritten = True  # not here: the peer's heartbeats wait for us
+        self._unwritten = True  # in its own task: the peer's heartbeats wait for us
 
     # --- answering for ourselves (replicas.producer.server.Service) ---
 

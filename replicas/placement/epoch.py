@@ -1,4 +1,4 @@
-"""Of which coordinator a node follows the orders: the latest that it has heard of, also after a restart (H6)."""
+"""The latest coordinator that a node has heard of, whose orders it follows, also after a restart (H6)."""
 
 from __future__ import annotations
 

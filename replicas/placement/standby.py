@@ -47,7 +47,7 @@ class Standby:
         self._channels = plan.unit[id.unit].channels_in(id.partition)
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
         self._every_us = directory.standbys[id.of].every_us
-        #: Of the newest checkpoint and of the one before it, which is what we acknowledge.
+        #: Input positions of the newest checkpoint, and of the one before it, which we acknowledge.
         self._held = self._positions = [0 for _ in self._channels]
         #: Where the inputs of the newest checkpoint come from (S6).
         self._origins: list[str] = []
@@ -58,7 +58,7 @@ class Standby:
         #: How far the maker was when we asked: what it sends is no older.
         self._asked_at: tuple[int, int] | None = None
         self._crowded: set[str] = set()
-        #: Those that did not come, since one did.
+        #: How many checkpoints did not come since the last one that did.
         self._failures = 0
         self._turns = SnapshotTurns(pause_us=self._every_us // 4, longest_us=4 * self._every_us)
         self.checkpoints = 0
@@ -142,7 +142,7 @@ class Standby:
         return self._failures
 
     def came(self, maker: str) -> None:
-        """What we asked for is here, whether it is of use or not."""
+        """The checkpoint that we asked for has come, whether it can be used or not."""
         self._turns.came(maker)
         self._failures = 0
 

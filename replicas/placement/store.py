@@ -1,4 +1,4 @@
-"""What a coordinator must not forget: its epoch, and which standbys it wants to run.  A SQLite file.
+"""What a coordinator keeps on disk: its epoch, and which standbys it wants to run.  A SQLite file.
 
 The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
 through the same storage as everything else, and a crash leaves the old one or the new one.
@@ -83,7 +83,7 @@ class CoordinatorStore:
         return {id: frozenset(nodes) for id, nodes in found.items()}
 
     async def want(self, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
-        """Replaces all of it.  Raises OSError."""
+        """Replaces the standbys that are wanted.  Raises OSError."""
         self._database.execute("DELETE FROM wanted")
         rows = [(id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
         self._database.executemany("INSERT INTO wanted VALUES (?, ?, ?)", rows)

@@ -17,7 +17,7 @@ from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
 from spe.stream.ids import PartitionId
 
-#: Tuples per second of a source of which nobody has said anything else.
+#: Tuples per second of a source for which no rate is given.
 UNKNOWN_RATE: Final = 1.0
 
 
@@ -112,7 +112,7 @@ def fidelity_of(
 
 
 def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """Sources of which nobody has said how much they send."""
+    """Sources for which no rate is given."""
     return [str(n) for n, s in plan.sources.items() if str(n) not in rates and "rate" not in s.reader]
 
 

@@ -1,6 +1,6 @@
 """Tasks one by one, by what the loss of each alone would do (PPA algorithm 2).
 
-Cheap, and blind to what tasks are worth together: it may spend a whole budget without completing one tree.
+Cheap, but it ignores what tasks are worth together: it may spend a whole budget without completing one tree.
 """
 
 from __future__ import annotations

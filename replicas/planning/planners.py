@@ -13,7 +13,7 @@ from replicas.planning.structure import structure_aware
 
 
 class Algorithm(StrEnum):
-    """Ways to choose."""
+    """Algorithms that choose the tasks to replicate."""
 
     STRUCTURE_AWARE = "structure-aware"
     EXACT = "exact"

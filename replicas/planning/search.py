@@ -1,4 +1,4 @@
-"""What every planner is given and gives, and what a plan is worth."""
+"""Input and output of every planner, and the value of a plan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Connections after the hello: every configured peer has places of its own, all others share a few.
 
-One connection too many, and the oldest of the same peer goes: what a peer left half open makes room for what it opens
-anew, and whoever opens without end only ever drives away itself.
+Where a peer has no place left, its own oldest connection is closed: half-open connections make room for new ones, and
+a peer that opens without end closes only its own.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class ElementLog:
 
     @property
     def nbytes(self) -> int:
-        """What this takes of memory."""
+        """Bytes of memory that the log takes."""
         return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
 
     @property
@@ -70,7 +70,7 @@ class ElementLog:
 
     @property
     def untouched(self) -> bool:
-        """Nothing was ever appended."""
+        """Was nothing ever appended?"""
         return self.end == 0 and self.frontier == BEFORE_TIME
 
     def __getitem__(self, number: int) -> Entry:
@@ -97,7 +97,7 @@ class ElementLog:
         self.memory_bytes += entry.nbytes
 
     def advance(self, boundary: int) -> None:
-        """A boundary after everything so far."""
+        """Appends a boundary."""
         self.frontier = boundary
         if self._entries:
             self._entries[-1].boundary = boundary

@@ -1,4 +1,4 @@
-"""An output channel of a replica: what consumers may still ask for, and what they have acknowledged.  Pure.
+"""The log of an output channel of a replica, and what its consumers have acknowledged.  Pure.
 
 One *stable log*, append-only, truncated from the front by acknowledgements (rule A2); and one *tentative
 suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
@@ -144,7 +144,7 @@ class OutputLog:
                 log.advance(element.time)
 
     def clear_suffix(self) -> None:
-        """Nothing tentative is true any more (rec_done); the next tentative element begins a new run."""
+        """Drops the tentative suffix: the correction is complete.  The next tentative element begins a new run."""
         self.suffix = ElementLog(self.stable.last_id)
         self.run += 1
 
@@ -208,7 +208,7 @@ class OutputLog:
     # --- who reads ---
 
     def close(self) -> None:
-        """Another log takes this one's place: whoever is subscribed is cut off."""
+        """Cuts off all subscriptions: another log takes the place of this one."""
         self.installs += 1
 
     def subscribe(
@@ -231,7 +231,7 @@ class OutputLog:
 
     @property
     def truncation_line(self) -> int:
-        """Stable ids up to here nobody will ask for again.  A consumer that was never heard of counts as 0."""
+        """No consumer will ask for stable ids up to here again.  One that was never heard of counts as 0."""
         return min((a.id for a in self._acks.values() if not a.evicted), default=self.last_id)
 
     def acknowledge(self, consumer: str, incarnation: int, id: int) -> None:
@@ -298,12 +298,12 @@ class OutputLog:
         if self._acks:
             self.stable.drop_through(self.truncation_line)
             return
-        # Nobody is configured, so nobody holds us up; whoever reads all the same finds the newest half.
+        # No consumer is configured, so nothing has to be kept; one that reads all the same finds the newest half.
         while 2 * self.stable.nbytes > self._limits.output_bytes:
             self.stable.drop_first()
 
     def spill_oldest(self) -> None:
-        """Of what consumers have not acknowledged, the newest half of the cap stays in memory."""
+        """Spills entries that are not acknowledged, oldest first, until half of the cap is left in memory."""
         if self._acks:
             cap = self._limits.output_bytes
             self.stable.spill(cap // 2, piece_bytes(cap))
@@ -343,7 +343,7 @@ class OutputLog:
             try:
                 return read()
             except SpillDamaged:
-                pass  # counted where it was found; the log begins behind what is lost
+                pass  # already counted; the log begins behind the part that is lost
 
     def install(self, state: Mapping[str, Any]) -> None:
         """Takes over a partner's stable log.  Whoever is subscribed is cut off."""

@@ -60,14 +60,14 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
 PULL_BYTES = 512 << 10
-#: Consumers that are told apart in the status, of those that have read another log.
+#: Consumers that have read another log: the status lists at most so many.
 OTHER_LOGS_MAX = 64
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.runtime.network).
 ANSWER_SECONDS = 10.0
 #: Shortest time between two announcements to one peer.
 ANNOUNCE_US: Final = 1_000_000
-#: Who passes on, or records, what nodes announce.
+#: Roles that pass on, or record, what nodes announce.
 _CONSUMERS: Final = ("node", "client")
 _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
 
@@ -163,7 +163,7 @@ class Server:
         self._service = service
         self._injector = injector
         self._reception = Reception(plan, directory, me)
-        #: For what peers do wrong: as often as they like, but not in our trace.
+        #: Traces what peers do wrong, but not each time.
         self._complaints = SparingTrace(env.trace)
         #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
         self._other_logs: dict[str, tuple[int, str]] = {}
@@ -204,7 +204,7 @@ class Server:
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
         if not isinstance(answer, Refused):
-            connection.allow(CONTROL_BYTES)  # data only ever goes out here
+            connection.allow(CONTROL_BYTES)  # on a subscription, data goes only to the consumer
             connection.named(hello.name)
         await connection.send(answer)
         if isinstance(answer, Refused):
@@ -370,7 +370,7 @@ async def _answer(connection: Connection, message: Message) -> None:
 
 
 async def request(connection: Connection, message: Message) -> Message:
-    """One question, one answer, on a connection of one's own."""
+    """Sends one request on a connection of its own, and returns the answer."""
     await connection.send(message)
     return await connection.receive_message()
 

@@ -14,7 +14,7 @@ from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, saturating_add
 from spe.wire.messages import Mode, StateChange
 
-#: What an element without rows is counted as.
+#: Bytes that an element without rows counts as.
 MARK_BYTES: Final = 32
 
 
@@ -39,7 +39,7 @@ class Subscription(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is pulled any more."""
+        """Ends the subscription: nothing is pulled any more."""
         ...
 
 
@@ -139,7 +139,7 @@ class OutputSubscription:
             budget = self._pull_stable(out, max_bytes)
         except SpillNotLoaded:
             if out:
-                return out  # the rest when it is asked for again
+                return out  # the rest comes with the next pull
             raise
         if budget > 0:
             self._rec_done(out)
@@ -184,7 +184,7 @@ class OutputSubscription:
         return None if self._substream is None else entry.share(self._substream)
 
     def _begin_correction(self, out: list[Element | StateChange]) -> None:
-        """Before a stable element: whatever tentative the consumer holds must go first."""
+        """Makes the undo that must come before a stable element if the consumer holds tentative tuples."""
         self._suffix = None
         if self._tentative:
             out.append(Undo(self.position))
@@ -236,7 +236,7 @@ class OutputSubscription:
             self._run = output.run
             self._floor = self._t_max
             self._tentative_frontier = saturating_add(self._t_max, 1)
-        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have gone (V6)
+        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have been dropped (V6)
         return cursor
 
     def _news(self, entry: Entry) -> BoolArray | None:

@@ -1,4 +1,4 @@
-"""Virtual time: it stands while anybody has something to do, and jumps to the next deadline when nobody has."""
+"""Virtual time: it stands still while any task can run, and jumps to the next deadline when none can."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.runtime.env import Awaited
 
 #: What the wall clock of every host shows at the beginning.
 EPOCH_US: Final = 1_700_000_000_000_000
-#: How often, and how long in real time, nobody may have a deadline before that is a fault.
+#: How often, and how long in real time, there may be no deadline at all before that counts as a fault.
 _IDLE_MAX: Final = 100
 _IDLE_S: Final = 0.01
 

@@ -143,7 +143,7 @@ class SimCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> Any:
         assert self._nursery is not None
-        self._lasting.clear()  # a slow host must not be frozen once more
+        self._lasting.clear()  # a slow host must not be frozen again
         for host in list(self._processors.frozen):
             self._processors.thaw(host)
         for disk in self.disks.values():
@@ -151,7 +151,7 @@ class SimCluster:
         trio.lowlevel.remove_instrument(self._rounds)
         self._nursery.cancel_scope.cancel()
         handled = await self._nursery_manager.__aexit__(kind, error, tb)
-        if self._stuck:  # the block was cancelled: what it says after the loop was never said
+        if self._stuck:  # the block was cancelled before it reached its end
             raise Stuck(self._stuck)
         return handled
 
@@ -181,12 +181,12 @@ class SimCluster:
         return StateCompute(self._turn_us, self._state_ns, running, partial(self._occupy, host))
 
     def _occupy(self, host: str, seconds: float) -> None:
-        """A step of a host's work takes so long: nothing else runs there meanwhile."""
+        """Lets nothing else run on a host for the length of a step of its work."""
         assert self._nursery is not None
         self.longest_step_s = max(self.longest_step_s, seconds)
         if seconds and host not in self._processors.frozen:
             self._processors.freeze(host)
-            # In a context of its own: whoever frees the host is no task of it.
+            # In a context of its own: the task that frees the host does not belong to it.
             Context().run(self._nursery.start_soon, self._free_later, host, seconds)
 
     async def _free_later(self, host: str, seconds: float) -> None:
@@ -388,7 +388,7 @@ class SimCluster:
         self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
 
     def _is_stuck(self, why: str) -> None:
-        """Nobody gets anywhere: the run ends here (a task may not be cancelled from an instrument)."""
+        """The run makes no progress: it ends here (a task may not be cancelled from an instrument)."""
         if not self._stuck:
             self._stuck = f"busy loop: {why}"
             assert self._nursery is not None
@@ -457,7 +457,7 @@ class SimCluster:
             with CoordinatorStore(env) as store:
                 self.coordinator = Coordinator(env, self.plan, self.directory, store)
                 await self.coordinator.run()
-        except (Superseded, OSError) as error:  # of the disk: it cannot keep an epoch
+        except (Superseded, OSError) as error:  # the disk failed: it cannot keep an epoch
             self._note(f"{COORDINATOR} ended: {error}")
             self.ended_alone.add(COORDINATOR)
             self.kill(COORDINATOR)

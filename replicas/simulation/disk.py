@@ -31,9 +31,9 @@ class _File:
 
     def __init__(self, contents: bytes = b"", synced_size: int | None = None) -> None:
         self.written = bytearray(contents)
-        #: So much of it is on disk whatever happens.
+        #: So many bytes are on disk whatever happens.
         self.synced_size = len(contents) if synced_size is None else synced_size
-        #: So much of it has been there since the last sync began.
+        #: So many bytes were written when the last sync began.
         self.untouched_size = len(contents)
 
     @property
@@ -60,7 +60,7 @@ class _AppendFile:
 
     async def sync(self) -> None:
         file = self._file
-        file.untouched_size = len(file.written)  # what is appended meanwhile is not promised
+        file.untouched_size = len(file.written)  # this sync does not cover what is appended meanwhile
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
         await self._storage.moving()

@@ -1,4 +1,4 @@
-"""Does to a simulated cluster what faults ask for, as far as the fault model goes.
+"""Makes faults happen to a simulated cluster, as far as the fault model allows.
 
 P3 has a premise: of each partition a replica with the stable state survives.  A fault that would break it does not
 happen, and the story says so; the schedule stays data, whatever state the run is in when a fault is due.
@@ -83,7 +83,7 @@ class FaultDriver:
         """
         other_plans = bool(self._cluster.plans)
         await self.runner.inject(Fault(FaultKind.HEAL))
-        self._apply()  # also what ended in this very moment, and was broken off before it was made true
+        self._apply()  # also faults that ended in this moment, before their end was applied
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
         for host in sorted((self.down | self._cluster.ended_alone) - self.left - self._cluster.given_up):
@@ -192,7 +192,7 @@ class FaultDriver:
             disk.lies = host in lying
             disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
             if host in cluster.ended_alone - self._strangers and disk.space_left is None:
-                cluster.restart(host)  # whoever looks after it has made room, and starts it again
+                cluster.restart(host)  # its operator has made room, and starts it again
         busy = state.suffering(FaultKind.BUSY)
         for host in self._changed(FaultKind.BUSY, set(busy)):
             cluster.slow(host, busy[host].amount if host in busy else 1)

@@ -1,4 +1,4 @@
-"""What a simulated host is made of, beside its network and its disk: its tasks, its processor, its story."""
+"""The parts of a simulated host besides network and disk: its tasks, its processor, its trace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def seeded_scheduling(seed: int) -> Iterator[None]:
 
 
 def _run_queue() -> deque[trio.lowlevel.Task]:
-    """Whoever is runnable, in trio's own queue."""
+    """The runnable tasks, in trio's own queue."""
     return trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq
 
 

@@ -40,7 +40,7 @@ def check_kept(
         try:
             recorded = recorded_stable(disk, client_folder(name), schemas)
         except LogCorrupt as error:
-            # What the disk said was synced is gone; whoever reads the recording is told, and that is all it can do.
+            # The disk lost what it said was synced; reading the recording says so, and no more can be asked for.
             if host in cluster.lied_to:
                 counters.add("recordings that tell of a disk that lied")
             else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-#: A lost segment comes again after this, twice that the second time, and so on.
+#: A lost segment is sent again after this; each further time after twice as long.
 RETRANSMIT_S: Final = 0.2
 
 
@@ -70,7 +70,7 @@ class SimLinks:
 
     def delay(self, source: str, target: str) -> tuple[float, float | None]:
         """How late something is that is sent now, and its bandwidth."""
-        if self._plain and not self._states:  # the ordinary day
+        if self._plain and not self._states:  # the usual case
             return 0.0, None
         return self.late_s(source, target), self.state(source, target).bytes_per_s
 

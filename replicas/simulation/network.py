@@ -55,11 +55,11 @@ class SimNetwork:
             if pipe.lost or not self._links.passes(pipe.source, pipe.target):
                 pipe.stop(now)
             else:
-                end.give_up(now)  # it would have, before
+                end.give_up(now)  # its kernel would have given up before the link opened
                 pipe.go()
                 if pipe.waits_for_room(now) and self._links.state(pipe.source, pipe.target).bytes_per_s is None:
                     pipe.widen(now, self._links.late_s(pipe.source, pipe.target))
-        for end in self._ends:  # when all that go do: an answer takes the other pipe
+        for end in self._ends:  # after all links that open are open: an answer takes the other pipe
             end.answer()
             end.changed.wake()
 

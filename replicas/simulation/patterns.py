@@ -284,11 +284,11 @@ class _Drawing:
         yield {"at": at, "kind": "full", "target": self._random.choice(self._servers), "for": self._for()}
 
     def _flip(self, at: int) -> Iterator[Entry]:
-        """Only of nodes: the log of a source is the one copy of its input."""
+        """A bit of a file flips, only on nodes: the log of a source is the only copy of its input."""
         yield {"at": at, "kind": "flip", "target": self._random.choice(self._nodes)}
 
     def _slow_disk(self, at: int) -> Iterator[Entry]:
-        """Of anybody who writes."""
+        """A disk of any process that writes is slow."""
         by, target = self._random.choice(["5ms", "50ms", "300ms"]), self._random.choice(self._servers + self._sources)
         yield {"at": at, "kind": "slow-disk", "target": target, "by": by, "for": self._for()}
 
@@ -355,7 +355,7 @@ class _Drawing:
             yield {"at": begin, "kind": "cut", "from": a, "to": b, "for": show_duration(end - begin)}
 
     def _starve(self, at: int) -> Iterator[Entry]:
-        """All that one node reads and that reads it is gone."""
+        """All producers and consumers of one node are gone."""
         node = self._random.choice(self._nodes)
         length = self._for()
         for a, b in self._links:

@@ -44,7 +44,7 @@ class Pipe:
 
     def send(self, now: float, data: bytes, late_s: float, bytes_per_s: float | None) -> None:
         """It arrives ``late_s`` after the last of it has left, and never before what was sent earlier."""
-        if not (self.troubled or self.chunks or late_s or bytes_per_s) and self._free_at <= now:  # the ordinary day
+        if not (self.troubled or self.chunks or late_s or bytes_per_s) and self._free_at <= now:  # the usual case
             self.chunks.append((now, data))
             self.size += len(data)
             return
@@ -66,7 +66,7 @@ class Pipe:
         self._append(now, _END, max(now, self._free_at) + late_s)
 
     def reset(self, now: float, late_s: float) -> None:
-        """The sender's socket is gone, and its kernel says so, after all that was sent."""
+        """The sender's socket is gone: its kernel sends an RST after all that was sent."""
         self.reset_at = min(self.reset_at, self._after_all(now + late_s))
         self.troubled = True
 

@@ -1,4 +1,4 @@
-"""A simulated run as data: what runs, what happens to it, and the seed of all else."""
+"""A simulated run as data: the configuration, the faults, and the seed of everything else."""
 
 from __future__ import annotations
 

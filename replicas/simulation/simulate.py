@@ -33,7 +33,7 @@ CPU_S: Final = 120.0
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
       findings: what the checkers found; empty when everything held.
@@ -69,7 +69,7 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
     with seeded_scheduling(scenario.seed), seldom():
         try:
             return trio.run(_main, scenario, watch, clock=JumpClock(cpu_s))
-        except trio.TrioInternalError as error:  # what trio makes of a clock that gives up
+        except trio.TrioInternalError as error:  # trio raises this when the clock raises
             if isinstance(error.__cause__, Stuck):
                 raise error.__cause__ from None
             raise
@@ -118,7 +118,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         return outcome
     held_up = bool(cluster.given_up) and not has_room(plan)  # what they read is kept until there is no room (A2)
     dead = driver.left | cluster.given_up
-    if cluster.lost_logs:  # what clients have kept ends somewhere
+    if cluster.lost_logs:  # recordings of clients may end anywhere
         dead = dead | {f"client:{name}" for name in directory.clients}
     lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
     premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)

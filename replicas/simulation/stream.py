@@ -17,7 +17,7 @@ from spe.runtime.network import RECEIVE_BYTES
 #: Bytes under way that a sender may be ahead of its receiver.
 WINDOW_BYTES: Final = 1 << 20
 
-#: Why an end is gone.
+#: Reasons for which an end is gone.
 CLOSED: Final = "closed"
 KILLED: Final = "killed"
 RESET: Final = "reset by peer"

@@ -306,7 +306,7 @@ def _placed(
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
     if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS}:
-        replicas = max(2, replicas)  # else nothing is left to promise
+        replicas = max(2, replicas)  # otherwise nothing would be promised
     passive = replicas > 1 and random.random() < _PASSIVE
     counts = _partitions(random, query, replicas)
     nodes: list[str] = []

@@ -19,7 +19,7 @@ from spe.stream.times import MILLISECOND
 
 #: No step takes longer, whatever is held: what a node promises of its own steps.
 STEP_MAX_US: Final = 50 * MILLISECOND
-#: What is held is counted again after this time.
+#: Rows and groups that are held are counted again after this time.
 _COUNTED_US: Final = 100 * MILLISECOND
 
 

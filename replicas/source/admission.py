@@ -1,4 +1,4 @@
-"""Which rows a source takes; the others are counted, told of and kept aside, never dropped in silence."""
+"""Which rows a source takes; the others are counted, reported and kept aside, never dropped silently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MALFORMED_KEPT: Final = 10_000
 
 
 class Admission:
-    """The door of one source.
+    """Decides which rows one source takes.
 
     Attributes:
       malformed_count: rows that could not be understood.
@@ -63,7 +63,7 @@ class Admission:
         return chunk.select(mask)
 
     def _look_at_times(self, event_us: int) -> None:
-        """Said once: event times that nobody can mean, which a wrong unit of numbers gives."""
+        """Reports once event times that are implausible, as a wrong unit of numbers gives them."""
         if why := implausible(event_us, str(self._source.reader.get("timestamps", "iso"))):
             self._env.trace.event("times_implausible", stream=self._source.stream, event_us=event_us)
             say(f"source {self._source.stream}: {why}")

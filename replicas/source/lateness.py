@@ -1,4 +1,4 @@
-"""Tells that most rows of a source are late, while they come (rule S7).  Pure: the time is passed in."""
+"""Reports that most rows of a source are late, while they come (rule S7).  Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from spe.plan.describe import show_duration
 from spe.stream.times import MILLISECOND, SECOND
 
-#: What is judged: the rows of this long, and of a slow source as many older ones as make up the fewest.
+#: The rows that count: those of so long, and of a slow source older ones up to the smallest number.
 SPAN_US: Final = 10 * SECOND
 ROWS_MIN: Final = 5
 #: Rows are counted by so much; it bounds what is kept.

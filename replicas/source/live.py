@@ -74,7 +74,7 @@ class LivePlay:
             chunk = self._admit(chunk)
             n = len(chunk)
             events = chunk.events if chunk.events is not None else np.full(n, writer.now_us(), np.int64)
-            if self._told_of_no_row and n:  # before what there may be to tell of these rows
+            if self._told_of_no_row and n:  # before a report on these rows
                 self._told_of_no_row = False
                 self._tell("")
             while taken < n:
@@ -94,11 +94,11 @@ class LivePlay:
             self._clock.heard(writer.now_us())
 
     async def _promise(self) -> None:
-        """Time passes though no row comes."""
+        """Logs promises while no row comes."""
         writer = self._writer
         while True:
             now = writer.now_us()
-            if self._waiting:  # nothing is read meanwhile
+            if self._waiting:  # the disk is full, so nothing is read
                 self._clock.heard(now)
             reached_us = self._clock.reached_us(now, writer.stands_us)
             if reached_us is not None:

@@ -92,7 +92,7 @@ class SourceSubscription:
         """A source has one mode: everything it sends is stable."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a subscription to a source holds nothing."""
 
 
 class SourceProcess(Bystander):

@@ -1,4 +1,4 @@
-"""A source proxy: takes in at the pace of its input, keeps everything, serves anybody from any id.
+"""A source proxy: it takes rows in at the pace of its input, logs all of them, and serves them from any id on.
 
 Consumers that are behind are served from the log, so nothing is kept for them and nobody slows a source down.
 """
@@ -376,7 +376,7 @@ class Intake:
 
     @property
     def lost(self) -> bool:
-        """There were rows, and none was taken."""
+        """Were there rows of which none was taken?"""
         return 0 < self.rows == self.malformed + self.refused
 
     def took(self, chunk: RowChunk, refused: int, stamper: Stamper) -> None:

@@ -33,7 +33,7 @@ class ByClock:
     """Event time is the clock's: for rows that are stamped when they happen, and come within the disorder."""
 
     def heard(self, now_us: int) -> None:
-        """It makes no difference."""
+        """Does nothing: rows make no difference to this clock."""
 
     def reached_us(self, now_us: int, stands_us: int) -> int | None:
         return now_us
@@ -74,7 +74,7 @@ class ByData:
             return None
         if self._to_now:
             return now_us
-        if stands_us <= BEFORE_TIME:  # there is nothing to go on from
+        if stands_us <= BEFORE_TIME:  # no event time is known yet
             return None
         if self._stood_us is None:
             self._stood_us = stands_us
