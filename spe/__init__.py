@@ -1,6 +1,6 @@
-"""The engine's substrate: what flows, and over what.
+"""What everything else is built on: streams, expressions, plans, the wire, logs, and the command line.
 
-Floor 1 of four (spe <- operators <- consistency <- replicas); imports go downwards only.
+The lowest of four packages (spe <- operators <- consistency <- replicas); imports go downwards only.
 """
 
 __version__ = "0.1.0"

@@ -84,7 +84,7 @@ def stdin(**options: Any) -> Options:
 
 
 def _given(**options: Any) -> Options:
-    """Those that were given; the others are left to the configuration's defaults."""
+    """The options that were given; the others keep the configuration's defaults."""
     return {k: v for k, v in options.items() if v is not None}
 
 
@@ -323,7 +323,7 @@ class Environment:
             duration_us = None if duration is None else parse_duration(duration)
         except ValueError as error:
             raise mistake(caller(__file__), f"duration: {error}") from None
-        # The command line stands above everything, and is imported only by whoever acts as it.
+        # The command line imports everything, so it is imported only when it is needed.
         from spe.cli.run import INTERRUPTED, TERMINATED, run_document
 
         document = self.document()
@@ -351,7 +351,7 @@ class Environment:
 
 
 def _mistake(place: Place, message: str) -> ConfigError:
-    """Of the call that is under way."""
+    """A mistake in the call that is under way."""
     return mistake(caller(__file__), f"{show_path(place)}: {message}")
 
 
@@ -366,7 +366,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A source or what an operator makes."""
+    """The stream of a source or of an operator."""
 
     environment: Environment
     name: str

@@ -123,7 +123,7 @@ class OperatorFailed(SpeError):
         ours = Path(__file__).resolve().parents[1]
         folders = tuple(str(ours / name) for name in ("spe", "operators", "replicas", "consistency"))
         cause, shown = self.__cause__, list[traceback.FrameSummary]()
-        while cause is not None:  # ours may have put the user's in words of their own
+        while cause is not None:  # our error may wrap the user's
             frames = traceback.extract_tb(cause.__traceback__)
             shown = [f for f in frames if not str(Path(f.filename).resolve()).startswith(folders)]
             if shown:
@@ -138,7 +138,7 @@ def blaming(operator: str, slice_text: str) -> Iterator[None]:
     try:
         yield
     except OperatorFailed:
-        raise  # it says already whose fault it is
+        raise  # it names the operator already
     except Exception as error:
         raise OperatorFailed(operator, slice_text, error) from error
 

@@ -1,4 +1,4 @@
-"""Mistakes are collected, not raised one by one: whoever corrects a configuration wants to see them all."""
+"""Collects mistakes instead of raising the first, so that all mistakes of a configuration are shown at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-#: What other stream processors call it, and the key that it is here.
+#: Keys of other stream processors, and the key that means the same here.
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lateness": ("disorder",),
     "parallelism": ("partitions",),

@@ -25,7 +25,7 @@ RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
 Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
 Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
-#: The supervisor of a local cluster hands down its link.
+#: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
 app = App(
@@ -352,7 +352,7 @@ def run_command(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         print("spe: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except BaseException as error:
@@ -367,7 +367,7 @@ def run_command(command: Callable[[], Any]) -> int:
 def execute(arguments: Sequence[str]) -> int:
     """Parses and runs a command line; returns the exit status."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # user-defined operators are found beside the configuration's caller
+        sys.path.append(os.getcwd())  # so that user-defined operators in the current directory are found
     try:
         command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
     except CycloptsError as error:
@@ -383,7 +383,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _mistakes(error: BaseException) -> Iterator[str]:
-    """What to say of an error that somebody outside this program caused; nothing where it is our own fault."""
+    """What to print for an error that was caused outside of this program; nothing if the program is at fault."""
     if isinstance(error, BaseExceptionGroup):
         parts = [list(_mistakes(e)) for e in error.exceptions]
         if all(parts):

@@ -23,7 +23,7 @@ MakeScenario = Callable[[int], Scenario]
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What one run came to.
+    """The result of one run.
 
     Attributes:
       findings: promises that were not kept.
@@ -43,7 +43,7 @@ class SeedResult:
 
 @dataclass
 class Sums:
-    """Of any number of runs."""
+    """Sums over any number of runs."""
 
     seeds: list[int] = field(default_factory=list)
     failed: list[SeedResult] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Sums:
 
 
 def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
-    """What a scenario comes to.  A run that dies is a finding like any other, and has no outcome."""
+    """Runs a scenario.  A run that raises is a finding like any other, and has no outcome."""
     try:
         outcome = simulate(scenario)
     except Exception as error:
@@ -87,7 +87,7 @@ def play(make: MakeScenario, seed: int) -> SeedResult:
 
 
 def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None = None) -> Iterator[SeedResult]:
-    """All of them, as they come to their end; ``seeds`` may be endless, and are drawn as they are needed."""
+    """Plays all seeds and yields results as they come; ``seeds`` may be endless, and are drawn as they are needed."""
     processes = processes or os.cpu_count() or 1
     if processes == 1:
         yield from (play(make, seed) for seed in seeds)
@@ -108,8 +108,8 @@ def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None 
 def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False) -> Shrunk:
     """The smallest scenario found in which the same property fails; ``scenario`` itself where nothing does.
 
-    Where a run died, any broken promise will do: what it died of was on its way to one.  Rules of what is left over in
-    the end have little to do with each other, so there it must be the same one.
+    Where a run raised, any broken promise counts, since the error may come before one.  Rules about what is left at the
+    end are independent of each other, so there it must be the same rule.
     """
     findings, _ = run(scenario)
     if not findings:

@@ -1,4 +1,4 @@
-"""What many simulated runs tried and held, as text and as plain data."""
+"""Reports on many simulated runs: what was tried and what held, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _empty_cells(sums: Sums) -> list[tuple[str, str]]:
 
 
 def empty_text(sums: Sums) -> str:
-    """What should be met when enough is tried, and was not."""
+    """The situations that never occurred, though enough runs should have them."""
     cells = [f"{a} × {b}" for a, b in _empty_cells(sums)]
     cells += sorted(name for name in REACHABLE_RUNS if not sums.counters.amounts[name])
     return f"never met, though it should be: {', '.join(cells)}" if cells else "every cell that can be reached was met"

@@ -40,7 +40,7 @@ def check(config: Path, data: Path | None) -> int:
 def unfit_operators(plan: Plan) -> list[str]:
     """Operators of one's own that cannot be made or asked, or whose state no partner could take over: a line each.
 
-    A replica asks for a snapshot only when a failure begins or a partner has died, which is late to learn of a mistake.
+    Otherwise such a mistake would show only when a failure begins or a partner has died.
     """
     found = []
     for operator in plan.query.operators:
@@ -85,7 +85,7 @@ def unfit_files(plan: Plan) -> list[str]:
             continue
         try:
             reader = open_reader(source)
-            assert isinstance(reader, Replay)  # it has a path
+            assert isinstance(reader, Replay)  # its kind has a path
             chunk = next(reader.chunks(0), None)
         except SpeError as error:
             found.append(f"sources.{name}: {error}")

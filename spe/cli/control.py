@@ -48,7 +48,7 @@ def status(path: Path, as_json: bool) -> int:
 
 
 def json_text(poller: Poller) -> str:
-    """What was heard of each process, and why some were not."""
+    """The status of each process that answered, and the error of each that did not."""
     processes = {name: seen.status for name, seen in poller.seen.items()}
     found = ClusterStatus(processes=processes, errors=poller.errors)
     return json.dumps(TypeAdapter(ClusterStatus).dump_python(found, mode="json", warnings="error"), indent=1)

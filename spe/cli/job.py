@@ -1,4 +1,4 @@
-"""What a local run needs before its first process starts: addresses, a common beginning, command lines."""
+"""Prepares a local run: addresses, a common event time at which sources begin, command lines."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def common_origins(plan: Plan) -> dict[str, int]:
 
 
 def process_specs(job: Job) -> list[ProcessSpec]:
-    """Sources first, so that nodes find them; clients last."""
+    """How to start each process: sources first, so that nodes find them; clients last."""
     words = [sys.executable, "-m", "spe.cli"]
     where, seed = str(job.run.path), str(job.seed)
     environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

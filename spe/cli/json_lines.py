@@ -1,4 +1,4 @@
-"""Rows as JSON lines on the standard output, as a client's sinks write them, with the stream's name in front."""
+"""Prints rows as JSON lines, as a client's sinks write them, with the stream's name in front."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _head(console: Console, problem: PlanningProblem, chosen: ReplicationPlan, n
 def _why(
     problem: PlanningProblem, chosen: ReplicationPlan, layout: Placement | None, placed: Mapping[int, str]
 ) -> Table:
-    """Who is replicated, and what the plan would be worth without."""
+    """The replicated tasks, and what the plan would be worth without each."""
     topology = problem.topology
     places = ("runs on", "replica on") if layout is not None else ()
     table = columns("task", *places, "rate/s", "cost", "OF without it", right=("rate/s", "cost"), title="replicated")

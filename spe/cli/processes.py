@@ -48,7 +48,7 @@ class Surroundings:
         return None if self.target.folder is None else RunDirectory(self.target.folder)
 
     async def ready(self) -> None:
-        """Tells the supervisor, once."""
+        """Tells the supervisor that this process is ready, once."""
         if self.supervision is not None and not self.told:
             self.told = True
             await self.supervision.ready()

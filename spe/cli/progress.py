@@ -52,7 +52,7 @@ class ProgressWatch:
         return status.log if isinstance(status, SourceStatus) else None
 
     def _faults(self) -> list[str]:
-        """Of sources that have failed."""
+        """The faults of sources that have failed."""
         return [f"{n}: {log.fault}" for n in self._sources if (log := self._log(n)) is not None and log.fault]
 
     def _replica(self, partition: PartitionId, node: str) -> ReplicaStatus | None:
@@ -111,7 +111,7 @@ class ProgressWatch:
         ]
 
     def restart(self, now_us: int) -> None:
-        """Something was done: everybody gets new time."""
+        """A fault or a repair happened: the time without progress counts anew for all processes."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
 
     def what_is_open(self) -> str:

@@ -1,4 +1,4 @@
-"""``spe report``: was it right in the end, how wrong was it in between, did it keep X?  On Spark."""
+"""``spe report``: with Spark, were the results right in the end, how wrong in between, and was X kept?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from consistency.proof.report.model import Report
 
-#: Exit statuses.  2 is also that of whatever could not be judged: no verdict is a verdict that was not earned.
+#: Exit statuses.  2 also means that the run could not be judged.
 CONSISTENT: Final = 0
 INCONSISTENT: Final = 1
 UNKNOWN: Final = 2
 
 #: What a waiting report is told when the run is over.
 GO: Final = "go"
-#: While it waits: the cluster comes first.
+#: Priority while it waits, below that of the cluster.
 _NICENESS: Final = 19
 
 
@@ -77,7 +77,7 @@ def report(
 
 
 def _check(folders: Sequence[str | Path]) -> None:
-    """What lies on this machine is looked for before Spark starts, which takes long.  Raises SpeError."""
+    """Checks that local folders exist before Spark starts, which takes long.  Raises SpeError."""
     for folder in folders:
         if "://" not in str(folder) and not Path(folder).is_dir():
             raise SpeError(f"{folder}: there is no such directory")
@@ -92,7 +92,7 @@ class _Progress:
         self._last = ""
 
     def speak(self) -> None:
-        """From now on; what was done last is said now."""
+        """Prints steps from now on, and the latest one now."""
         if self._silent:
             self._silent, self._began = False, time.monotonic()
             self(self._last)
@@ -125,7 +125,7 @@ def _try_to_start(
 
 @contextmanager
 def _java_noise_aside() -> Iterator[IO[str]]:
-    """Standard error goes to a file while Java starts: it inherits it, and has much to say of itself."""
+    """Sends standard error to a file while Java starts, since Java inherits it and prints a lot."""
     with tempfile.TemporaryFile("w+") as noise:
         sys.stderr.flush()
         ours = os.dup(2)

@@ -23,7 +23,7 @@ class Reporter:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begins to start Spark.  A session of its own: Ctrl-C is for the cluster first."""
+        """Begins to start Spark, in a session of its own, so that Ctrl-C reaches the cluster first."""
         command = [sys.executable, "-m", "spe.cli", "report", str(self._folder), "--wait"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -36,11 +36,11 @@ class Reporter:
             process.stdin.write(f"{GO}\n".encode())
             process.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended already, and said why
+            pass  # it has ended already, and printed why
         return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
     def end(self) -> None:
-        """Ends it, its Java included, if it runs."""
+        """Ends the report and its Java, if they run."""
         process = self._process
         if process is None:
             return
@@ -53,7 +53,7 @@ class Reporter:
 
 @contextmanager
 def reporter(folder: Path) -> Iterator[Reporter]:
-    """Gone at the end, whatever happens."""
+    """A reporter that is ended with the block, whatever happens."""
     one = Reporter(folder)
     try:
         yield one

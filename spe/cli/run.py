@@ -43,9 +43,9 @@ from spe.status import ClientStatus, ProcessStatus
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
 LEAD_US: Final = 700_000
-#: Sources of replayed input that show no progress for this long will show none without help.
+#: Sources of replayed input that show no progress for this long are stuck.
 QUIET_US: Final = 3_000_000
-#: On top of twice the sum of X over the nodes: when nothing is to come and nothing moves for this long, it never will.
+#: The run is stuck when nothing moves for this long, besides twice the sum of X over the nodes.
 STUCK_US: Final = 8_000_000
 #: After a failure that ends the run, what is still under way may arrive for so long.
 GRACE_US: Final = 1_500_000
@@ -126,7 +126,7 @@ def run_document(
 
 
 def certificates(plan: Plan) -> dict[str, str]:
-    """Where they are, from wherever one looks."""
+    """The folder of the certificates as an absolute path, for ``security``; empty without certificates."""
     folder = plan.security.certificates
     return {} if folder is None else {"certificates": str(Path(folder).absolute())}
 
@@ -235,7 +235,7 @@ class Supervisor:
         return summary
 
     async def _serve(self, faults: FaultRunner, *, task_status: trio.TaskStatus[str]) -> None:
-        """The door for ``spe inject``."""
+        """Serves ``spe inject``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
         service = SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
@@ -325,7 +325,7 @@ class Supervisor:
     # --- what is told, and to whom ---
 
     def _told(self, event: str, name: str, facts: dict[str, Any]) -> None:
-        """The cluster, of a process."""
+        """Takes an event of the cluster about a process."""
         self._env.trace.event(f"process_{event.replace(' ', '_')}", process=name, **facts)
         if event == "died":
             self._died[name] = how_it_died(facts["status"], facts["said"])
@@ -334,7 +334,7 @@ class Supervisor:
             self._say(f"{name} is started again")
 
     def _heard(self, status: ProcessStatus) -> None:
-        """A process, of itself."""
+        """Takes the status of a process."""
         for replica, before, after in self._history.heard(status):
             self._env.trace.event("state", replica=replica, before=before, after=after)
             if before:
@@ -356,7 +356,7 @@ class Supervisor:
         return None if status is None else next((c.producer for c in status.channels if c.producer), None)
 
     def _say(self, text: str) -> None:
-        """A line, where there is no live view that shows it anyhow."""
+        """Prints a line, unless the live view shows it."""
         if not self._drawn:
             at = "" if self._begun_us is None else f"{seconds(self._env.clock.wall_us() - self._begun_us):>6} s  "
             self._console.print(f"{at}{text}", highlight=False, markup=False, soft_wrap=True)

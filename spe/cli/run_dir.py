@@ -1,4 +1,4 @@
-"""The directory of a run: everything that is needed to understand it, repeat it, and talk to it while it lasts.
+"""The directory of a run: everything needed to understand it, to repeat it, and to talk to it while it lasts.
 
 config.yaml  cluster.json  faults.json  events.jsonl  summary.json
 logs/NAME.log  trace/NAME.jsonl  conditions/NAME.json  sources/…  nodes/…  clients/…  output/…
@@ -32,14 +32,14 @@ from spe.plan.plan import Plan
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
-#: Who answers for a run as a whole.
+#: Name of the supervisor, which answers for a run as a whole.
 SUPERVISOR: Final = "supervisor"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster, and how to be let in.
+    """A cluster, and what is needed to connect to it.
 
     Attributes:
       directory: who runs what; with the addresses of the run, where it is one.
@@ -193,7 +193,7 @@ def new_token() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of this software and of what it stands on."""
+    """Versions of this software and of what it uses."""
     found = {"spe": __version__, "python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:
@@ -217,7 +217,7 @@ def commit() -> str:
 
 
 def made_by() -> str:
-    """In a line: what else, beside a seed, a simulated run depends on."""
+    """A line with everything besides the seed that a simulated run depends on."""
     known = versions()
     names = ("spe", "python", "trio", "numpy")
     at = commit()

@@ -1,4 +1,4 @@
-"""``spe simulate``: a cluster in virtual time under random or given faults, and what was tried and held."""
+"""``spe simulate``: runs a cluster in virtual time under random or given faults, and reports what held."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def replay(path: Path, *, shrink: bool = False) -> int:
 
 
 def cost_text(run_s: float, runs: int, processes: int) -> str:
-    """What all of them will take, by the first."""
+    """How long all seeds will take, judged by the first."""
     at_once = min(processes, runs)
     total = run_s * runs / at_once
     return f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {total:,.0f} s"
@@ -147,7 +147,7 @@ def write_failure(
 
 
 class Progress:
-    """A line on a terminal that is written again and again; nothing where there is none."""
+    """A line on a terminal that is overwritten again and again; without a terminal nothing is written."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total

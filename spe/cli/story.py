@@ -1,4 +1,4 @@
-"""What is worth a line while a cluster runs: who failed, who goes on from whom, what was taken back.  Pure."""
+"""The events that a run prints: failures, switches, corrections.  Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
         differences += [f"client {name}: {d}" for d in found]
         rows += sum(len(ids) for ids, _ in recorded.values())
     verdict = judge_recorded(plan, directory, folder, reference, complete=complete)
-    if not differences:  # what was taken back, or lived twice, does not show in the rows
+    if not differences:  # the rows do not show what was taken back, or held twice
         differences = [str(f) for f in verdict.findings if f.property in ("P2", "P3", "P4")]
     return {
         **{"equal": not differences, "complete": complete, "rows": rows, "differences": differences, "reason": reason},

@@ -1,4 +1,4 @@
-"""A configuration to a plan and a directory, or to the list of everything that is wrong with it."""
+"""Turns a configuration into a plan and a directory, or reports everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _parsed(text: str, name: str, home: FilePath) -> Document:
 
 
 def _where_written(path: Path, data: Any) -> Path:
-    """What a node does not say of itself is said in ``defaults``, if anywhere."""
+    """Where a setting of a node is written: at the node, or in ``defaults``."""
     match path:
         case ("nodes", str(name), str(key)):
             nodes, defaults = data.get("nodes"), data.get("defaults")

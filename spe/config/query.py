@@ -160,7 +160,7 @@ def _path_of_text(spec: OperatorSpec, text: str, body: Any) -> Path:
 
 
 def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
-    """The specification less the entry that is wrong, if something remains to be judged by itself."""
+    """The specification without the entry that is wrong, if the rest can be checked by itself."""
     field = next((f for f, section in spec.ENTRIES.items() if where[:1] == (section,)), None)
     if field is None or len(where) < 2:
         return None
@@ -172,7 +172,7 @@ def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
     kept = [k for k in keys if k != key]
     left = {k: entries[k] for k in kept} if isinstance(entries, Mapping) else tuple(entries[k] for k in kept)
     rest: OperatorSpec = replace(cast(Any, spec), **{field: left})
-    return rest if any(getattr(rest, f) for f in spec.ENTRIES) else None  # else that were a mistake of its own
+    return rest if any(getattr(rest, f) for f in spec.ENTRIES) else None  # otherwise that would be a mistake of its own
 
 
 def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], problems: Problems) -> list[StreamId]:

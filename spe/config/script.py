@@ -44,7 +44,7 @@ def reading() -> Iterator[list[Described]]:
 
 
 def is_reading() -> bool:
-    """Does somebody else than the script itself execute it?"""
+    """Is a script only being read, rather than run as a program?"""
     return _made.get() is not None
 
 
@@ -67,7 +67,7 @@ def read_script(path: Path) -> Document:
         try:
             names = runpy.run_path(str(path), run_name="spe_script")
         except ConfigError:
-            raise  # it names the line already
+            raise  # the error names the line already
         except (Exception, SystemExit) as error:
             raise ConfigError([_blame(path, error)]) from error
     meant = [one for one in made if one is names.get(NAME)] or made

@@ -308,7 +308,7 @@ class _Checker:
         return self._logic(Form.OR, result, unknown, syntax.position)
 
     def _among(self, value: TypedExpression, listed: Sequence[Const], position: int) -> TypedExpression:
-        """Is it one of these?"""
+        """``value IN (…)``, as comparisons or a search."""
         values = [c.value for c in listed]
         if value.type is STRING and len(values) != 1:
             return self._apply(Function("in", text=frozenset(values).__contains__), BOOL, [value], position)

@@ -287,7 +287,7 @@ CASTS: Final[dict[tuple[AttributeType, AttributeType], Function]] = {
     (TIMESTAMP, STRING): Function("cast", text=texts.text_of_timestamp),
 }
 
-#: What people reach for, and what to do instead.
+#: Functions that are not supported, and what to use instead.
 INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("exp", "ln", "log", "log2", "log10", "log1p", "expm1", "pow", "power", "sin", "cos", "tan", "asin", "acos",

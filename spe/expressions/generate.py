@@ -74,7 +74,7 @@ class _Generator:
             result = self._spread(node)
         self._lines.append(f"return {result.value}, {result.valid}, {result.dictionary}")
         source = "def run(columns, n):\n" + "".join(f"    {line}\n" for line in self._lines)
-        exec(compile(source, "<expression>", "exec"), self._names)  # the text is ours: literals are names in it
+        exec(compile(source, "<expression>", "exec"), self._names)  # the text is generated: literals are names in it
         return Program(self._names["run"], self._warns, source)
 
     # Variables and lines.

@@ -71,7 +71,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def _raw_tokens(text: str) -> list[Any]:
-    import sqlglot  # costs a tenth of a second, which a program that compiles nothing need not spend
+    import sqlglot  # imported here: it costs a tenth of a second, which programs without expressions should not spend
     from sqlglot.errors import SqlglotError
 
     try:

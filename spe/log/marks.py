@@ -67,7 +67,7 @@ class Marks:
         #: The newest valid mark at open; (0, 0) when there is none.
         self.last = max(newest)
         self._current = newest.index(self.last)
-        self._full = True  # the first write goes to the other file: this one may end in a torn slot
+        self._full = True  # this file may end in a torn slot, so the first write goes to the other
 
     async def write(self, mark: Mark) -> None:
         """Appends a mark and syncs it.

@@ -1,4 +1,4 @@
-"""Whose rows a stream has: the identity of a source's log, and what follows from several of them (rule S6).
+"""Origins of streams: the identity of a source's log, and the combination of several (rule S6).
 
 Ids are ordinals of one log.  A log that begins anew, for its folder was lost or is not mounted, counts from 1 again:
 with the ids alone its rows would look like those that its consumers have already.  So a log has an identity, drawn

@@ -1,4 +1,4 @@
-"""What a client's folders hold results of: a small JSON file beside them, per channel (rules U14, S6).
+"""The query and the source logs that a client's results come from: a small JSON file beside them (rules U14, S6).
 
 {"version": 1, "channels": {"per_second/0": {"query": "…", "origin": "…"}}}
 """

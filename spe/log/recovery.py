@@ -1,4 +1,4 @@
-"""Reading a log's segments against its synced mark: what was acknowledged, what is only a tail, what is damage."""
+"""Reads the segments of a log and compares them with its synced mark: acknowledged, tail, or damaged."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class SegmentedLog:
             for record in recovery.acknowledged(index):
                 if visit is not None:
                     visit(record)
-            await trio.lowlevel.checkpoint()  # a long log must not hold the loop
+            await trio.lowlevel.checkpoint()  # a long log must not block the event loop
         try:
             log = cls(storage, folder, recovery, segment_bytes)
             await log._take_over(recovery.tail, visit)

@@ -49,7 +49,7 @@ class Deployment:
 
 
 class Deployed(NamedTuple):
-    """A query that has its place: what ids depend on, and who runs what, where (rule D1)."""
+    """A plan and its directory: what ids depend on, and who runs what, where (rule D1)."""
 
     plan: Plan
     directory: Directory

@@ -1,4 +1,4 @@
-"""Durations, sources and their pace in a line of text: what ``spe check`` and messages say of them."""
+"""Texts for durations, sources and their pace, for ``spe check`` and messages."""
 
 from __future__ import annotations
 

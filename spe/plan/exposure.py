@@ -1,4 +1,4 @@
-"""Who can come in: addresses that other machines reach, and what keeps strangers out."""
+"""Which processes other machines can reach, and what protects them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from spe.plan.plan import Security
 
 
 def is_open(address: str) -> bool:
-    """Can other machines reach it?"""
+    """Can other machines reach this address?"""
     host, _, port = address.rpartition(":")
     return port != "0" and host not in ("localhost", "[::1]") and not host.startswith("127.")
 
 
 def unlocked(security: Security, address: str, token: str) -> str:
-    """What a process should say when it starts, of who else may come in; "" where nothing is to be said.
+    """A warning about who else may connect, which a process prints at its start; "" if there is none.
 
     Args:
       address: where it listens; "" where it only connects.

@@ -1,4 +1,4 @@
-"""Where the partition key goes on its way through a unit: which attributes still hold it, under which names."""
+"""Which attributes hold the partition key in the streams of a unit, and under which names."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _tightest(plan: Plan, directory: Directory, source: Source) -> tuple[int, in
 
 
 def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """Processes that other machines can reach, with nothing but a token that everybody can read on the way."""
+    """Processes that other machines can reach without TLS, so that the token can be read on the way."""
     if plan.security.certificates is not None or plan.security.insecure:
         return
     places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in directory.nodes.values()]
@@ -171,7 +171,7 @@ def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
         if is_open(address):
             text = f"{address} can be reached from other machines, and there is no TLS; expected {expected}"
             yield PlanFinding(Severity.WARNING, path, text)
-            break  # once is enough
+            break  # reported once
     for source in plan.sources.values():
         address = str(source.reader.get("address", ""))
         if address and is_open(address):

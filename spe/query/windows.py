@@ -1,4 +1,4 @@
-"""Windows of a query: what they say, how they are written, and when they make no sense."""
+"""Windows of a query: their specification, how they are written, and their checks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from spe.runtime.tls import file_stem, holder_of, identity
 
 #: Clocks of machines differ: certificates are valid from a little earlier on.
 _EARLIER: Final = datetime.timedelta(hours=1)
-#: The CA outlives what it signs.
+#: The CA is valid for longer than what it signs.
 _CA_FACTOR: Final = 10
 
 

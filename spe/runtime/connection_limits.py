@@ -33,7 +33,7 @@ class Visit:
         self._limits = limits
 
     def known(self) -> None:
-        """The peer has said who it is: the limits for strangers are over."""
+        """Ends the limits for unknown peers: this one has said who it is."""
         self._limits.known(self)
 
 
@@ -77,7 +77,7 @@ class ConnectionLimits:
     def known(self, visit: Visit) -> None:
         if visit in self._strangers:
             del self._strangers[visit]
-            self._strangers_of -= Counter((visit.host,))  # and forgets who has none left
+            self._strangers_of -= Counter((visit.host,))  # also forgets hosts that have none left
             visit.scope.deadline = float("inf")
 
     def tell(self, name: str, **fields: Any) -> None:

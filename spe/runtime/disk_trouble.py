@@ -1,4 +1,4 @@
-"""A disk that is full: said at a low rate, for as long as it lasts."""
+"""Reports that a disk is full, at a low rate, for as long as it lasts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DiskTrouble:
         self._said = False
 
     def met(self, error: BaseException) -> None:
-        """There was no room."""
+        """A write found no room."""
         now = self._env.clock.monotonic_us()
         if not self._full:
             self._full = True
@@ -57,7 +57,7 @@ class DiskTrouble:
             say(f"{self._who}: {error}; waiting for room")
 
     def over(self) -> None:
-        """It could be written."""
+        """A write succeeded."""
         if not self._full:
             return
         self._full = False

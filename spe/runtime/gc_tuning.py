@@ -17,7 +17,7 @@ THRESHOLDS: Final = (50_000, 20, 50)
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Looks seldom, and as before afterwards."""
+    """Makes the collector run seldom in the block, and as before after it."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     try:

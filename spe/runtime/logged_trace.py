@@ -43,7 +43,7 @@ WINDOW_US: Final = 10 * SECOND
 _LINE_MAX: Final = 500
 #: Texts whose last time is remembered: strangers choose what some of them say.
 _TEXTS_MAX: Final = 1000
-#: States may come back soon, and are news each time.
+#: Events that are logged each time, since a state may come back soon.
 _ALWAYS: Final = frozenset({"state", "installed", "switched", "peer_lost", "peer_reached"})
 
 
@@ -89,7 +89,7 @@ class LoggedTrace:
 
 
 def _printable(text: str) -> str:
-    """Strangers choose some names: no line of theirs moves a cursor, or is a page long."""
+    """The text without control characters, and cut: peers that are not known choose some of it."""
     cut = text if len(text) <= _LINE_MAX else text[:_LINE_MAX] + " …"
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut])
 

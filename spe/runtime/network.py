@@ -116,7 +116,7 @@ class TcpStream(trio.abc.Stream):
             await checkpoint_if_cancelled()
             sent = self._send(data)
             if sent == len(data):
-                await cancel_shielded_checkpoint()  # so that a reader who is always quick enough starves nobody
+                await cancel_shielded_checkpoint()  # sending to a fast reader must not starve other tasks
                 return
             with memoryview(data) as view:
                 while sent < len(view):

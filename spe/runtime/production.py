@@ -60,7 +60,7 @@ class ThreadCompute:
 
 
 class NullTrace:
-    """Tells nobody."""
+    """Drops all events."""
 
     def event(self, name: str, /, **fields: Any) -> None:
         pass

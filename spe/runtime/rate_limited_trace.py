@@ -1,4 +1,4 @@
-"""A trace that strangers cannot fill: of each kind of event some in a second, and how many there were besides."""
+"""A trace that peers cannot flood: some events of each kind per second, and the number of the others."""
 
 from __future__ import annotations
 

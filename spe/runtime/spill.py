@@ -162,19 +162,19 @@ class SpillFolder:
         return True
 
     def enqueue(self, shelf: Shelf, handle: Handle) -> None:
-        """To be written."""
+        """Queues a piece to be written."""
         self._queue.append((shelf, handle))
         self._queued += handle.length
         self.used += handle.length
         self._work.set()
 
     def unqueue(self, handle: Handle) -> None:
-        """It need not be written any more."""
+        """Takes a piece out of the queue: it need not be written any more."""
         self._queued -= handle.length
         self.used -= handle.length
 
     def remove(self, segment: _Segment) -> None:
-        """Nothing in it is wanted any more."""
+        """Queues a segment to be removed: nothing in it is wanted any more."""
         self.used -= segment.size
         self._unwanted.append(segment)
         self._work.set()
@@ -231,7 +231,7 @@ class SpillFolder:
         return True
 
     def stored(self, handle: Handle) -> None:
-        """It lies in a file, whether it is still wanted or not."""
+        """Notes that a piece is in its file, whether it is still wanted or not."""
         if handle.forgotten:
             self.used += handle.length
         else:

@@ -1,4 +1,4 @@
-"""Mutual TLS between the processes of a cluster: everybody shows a certificate, and is who it says.
+"""Mutual TLS between the processes of a cluster: each process proves its name with a certificate.
 
 A folder holds ``ca.pem`` and, per process, ``NAME.pem`` and ``NAME.key`` (``spe certs`` makes them).  A certificate
 names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in the hello, on both ends.  TLS 1.3 only.
@@ -152,7 +152,7 @@ class TlsStream(trio.abc.Stream):
 
 
 class TlsNetwork:
-    """A network on which everybody is known.
+    """A network whose connections have certificates on both ends.
 
     Args:
       inner: what carries the bytes.

@@ -91,7 +91,7 @@ class Column:
             valid = np.array([x is not None for x in items], np.bool_)
         if type_ is AttributeType.STRING:
             dictionary = dictionary if dictionary is not None else StringDictionary()
-            dictionary.code("")  # what stands under a null
+            dictionary.code("")  # the value under a null
             return cls(dictionary.encode(["" if x is None else x for x in items]), valid, dictionary)
         zero: Any = False if type_ is AttributeType.BOOL else 0
         values = np.array([zero if x is None else x for x in items], type_.dtype)

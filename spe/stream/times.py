@@ -91,7 +91,7 @@ def iso_timestamp(us: int) -> str:
     try:
         return (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
     except OverflowError:
-        cycles, rest = divmod(us, _CYCLE_US)  # rest: 1970 to 2369
+        cycles, rest = divmod(us, _CYCLE_US)  # the rest lies in 1970 to 2369
         moment = _EPOCH + timedelta(microseconds=rest)
         year = moment.year + 400 * cycles
         shown = "0000" if year == 0 else f"{year:+07d}"

@@ -17,7 +17,7 @@ from spe.wire.framing import HEADER_BYTES, FrameReader
 
 __all__ = ["ElementDecoder", "ElementEncoder", "decode_standalone", "encode_standalone"]
 
-#: Frame bound of what never meets a peer: what the length field can say.
+#: Frame bound for data that no peer receives: the largest length that the field can hold.
 _STANDALONE_BYTES: Final = 2**32 - 8
 
 

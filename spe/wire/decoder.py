@@ -1,4 +1,4 @@
-"""Frames -> stream elements, for one connection; nothing is believed.  The layout is in ``spe.wire.layout``."""
+"""Frames -> stream elements, for one connection; every field is checked.  The layout is in ``spe.wire.layout``."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class ElementDecoder:
             else:
                 lowest = np.minimum.reduceat(joined.time, starts)
             for place, low, floor in zip(places, lowest.tolist(), floors, strict=True):
-                if low < floor:  # a tuple below a boundary before it: not ours to judge, so what follows begins there
+                if low < floor:  # a tuple below a boundary before it: the consumer judges that, so the run ends here
                     return self._run(frames[:place], start)
         batch = Batch(Kind.STABLE, first, position, None, joined)
         return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)

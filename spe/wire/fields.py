@@ -1,7 +1,7 @@
 """Types of the fields of control messages, each with its check.
 
 A check takes what msgpack unpacked and returns the field's value, or raises ValueError with what was expected.  The
-same checks stand before what we send: a message that a peer would refuse is our fault and is found here.
+same checks apply to what we send: a message that a peer would refuse is a bug, and is found here.
 """
 
 from __future__ import annotations

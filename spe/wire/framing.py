@@ -148,7 +148,7 @@ class FrameReader:
             )
 
     def _continue(self, data: bytes, frames: list[Frame]) -> int:
-        """Adds to the frame that is here in part; returns how much of ``data`` belonged to it."""
+        """Adds to the incomplete frame; returns how much of ``data`` belonged to it."""
         view, at = memoryview(data), 0
         while True:
             missing = self._need - len(self._partial)

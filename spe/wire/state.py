@@ -124,7 +124,7 @@ def decode_state(data: bytes | bytearray | memoryview) -> Any:
         return reader.node(node, 0)
     except RemoteProtocolError:
         raise
-    except Exception as e:  # a skeleton that means nothing can fail in any of these calls, in many ways
+    except Exception as e:  # a damaged skeleton can fail in any of these calls, in many ways
         raise RemoteProtocolError(f"state: malformed: {type(e).__name__}: {e}") from None
 
 
