@@ -45,7 +45,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-is-made-again-is-not-compared": partial(soutput.test_what_is_made_again_must_be_the_same, "12u 15x 24Z", 30),
     "feed-promoted-without-a-cut": TestCorrections().test_what_the_old_main_brought_does_not_count_twice,
     "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_the_correcting_feed_takes_nothing_away,
-    "caught-up-with-the-slowest": TestUsefulness().test_the_slowest_producer_is_no_measure,
+    "caught-up-with-the-slowest": TestUsefulness().test_caught_up_is_not_judged_by_the_slowest_producer,
     "caught-up-with-the-furthest": TestUsefulness().test_what_main_has_is_enough_to_be_caught_up,
     "own-silence-counts": replica.test_its_own_standstill_makes_nothing_older,
     "arrival-starts-again": arrival.test_a_time_window_goes_on_where_it_was,

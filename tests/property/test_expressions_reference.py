@@ -330,7 +330,7 @@ HALVES = Situations({"rows before and after the cut": 0.07})
 @HALVES.required
 @settings(max_examples=100, deadline=None)
 @given(case=EXPRESSIONS, data=ROWS, cut=st.integers(0, 8))
-def test_the_same_in_one_batch_and_in_two(case: Case, data: list[tuple[Any, ...]], cut: int) -> None:
+def test_values_are_the_same_in_one_batch_and_in_two(case: Case, data: list[tuple[Any, ...]], cut: int) -> None:
     expression = compile_expression(case.text, SCHEMA)
     rows = rows_of(data)
     cut = min(cut, len(data))

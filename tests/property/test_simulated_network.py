@@ -115,7 +115,7 @@ PIPES = Situations({"something is taken while it is stopped": 0.005, "the end co
 
 
 @PIPES.required
-def test_a_pipe_keeps_all_in_order() -> None:
+def test_a_pipe_delivers_all_bytes_in_order() -> None:
     run_state_machine_as_test(PipeMachine, settings=settings(max_examples=150, stateful_step_count=30))
 
 

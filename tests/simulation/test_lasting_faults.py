@@ -43,7 +43,7 @@ def test_a_later_kill_with_a_length_does_not_bring_it_back() -> None:
     assert starts(outcome, "n1") == 1
 
 
-def test_a_restart_brings_it_back() -> None:
+def test_a_node_without_power_comes_back_by_a_restart() -> None:
     faults = [{"at": "2s", "kind": "power", "target": "n1"}, {"at": "4s", "kind": "restart", "target": "n1"}]
     outcome = simulate(scenario(1, faults))
     assert outcome.holds, story(outcome)

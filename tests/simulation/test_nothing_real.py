@@ -103,7 +103,7 @@ def test_no_module_of_a_run_names_anything_real() -> None:
         ("def f():\n    return open('x')", "open()"),
     ],
 )
-def test_what_is_real_is_seen(source: str, real: str) -> None:
+def test_use_of_something_real_is_detected(source: str, real: str) -> None:
     assert touched(source) == {real}
     assert touched("from random import Random\nimport trio\ntrio.sleep(1)") == set()
 
@@ -145,7 +145,7 @@ def test_a_run_touches_nothing_real(nothing_real: list[str]) -> None:
     assert nothing_real == []
 
 
-def test_a_run_that_does_is_caught(nothing_real: list[str]) -> None:
+def test_a_run_that_uses_something_real_is_detected(nothing_real: list[str]) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         simulate(scenario(1), watch=lambda cluster: time.sleep(0))
     assert raised.group_contains(AssertionError, match="sleep in a simulated run")

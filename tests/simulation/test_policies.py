@@ -146,7 +146,7 @@ def test_units_in_sequence_on_a_node_divide_its_x() -> None:
     assert {spread.share(plan, unit, n).x_us for unit, n in places} == {X_US}
 
 
-def test_units_side_by_side_do_not() -> None:
+def test_units_side_by_side_do_not_divide_x() -> None:
     """Two ways through a node: x → y on one, z alone on the other."""
     data = {
         "cluster": "sides",

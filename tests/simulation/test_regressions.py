@@ -12,6 +12,6 @@ from tests.support.regressions import REGRESSIONS
 
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda p: p.stem)
-def test_it_holds(path: Path) -> None:
+def test_a_scenario_that_found_a_bug_holds(path: Path) -> None:
     outcome = simulate(read_case(path))
     assert not outcome.findings, "\n".join([*outcome.story[-100:], *map(str, outcome.findings)])

@@ -105,7 +105,7 @@ def test_a_partner_without_inputs_grants_no_leave() -> None:
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
-def test_a_dead_partner_is_as_good_as_none() -> None:
+def test_with_a_dead_partner_live_results_go_on_beside_the_correction() -> None:
     met = slowly_corrected(lambda cluster: cluster.kill("n1a"))
     begin, end = met.corrected("u1/0@n1b")
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US

@@ -157,7 +157,7 @@ class TestParts:
         b = [rows(5, 6, first=20, pool=StringPool())]
         assert step([a, b], watched=watched, of=unit(UNION, outputs=(OUT,))) == [as_they_come(*a, *b)]
 
-    def test_wherever_it_is_cut(self, watched: bool) -> None:
+    def test_a_slice_gives_the_same_wherever_it_is_cut(self, watched: bool) -> None:
         a, b = rows(*range(40), first=0), rows(*range(0, 80, 2), first=100)
         of = unit(UNION, FILTER, outputs=(OUT, FEW))
         whole = step([[a], [b]], watched=watched, of=of)

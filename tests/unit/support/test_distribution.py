@@ -34,7 +34,7 @@ def of_numbers(least: float) -> None:
     check()
 
 
-def test_with_enough_of_them_it_holds() -> None:
+def test_enough_examples_of_each_situation_pass() -> None:
     of_numbers(0.1)
 
 

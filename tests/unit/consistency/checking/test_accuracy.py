@@ -155,7 +155,7 @@ def test_a_row_of_a_source_that_was_there_is_missed(place: int) -> None:
     assert "a live path led from a since" in finding.what
 
 
-def test_what_is_given_twice_makes_up_for_nothing() -> None:
+def test_a_result_given_twice_does_not_replace_a_missing_one() -> None:
     plan, directory = plan_of()
     rows = without_b(plan)
     order = np.arange(len(rows))

@@ -143,7 +143,7 @@ BAD_FEEDS = {
 
 
 @pytest.mark.parametrize("text", GOOD_FEEDS.values(), ids=GOOD_FEEDS.keys())
-def test_a_subscription_that_holds(text: str) -> None:
+def test_a_correct_subscription_has_no_findings(text: str) -> None:
     assert verdict(text).findings == []
 
 
@@ -283,14 +283,14 @@ ENDINGS = {
 }
 
 
-def test_a_calm_end_holds() -> None:
+def test_an_end_without_traces_of_failures_holds() -> None:
     judged = verdict(calm(), premise=Premise())
     assert judged.findings == []
     assert judged.counters.amounts["tuples of the reference"] == LENGTH
 
 
 @pytest.mark.parametrize(("property", "rule", "without", "instead"), ENDINGS.values(), ids=ENDINGS.keys())
-def test_an_end_that_is_not_calm(property: str, rule: str, without: str, instead: str) -> None:
+def test_what_is_left_of_failures_at_the_end_is_found(property: str, rule: str, without: str, instead: str) -> None:
     assert found(calm(without=without, instead=instead), premise=Premise()) == {(property, rule)}
 
 
@@ -443,7 +443,7 @@ def test_silence_while_a_failure_is_corrected_is_found(silent: tuple[int, int], 
     assert all(40e6 < f.at_us < 44e6 for f in judged.findings)
 
 
-def test_what_is_excused_is_counted() -> None:
+def test_excused_times_are_counted() -> None:
     amounts = verdict(running(60, fault="fault 1 slow=2000 n1a>client:c")).counters.amounts
     assert amounts["p1 excused slow_us"] > 29e6
     assert verdict(running(60, fault=CUT_ALL)).counters.amounts["p1 excused no path_us"] > 29e6

@@ -26,7 +26,7 @@ def test_a_part_is_in_order_if_it_is(times: tuple[int, ...], asked: bool) -> Non
             assert whole.slice(start, stop).span() == (list(part) == sorted(part), min(part), max(part))
 
 
-def test_a_part_without_rows() -> None:
+def test_a_slice_may_have_no_rows() -> None:
     whole = rows(1, 2)
     whole.span()
     assert len(whole.slice(1, 1)) == 0

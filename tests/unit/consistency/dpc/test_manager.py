@@ -541,7 +541,7 @@ class TestStandingIn:
         world.live = live
         assert world.replica.partner_asks("n2", 150) is granted
 
-    def test_one_that_suspends_has_no_results(self) -> None:
+    def test_a_replica_that_suspends_cannot_stand_in(self) -> None:
         world = stable_until_ten(World(failure=Policy.SUSPEND))
         world.live = [True, False]
         world.S(0, 105, (15, "x"))
@@ -632,7 +632,7 @@ class TestPeriodicCheckpoints:
         world.run(160)
         assert len(world.asks) == 1  # there is nothing more to gain
 
-    def test_what_is_kept_for_it_does_not_fill_us_up(self) -> None:
+    def test_a_checkpoint_is_due_before_kept_data_fill_the_buffer(self) -> None:
         """At half of the cap a checkpoint is due, whatever the interval."""
         world = self.released_behind_a_checkpoint(redo_bytes=1)
         assert world.sunion.stable_bytes == 0
@@ -972,7 +972,7 @@ class TestLongestWait:
         world.run(180)
         assert world.replica.longest_wait_us(1000) == 70
 
-    def test_a_full_output_is_no_wait(self) -> None:
+    def test_a_full_output_does_not_count_as_waiting(self) -> None:
         world = stable_until_ten(World())
         world.blocked = True
         for at in (0, 1):

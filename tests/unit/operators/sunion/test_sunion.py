@@ -308,7 +308,7 @@ class TestCorrecting:
         assert sunion.stable_end == 30
         assert not sunion.oldest_unstable_is_young(160, WAIT)
 
-    def test_it_stays_old_when_it_went_out_tentatively(self) -> None:
+    def test_a_bucket_released_tentatively_keeps_its_age(self) -> None:
         """R1, R7: what was released is not forgotten while it is unstable, and is due at once after a redo."""
         sunion = self.tentative()
         for time in (40, 50):
@@ -378,7 +378,7 @@ class TestCorrecting:
 
 
 class TestAcknowledging:
-    def test_processed_not_received(self) -> None:
+    def test_what_was_processed_is_acknowledged_not_what_was_received(self) -> None:
         sunion = make(1)
         S(sunion, 0, 0, 1, (4, "a"), (12, "b"))
         assert sunion.acknowledged() == [0]

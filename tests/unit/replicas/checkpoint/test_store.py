@@ -66,7 +66,7 @@ async def test_the_last_two_are_kept_and_the_newest_is_found() -> None:
     assert found["positions"] == [4]
 
 
-async def test_without_any_there_is_none() -> None:
+async def test_without_a_checkpoint_none_is_found() -> None:
     disk = Disk()
     assert await disk.store().newest() is None
     assert disk.log == []

@@ -31,7 +31,7 @@ def test_the_pause_of_one_partner_doubles_up_to_the_longest() -> None:
     assert pauses == [10, 20, 40, 40, 40]
 
 
-def test_who_gave_one_counts_as_new() -> None:
+def test_a_partner_that_gave_a_snapshot_counts_as_new() -> None:
     one = turns()
     one.failed("n2", 0)
     one.came("n2")

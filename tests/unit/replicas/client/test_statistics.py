@@ -66,7 +66,7 @@ def test_new_tuples_in_the_same_batch_as_corrections_count() -> None:
     assert (stats.delay_us, stats.delay_max_us) == (100, 100)
 
 
-def test_the_first_x_can_be_left_out() -> None:
+def test_figures_can_leave_out_the_first_seconds() -> None:
     stats = ChannelStats(CHANNEL, epoch=LIVE, skip_us=1_000)
     feed(stats, (5_000, "S1/100a"), (5_900, "S2/5700b"))
     assert stats.delay_max_us is None

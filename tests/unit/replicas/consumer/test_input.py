@@ -108,7 +108,7 @@ class TestChoice:
         case.hear("r2", STABLE, frontier=1_000)
         assert case.choose() == []
 
-    def test_from_failing_to_stable(self) -> None:
+    def test_a_consumer_moves_from_a_failing_to_a_stable_producer(self) -> None:
         case = Case()
         generation = case.reading("r1", FAILING)
         case.hear("r2", STABLE)
@@ -321,7 +321,7 @@ class TestUsefulness:
             assert case.choose(now) == []
         assert opens(case.choose(USELESS + 50)) == [("r2", MAIN)]
 
-    def test_nobody_is_left_where_nobody_has_results(self) -> None:
+    def test_a_producer_is_kept_if_none_has_results(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, 5 * USELESS, 50):
@@ -405,7 +405,7 @@ class TestUsefulness:
         case.hear("r1", STABLE, frontier=10)
         assert not case.input.caught_up()
 
-    def test_the_slowest_producer_is_no_measure(self) -> None:
+    def test_caught_up_is_not_judged_by_the_slowest_producer(self) -> None:
         """A3: who has caught up with a producer that lags may lack what MAIN has."""
         case = Case()
         case.reading("r1", STABLE)
@@ -586,7 +586,7 @@ class TestRules:
         with pytest.raises(RemoteProtocolError, match=why):
             case.input.element(generation, elements[-1], 0)
 
-    def test_and_its_incarnation_is_not_read_again(self) -> None:
+    def test_an_incarnation_that_broke_the_stream_is_not_read_again(self) -> None:
         case = Case()
         generation = case.reading("r1")
         assert case.input.quarantine(generation, 0)

@@ -117,7 +117,7 @@ def test_what_runs_is_not_given_up_for_one_whose_node_is_dead() -> None:
     assert one.step(states.get) == part(1)
 
 
-def test_of_those_that_leave_a_dead_one_goes_first() -> None:
+def test_a_dead_standby_retires_before_others() -> None:
     one = activation(1, 0, 1, 2)
     one.adopt(Choice(frozenset({part(2)}), 1.0, 0.1))
     states = {part(0): NodeState.STABLE, part(1): None, part(2): NodeState.STABLE}
@@ -142,7 +142,7 @@ def test_a_plan_that_fills_less_is_no_reason_to_give_up_a_better_one() -> None:
     assert one.adopt(Choice(frozenset({part(0), part(1), part(2)}), 0.67, 0.66))
 
 
-def test_with_a_smaller_budget_some_go() -> None:
+def test_standbys_retire_when_the_budget_shrinks() -> None:
     one = activation(1, 0, 1, 2)
     assert one.adopt(Choice(frozenset({part(1)}), 0.2, 0.5))
     assert [one.step(lambda _: NodeState.STABLE) for _ in range(3)] == [part(0), part(2), None]

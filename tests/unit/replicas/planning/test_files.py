@@ -62,7 +62,7 @@ def test_a_topology_from_a_file() -> None:
         ),
     ],
 )
-def test_files_that_cannot_be(text: str, said: str) -> None:
+def test_impossible_topology_files_are_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_topology(text, "t.yaml")
 
@@ -75,7 +75,7 @@ def test_files_that_cannot_be(text: str, said: str) -> None:
         ("nodes: [n2]\n", "s/0 runs on 'n1', which is no node"),
     ],
 )
-def test_domains_that_cannot_be(text: str, said: str) -> None:
+def test_impossible_domains_are_refused(text: str, said: str) -> None:
     topology = read_topology(SMALL, "t.yaml").topology
     with pytest.raises(ConfigError, match=said):
         read_layout(text, "d.yaml", topology, ["n1", "n2", "n1"])

@@ -264,7 +264,7 @@ def test_a_join_with_nothing_on_one_side_gives_nothing() -> None:
         (1, [0.0] * 7, "7 numbers above 0, one per task"),
     ],
 )
-def test_problems_that_cannot_be(budget: float, costs: list[float] | None, said: str) -> None:
+def test_impossible_planning_problems_are_refused(budget: float, costs: list[float] | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         PlanningProblem(MERGING, budget, costs=costs)
 
@@ -282,6 +282,6 @@ def test_problems_that_cannot_be(budget: float, costs: list[float] | None, said:
         ([OperatorDescription("a", 1, {"x": FULL})], "reads 'x', which is no operator"),
     ],
 )
-def test_topologies_that_cannot_be(specs: list[OperatorDescription], said: str) -> None:
+def test_impossible_topologies_are_refused(specs: list[OperatorDescription], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Topology(specs)

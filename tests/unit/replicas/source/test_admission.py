@@ -10,7 +10,7 @@ from spe.stream.times import parse_timestamp
 NOON = parse_timestamp("2026-01-01T12:00:00")
 
 
-def test_a_plausible_time_is_not_worth_a_word() -> None:
+def test_a_plausible_time_gives_no_warning() -> None:
     assert implausible(NOON, "iso") == ""
 
 

@@ -31,7 +31,7 @@ def test_by_the_clock_event_time_is_the_clock_whatever_comes() -> None:
     assert one.reached_us(7, BEFORE_TIME) == 7
 
 
-def test_rows_that_keep_coming_say_all_themselves() -> None:
+def test_steady_rows_need_no_other_promises() -> None:
     one = by_data()
     for now in range(0, 60 * SECOND, STEP):
         one.heard(now)
@@ -83,7 +83,7 @@ def test_the_time_that_we_were_stopped_is_no_silence(silent_before: int) -> None
     assert before is None or said > before
 
 
-def test_a_late_look_is_no_stop() -> None:
+def test_a_small_delay_does_not_count_as_standing_still() -> None:
     one = by_data()
     looked_until(one, 0, 2 * SECOND, LAST_YEAR)
     assert one.reached_us(2 * SECOND + STEP + STOPPED_US, LAST_YEAR) is not None

@@ -885,7 +885,7 @@ def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
         ("security: {insecure: true}\n", []),
     ],
 )
-def test_doors_that_stand_open_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
+def test_processes_that_others_can_reach_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
     source = "{schema: {t: timestamp!, n: int64}, from: {tcp: '0.0.0.0:7000'}}"
     text = f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: n > 1}}}}\n{deployment}"
     found = review(*plan_of(text))

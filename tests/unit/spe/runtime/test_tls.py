@@ -163,7 +163,7 @@ async def test_a_server_of_another_ca_is_not_believed(folder: Path, tmp_path: Pa
             await ask(Tls(folder, "shop", "client:c"), address)
 
 
-async def test_who_says_nothing_does_not_hold_the_door(folder: Path) -> None:
+async def test_a_silent_connection_does_not_block_others(folder: Path) -> None:
     async with served(Tls(folder, "shop", "n1")) as (address, callers, _events):
         host, port = parse_address(address)
         silent = [await trio.open_tcp_stream(host, port) for _ in range(20)]

@@ -69,7 +69,7 @@ def test_small_batches_become_one_with_the_last_boundary() -> None:
     assert [repr(e) for e in made] == ["<S (0, 6] 6 rows>", repr(boundary(8, 6))]
 
 
-def test_what_arrives_alone_is_left_alone() -> None:
+def test_a_batch_that_arrives_alone_is_not_joined() -> None:
     made = decode(batch(0, [1, 2]), boundary(5, 2))
     assert [repr(e) for e in made] == ["<S (0, 2] 2 rows>", repr(boundary(5, 2))]
 
