@@ -25,7 +25,7 @@ from replicas.client.client import Client
 from replicas.link.connection import Connection, Identity
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
-from replicas.node.process import run_node
+from replicas.node.process import NodeProcess
 from replicas.producer.server import Accepted, Bystander, Server
 from replicas.source.process import SourceProcess
 from spe.plan.directory import Directory
@@ -163,7 +163,7 @@ def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str, profile: 
             async with trio.open_nursery() as nursery:
 
                 async def serve(task_status: trio.TaskStatus[str]) -> None:
-                    await run_node(env, plan, directory, NodeId(node), task_status=task_status)
+                    await NodeProcess(env, plan, directory, NodeId(node)).run(task_status=task_status)
 
                 await nursery.start(serve)
                 pipe.send("ready")

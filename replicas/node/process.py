@@ -270,17 +270,3 @@ class NodeProcess:
             if host.say_once("counters"):
                 say(f"{host.name}: no counters: {error}\n{error.where()}")
             return {}
-
-
-async def run_node(
-    env: Env,
-    plan: Plan,
-    directory: Directory,
-    node: NodeId,
-    *,
-    token: str = "",
-    injector: Injector | None = None,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Runs a node until cancelled."""
-    await NodeProcess(env, plan, directory, node, token=token, injector=injector).run(task_status=task_status)

@@ -42,7 +42,7 @@ from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.simulation.producer import producers_of
 from replicas.simulation.work import StateCompute
-from replicas.source.process import run_source_process
+from replicas.source.process import SourceProcess
 from spe.errors import SpeError, leaves
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
@@ -443,13 +443,8 @@ class SimCluster:
 
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"
-        await run_source_process(
-            self.env(host),
-            *self._deployed(host),
-            StreamId(stream),
-            folder=PurePosixPath(stream),
-            reader=self._producers.get(stream),
-        )
+        folder, reader = PurePosixPath(stream), self._producers.get(stream)
+        await SourceProcess(self.env(host), *self._deployed(host), StreamId(stream), folder=folder, reader=reader).run()
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)

@@ -216,23 +216,3 @@ class SourceProcess(Bystander):
     def status(self) -> SourceStatus:
         log = None if self._proxy is None else self._proxy.status()
         return SourceStatus(name=self._me.name, incarnation=self._me.incarnation, log=log)
-
-
-async def run_source_process(
-    env: Env,
-    plan: Plan,
-    directory: Directory,
-    stream: StreamId,
-    *,
-    token: str = "",
-    folder: PurePosixPath | None = None,
-    begun_us: int | None = None,
-    injector: Injector | None = None,
-    reader: Live | None = None,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Runs a source until cancelled; see :class:`SourceProcess`."""
-    process = SourceProcess(
-        env, plan, directory, stream, token=token, folder=folder, begun_us=begun_us, injector=injector, reader=reader
-    )
-    await process.run(task_status=task_status)

@@ -71,17 +71,11 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.node.process import run_node
+        from replicas.node.process import NodeProcess
 
-        await run_node(
-            here.env,
-            target.plan,
-            target.directory,
-            NodeId(node),
-            token=target.token,
-            injector=here.faults,
-            task_status=task_status,
-        )
+        plan, directory = target.plan, target.directory
+        process = NodeProcess(here.env, plan, directory, NodeId(node), token=target.token, injector=here.faults)
+        await process.run(task_status=task_status)
 
     return _run(node, target, storage, seed, link, serve)
 
@@ -112,10 +106,10 @@ def run_source_process(
     _check_files(target.plan, source)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
-        from replicas.source.process import run_source_process
+        from replicas.source.process import SourceProcess
 
         begun_us = await here.begin()
-        await run_source_process(
+        process = SourceProcess(
             here.env,
             target.plan,
             target.directory,
@@ -123,8 +117,8 @@ def run_source_process(
             token=target.token,
             begun_us=begun_us,
             injector=here.faults,
-            task_status=task_status,
         )
+        await process.run(task_status=task_status)
 
     return _run(f"source:{source}", target, storage, seed, link, serve)
 
