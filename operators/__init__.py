@@ -1,1 +1,1 @@
-"""Deterministic operators, SUnion and SOutput: pure, synchronous, no I/O (floor 2)."""
+"""Deterministic operators, SUnion and SOutput: pure, synchronous, without I/O."""

@@ -1,4 +1,4 @@
-"""From an operator of the query to one that runs: a line for each that there is."""
+"""Builds running operators: one line for each operator that a query can have."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Columns:
             larger.append(np.empty(max(wanted, 2 * len(old), _LEAST), old.dtype))
             yield from copied(old, larger[-1], self.count)
         self.arrays = larger
-        self._frozen = []  # they have the old arrays, which nobody writes to any more
+        self._frozen = []  # snapshots have the old arrays, which are not written any more
 
     def add(self, more: int) -> int:
         """Adds ``more`` entries with what new ones hold; returns the number of the first."""

@@ -97,7 +97,7 @@ class CustomHost(Operator):
         self._operator.restore(state["operator"])
 
     def counters(self) -> Mapping[str, int]:
-        return {name: int(n) for name, n in self._operator.counters().items()}  # NumPy's numbers go over no wire
+        return {name: int(n) for name, n in self._operator.counters().items()}  # NumPy's numbers cannot be sent
 
     def oldest_needed(self) -> int | None:
         return self._operator.oldest_needed()

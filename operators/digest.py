@@ -98,7 +98,7 @@ class RollingDigest:
         place = self._count % MARK_EVERY
         size = min(len(rows), MARK_EVERY - place)
         weights = _WEIGHTS[place : place + size]
-        # uint64 arrays wrap without a word, and that is what is wanted here.
+        # uint64 arrays wrap without a warning, as intended here.
         totals = np.zeros(len(rows) // size, np.uint64)
         factor = 1
         for bits in _bits(rows):

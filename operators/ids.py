@@ -250,7 +250,7 @@ class StringIds:
 
     @classmethod
     def sharing(cls, dictionary: StringDictionary) -> StringIds:
-        """Shares a dictionary: it only grows, and which code a text has is nobody's business."""
+        """Shares a dictionary: it only grows, and nothing depends on the code of a text."""
         ids = cls()
         ids.dictionary = dictionary
         return ids

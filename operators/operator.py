@@ -22,7 +22,7 @@ operator ever waits for another.
 * **A step is bounded (B8).**  What takes time that grows with the state is divided into portions: see
   :class:`StepwiseOperator`.
 * **State can be made again (undo/redo).**  ``clear``, and then the slices from the one that holds ``oldest_needed`` on,
-  give the state that there was; what comes out meanwhile is nobody's business.
+  give the same state again; what the operator releases meanwhile is dropped.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Operator(ABC):
 class StepwiseOperator(Operator):
     """An operator that divides its work into portions.
 
-    A subclass defines :meth:`work` and :meth:`_restoring`.  Between two portions of a slice its state is nobody's:
-    whoever calls it finishes the slice first.
+    A subclass defines :meth:`work` and :meth:`_restoring`.  Between two portions of a slice its state must not
+    be used: the caller finishes the slice first.
     """
 
     takes_portions = True

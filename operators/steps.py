@@ -32,7 +32,7 @@ def portions(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class StepPace:
-    """When a portion is through, of work that comes in small parts."""
+    """Tells when a portion of work that comes in small parts is done."""
 
     __slots__ = ("_done", "_size")
 

@@ -24,7 +24,7 @@ from spe.stream.strings import DICTIONARY_LIMIT, Int32Array, StringDictionary
 #: Bytes of the first piece of text and of the largest; each is as long as those before it together.
 _LEAST_PIECE: Final = 1 << 10
 _LARGEST_PIECE: Final = 1 << 24
-#: This process's own, so that nobody can prepare texts that have the same one.  No id depends on it.
+#: Python's hash, which differs by process, so that no peer can prepare texts that collide.  No id depends on it.
 _hash: Callable[[str], int] = hash
 
 

@@ -118,7 +118,7 @@ class InstantTopK(StepwiseOperator):
         self.schema = schema
         self._ranking = _Ranking(spec, input_schema)
         self._ranked = spec.rank_as is not None
-        #: Of an instant of which more rows follow, those that have come.
+        #: Rows of an instant that have come while more rows of it follow.
         self._held = _Candidates()
         self._strings = KeptStrings()
 

@@ -74,7 +74,7 @@ class Trials(Operator):
             yield from self._turn(some)
 
     def _turn(self, some: _Some) -> Iterator[None]:
-        """Others have theirs, when enough rows were tried."""
+        """Lets others run when enough rows were tried."""
         if self._pace.is_through(_TRIAL + sum(map(len, some))):
             yield None
 

@@ -1,4 +1,4 @@
-"""S6: a source that lost its log is not read by those who have read it, and says so; nothing is lost without a word."""
+"""S6: a source that lost its log is not read by those who have read it, and says so; nothing is lost silently."""
 
 from __future__ import annotations
 

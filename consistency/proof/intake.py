@@ -59,7 +59,7 @@ def unaccounted(run: Run, stream: StreamId, source: SourceEntry, state: SourceSt
 
 
 def input_rows(source: SourceEntry, data: Path, ended_us: int) -> int | None:
-    """Rows of a source's input, malformed ones included; None where nobody can count them any more.
+    """Rows of a source's input, malformed ones included; None where they cannot be counted any more.
 
     Args:
       data: where relative paths start from.

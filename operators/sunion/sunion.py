@@ -602,7 +602,7 @@ class SUnion:
             if not chunks:
                 continue
             into, where = made.parts[one.stream], made.chunks[one.stream]
-            if len(chunks) == 1 and isinstance(chunks[0], Chunk) and chunks[0].max < end:  # all is well
+            if len(chunks) == 1 and isinstance(chunks[0], Chunk) and chunks[0].max < end:  # the usual case
                 into.append(chunks[0].rows)
                 where.append((at, chunks[0]))
                 self.stable_bytes -= chunks[0].nbytes

@@ -20,7 +20,7 @@ UNNOTICED_US: Final = 40_000
 
 
 class Ticks:
-    """Judges deadlines at each tick; where nobody has one soon, at every fifth (rule T1).
+    """Checks deadlines at each tick; at every fifth if no replica has one soon (rule T1).
 
     Args:
       running: whose deadlines they are; a live view.

@@ -59,7 +59,7 @@ class Extensions:
         stream = operator.inputs[number]
         if stream.same:
             order = self._up_order[stream.upstream]
-            found = order[int(np.argmax(self.fed[order]))] if len(order) else None  # the first, where nobody is fed
+            found = order[int(np.argmax(self.fed[order]))] if len(order) else None  # the first task if none is fed
             return None if found is None else int(found)
         return min(self._senders[task][number], key=self._up_key, default=None)
 

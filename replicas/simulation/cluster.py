@@ -233,7 +233,7 @@ class SimCluster:
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
 
-        Without power nobody says goodbye, and of what was not synced any part may be gone.
+        Without power no connection is closed, and any part of what was not synced may be lost.
         """
         self._note(f"{'power off' if power else 'kill'} {host}")
         self._scopes[host].cancel()

@@ -93,7 +93,7 @@ class SimNetwork:
                 end.end(RESET)
 
     def gone(self, host: str, *, silently: bool = False) -> None:
-        """A host's process has ended: its kernel says goodbye, or, without power, nobody does."""
+        """A host's process has ended: its kernel closes the connections, or, without power, nothing does."""
         now = trio.current_time()
         if silently:
             self._links.without_power.add(host)

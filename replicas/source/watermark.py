@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from spe.stream.times import BEFORE_TIME
 
-#: We have not run where nobody looked for this much longer than planned: stopped, or on a machine that was.
+#: If the time was asked for this much later than planned, the process or its machine was stopped.
 STOPPED_US: Final = 250_000
 
 

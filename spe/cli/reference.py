@@ -49,7 +49,7 @@ def reference(config: Path, data: Path | None, run_dir: Path | None, output: Pat
 
 
 def intake_text(source: Source, intake: Intake) -> str:
-    """What a source did not take as it came, in a line; "" where all is well."""
+    """A line about rows that a source did not take as they came; "" if there were none."""
     said = []
     if intake.malformed:
         said.append(f"{intake.malformed:,} malformed (first: {intake.first_malformed})")

@@ -41,7 +41,7 @@ class DiskTrouble:
         self._env = env
         self._who = who
         self._full = False
-        #: When it was said last, also of an earlier time: a disk that fills up again and again is no news.
+        #: When it was reported last, also an earlier trouble: a disk that fills up again and again is reported seldom.
         self._said_us: int | None = None
         #: It was said of this time.
         self._said = False

@@ -28,7 +28,7 @@ from spe.runtime.env import Trace
 
 Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 
-#: What opening a connection may take where nobody says (timing.connect of a configuration).
+#: Longest time to open a connection where none is given (timing.connect of a configuration).
 CONNECT_S: Final = 0.6
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10

@@ -70,7 +70,7 @@ class FileTrace:
     """One JSON object per line: ``{"t": wall microseconds, "event": name, …}``.
 
     Each line is written at once, so the story of a killed process is whole.  Events that cannot be written (disk
-    full) are lost without a word: a trace must never take its process with it.
+    full) are dropped silently: a trace must never end its process.
 
     Args:
       limit_bytes: size at which the file moves aside to ``PATH.1``, whose predecessor goes.

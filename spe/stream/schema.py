@@ -1,4 +1,4 @@
-"""Attribute types and schemas: fixed when the configuration is read, checked at every door."""
+"""Attribute types and schemas: fixed when the configuration is read, and checked wherever tuples enter."""
 
 from __future__ import annotations
 

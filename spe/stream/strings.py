@@ -60,7 +60,7 @@ class StringDictionary:
         self._hashed_upto = 0
         self._ranks: Int64Array = np.empty(0, np.int64)
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
-        #: Our code -> code in another dictionary, -1 where nobody has asked for it; with room for more.
+        #: Our code -> code in another dictionary, -1 where it was not looked up yet; with room for more.
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
         for s in strings:
             self.code(s)

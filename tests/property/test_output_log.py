@@ -257,7 +257,7 @@ class Consumer:
                 assert not self.client, "a client never gets what it must not keep"
 
     def _corrected(self, state: NodeState) -> None:
-        """F5."""
+        """A rec_done on CORRECTIONS: it becomes MAIN if the producer is STABLE, and is closed in any case (F5)."""
         self.t_cut = self.t_star()
         if state is STABLE:
             assert self.corr is not None

@@ -18,7 +18,7 @@ def plural(n: int, what: str) -> str:
 
 
 def seconds(us: int | None) -> str:
-    """``1.02 s``; ``unknown`` where nobody can say."""
+    """``1.02 s``; ``unknown`` if it is not known."""
     if us is None:
         return "unknown"
     value = us / 1e6
