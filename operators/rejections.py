@@ -73,7 +73,7 @@ class Refusals:
     results: dict[int, str] = field(default_factory=dict)
 
     def counted_from(self, first: int) -> None:
-        """What was counted from the beginning of the stream is counted from row ``first`` on, that comes now."""
+        """Turns numbers in the stream into numbers in this portion, whose first row has the number ``first``."""
         for one in self.rows:
             one.row -= first
 

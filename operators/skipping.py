@@ -26,7 +26,7 @@ class Rejected:
     Attributes:
       number: counts the rejected rows, or results, of the operator from 1.
       port: None for a result.
-      row: its number among the rows of the port in the slice; of those that came out together.
+      row: its index among the rows of the port in the slice; of a result, among those released together.
     """
 
     number: int

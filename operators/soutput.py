@@ -37,7 +37,7 @@ class SOutput:
         #: Tentative tuples made since the last stable one; None before the first tentative slice.
         self._tentative: int | None = None
         self._tentative_boundary = BEFORE_TIME
-        #: Where releasing had come when we were restored: what is made below it is known downstream.
+        #: How far results were released before we were restored: consumers have those up to here, and they are dropped.
         self._released_id = 0
         self._released_digest = 0
         self._released_boundary = BEFORE_TIME

@@ -20,8 +20,9 @@ from operators.steps import StepPace
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.times import format_timestamp
 
-#: Rows that are tried before others get their turn; and as how many each trial counts, for what it takes to go back.
+#: Rows that are tried in one step.
 _TRIED: Final = 1 << 10
+#: Rows as which each trial counts besides, because it restores the state.
 _TRIAL: Final = 1 << 6
 
 #: The rows of each port that are tried, by their numbers.

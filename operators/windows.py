@@ -124,7 +124,7 @@ def first_time(rows: Rows, which: Selection) -> int:
 def arrivals(
     math: WindowMath, rows: Rows, on: int | None, late: Late, released: int
 ) -> Iterator[tuple[int, int, Selection]]:
-    """(release first up to, pane, which rows), in the order in which to take them in.
+    """Yields (upto, pane, rows): release all windows that end by ``upto``, then add the rows to the pane.
 
     Args:
       on: position of the attribute that decides membership; None: tuple time.
@@ -187,7 +187,7 @@ def _place(
 
 
 def _runs(times: Int64Array, missed: Int64Array, released: int) -> Iterator[tuple[int, int, int]]:
-    """Stretches (release first up to, start, stop).
+    """Yields (upto, start, stop): release all windows that end by ``upto``, then take rows ``start`` to ``stop`` − 1.
 
     Where a tuple is late for a window that is not released yet but will be by this tuple's time, the window has to
     go before the tuple comes (U2): else it would be counted through the pane that both share.

@@ -117,9 +117,9 @@ class UnitReplica:
         self._partner: str | None = None
         #: What is left of a slice, and where its results go: nothing else is done before it is through.
         self._working: tuple[Iterator[Released], Callable[[int, Sequence[Element]], None]] | None = None
-        #: The slice that is being worked on, or was last, gave others a turn between two portions.
+        #: The present slice, or the last one, was worked on in more than one step.
         self._paused = False
-        #: Leave to reconcile that came meanwhile: the number of a request that was granted, or nobody is there to ask.
+        #: Permission to reconcile that came during a slice: the number of the granted request, or no partner left.
         self._leave: int | Alone | None = None
         #: Live has worked on a slice in several portions: the next one may be due already, but it is redo's turn (R5).
         self._redo_first = False
@@ -349,7 +349,10 @@ class UnitReplica:
         return False
 
     def checkpoint_due(self, now: int) -> bool:
-        """Only with an interval; else the mark is set on entering UP_FAILURE (C1).  What is kept may not fill us up."""
+        """Is a periodic checkpoint due?  Without an interval never: the mark is set on entering UP_FAILURE (C1).
+
+        It is due early if what is kept for a redo takes half the cap, or upstream is full.
+        """
         every_us = self._node.checkpoints.memory_us
         if every_us is None or self.sunion.tainted:
             return False
@@ -431,7 +434,7 @@ class UnitReplica:
         return self._working is not None or piece.end < end
 
     def _correctable(self, now: int) -> bool:
-        """R1: if we redid now we would not at once be tentative again; R2: we must, to make room."""
+        """May a redo begin?  If it would leave us stable (R1), or if kept data or a full upstream need room (R2)."""
         sunion = self.sunion
         if sunion.restart is None or self._mark is None:
             return False

@@ -1,7 +1,7 @@
 """The partner protocol: which replica may reconcile (K1-K5).  Pure.
 
 Replicas of a partition take turns, so that while one corrects the other goes on with fresh data.  A grant is not
-remembered (K4): the starter's announced state refuses the granter, so a lost grant blocks nobody.
+remembered (K4): while one replica is in STABILIZATION, it refuses the other's request.  So a lost grant blocks nobody.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Partners:
         self._stand_ins: set[str] = set()
 
     def heard(self, partner: str, state: NodeState | None, *, runs: bool = True, stands_in: bool = False) -> None:
-        """Its node answers.  One that stands by is no partner until it runs (H3), nor when it is out of reach then."""
+        """Its node answers.  ``runs``: False for a standby: it is no partner until it runs (H3), even if it is lost."""
         self.told[partner] = state
         (self._idle.discard if runs else self._idle.add)(partner)
         (self._stand_ins.add if stands_in else self._stand_ins.discard)(partner)

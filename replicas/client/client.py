@@ -1,6 +1,6 @@
 """A client: reads output streams like a downstream neighbour, and hands every change to the application.
 
-    async with open_client(env, plan, "dashboard") as client:
+    async with open_client(env, plan, directory, "dashboard") as client:
         async for change in client.changes():      # stable, tentative, undo, boundary, rec_done
             ...
         async for rows in client.stable("totals"):  # final tuples only

@@ -168,7 +168,8 @@ class ClientProcess(Bystander):
     def _goes_on(self) -> None:
         """A restarted client asks for what follows the shortest of its recording and its sinks.
 
-        Only the recording has boundaries: where a sink holds less, the last one is beyond what we ask for.
+        Boundaries are only in the recording.  If a sink holds less, the last boundary is beyond what we ask for, and
+        none is used.
         """
         for channel in self.client.channels:
             known, boundary = [s.reached(channel) for s in self._sinks], BEFORE_TIME

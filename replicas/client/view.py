@@ -22,7 +22,7 @@ from spe.stream.times import BEFORE_TIME, saturating_add
 
 
 class ClientPort:
-    """One channel at a client: a Port (replicas.consumer.feed) that passes on what is new.
+    """One channel at a client: a Port (replicas.consumer.feed) that drops what it has passed on before.
 
     Args:
       channel: which channel.

@@ -145,14 +145,15 @@ class Feed:
     last_arrival: int = 0
     frontier: int = BEFORE_TIME
     tentative: bool = False
-    #: Since when its producer is known to have more than has arrived; since when another replica is further on.
+    #: Since when its producer says that it has more than has arrived.
     ahead_since: int | None = None
+    #: Since when another STABLE replica has been ahead.
     behind_since: int | None = None
-    #: A rec_done will come: it was reconciling at some time since it opened, or took something back (V2).
+    #: Its producer has still to send a rec_done: it was in STABILIZATION since we subscribed, or it sent an undo (V2).
     owes: bool = False
     #: We do not read it because our buffer is full, so its silence does not count against it.
     paused: bool = False
-    #: Its producer was correcting, and its buffer was full until we read from it.
+    #: We chose its producer because it corrects and its output is full: only our reading makes room.
     relieves: bool = False
 
     def shift(self, gap_us: int, now: int) -> None:

@@ -363,8 +363,11 @@ class Choosing:
         )
 
     def _waits_for_us(self, usable: list[Producer]) -> Producer | None:
-        """Who corrects, and has no room for more until we have read it: fresh results of another would be all that we
-        ever got.  Only for who reads one feed; once taken, it is kept until it is through."""
+        """A producer that corrects, and whose output is full until we read it.
+
+        If we read another one, we never get the corrections.  Only for consumers with one feed (F7); it is kept until
+        the correction ends.
+        """
         main = self.main
         if main is not None and main.relieves and self._state(main) is NodeState.STABILIZATION:
             return next((p for p in usable if p.name == main.producer), None)

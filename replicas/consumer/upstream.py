@@ -88,7 +88,7 @@ class Upstream:
     Args:
       pool: dictionaries for strings that arrive.
       other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
-      heard: called with (peer, incarnation, outputs) after each heartbeat answer, outputs as in HeartbeatAnswer.
+      heard: called with the peer's name and its HeartbeatAnswer.
       gone: called with the peer's name when it does not answer any more.
     """
 

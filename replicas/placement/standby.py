@@ -1,8 +1,7 @@
 """A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
 
-What it holds is what upstream need not keep for it: it acknowledges that, as the replica would that it may become; but
-no more than the older of the two checkpoints on its disk holds, for the newer one may turn out damaged.  So whoever
-stands by can always go on from a checkpoint, and from nothing while it has none (rules H1-H8).
+It acknowledges the positions of the older of the two checkpoints on its disk, because the newer one may turn out to be
+damaged; before the second one it acknowledges nothing.  So it can always go on from a checkpoint (rules H1-H8).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import OutputStatus
 
-#: An input's producer that is so full asks for a checkpoint before its time, where it is for our sake: where what we
-#: acknowledge lies within this share of what it keeps from its beginning.
+#: From this fill of an upstream log on we ask for a checkpoint early, if the log is kept for us:
 FULL = 0.5
+#: our acknowledgement lies within this oldest share of it.
 _AT_THE_LINE = 0.25
 
 
@@ -48,7 +47,7 @@ class Standby:
         self._output = Channel(plan.unit[id.unit].outputs[0], id.partition)
         self._every_us = directory.standbys[id.of].every_us
         #: Input positions of the newest checkpoint, and of the one before it, which we acknowledge.
-        self._held = self._positions = [0 for _ in self._channels]
+        self._newest = self._acknowledged = [0 for _ in self._channels]
         #: Where the inputs of the newest checkpoint come from (S6).
         self._origins: list[str] = []
         self._told: dict[str, OutputStatus] = {}
@@ -71,7 +70,7 @@ class Standby:
         return []
 
     def acks(self) -> list[tuple[Channel, int]]:
-        return list(zip(self._channels, self._positions, strict=True))
+        return list(zip(self._channels, self._acknowledged, strict=True))
 
     def substream(self, channel: Channel) -> tuple[int, int]:
         raise AssertionError(f"{self.name} reads nothing")
@@ -95,7 +94,7 @@ class Standby:
             self._told.pop(peer, None)
         else:
             self._told[peer] = told
-        acks = zip(self._channels, self._positions, strict=True)
+        acks = zip(self._channels, self._acknowledged, strict=True)
         crowded = any(_holds_up(outputs[channel], ack) for channel, ack in acks if channel in outputs)
         (self._crowded.add if crowded else self._crowded.discard)(peer)
 
@@ -116,7 +115,7 @@ class Standby:
         if best is None:
             return None
         nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
-        if nothing_new and self._positions == self._held:
+        if nothing_new and self._acknowledged == self._newest:
             return None
         self._looked_at = now
         self._asked_at = (able[best].last_id, able[best].frontier)
@@ -155,11 +154,11 @@ class Standby:
         origins = origins_of(snapshot)
         if any(a and b and a != b for a, b in zip(self._origins, origins)):
             raise OtherOrigin(f"what {self.name} holds follows from source logs {self._origins}, this from {origins}")
-        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._held, strict=True))
+        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._newest, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
-        self._positions, self._held = self._held, [int(p) for p in snapshot["positions"]]
+        self._acknowledged, self._newest = self._newest, [int(p) for p in snapshot["positions"]]
         self._origins = origins_of(snapshot)
         self._made_from = self._asked_at
         self.checkpoints += 1
@@ -170,7 +169,7 @@ class Standby:
             partition=self.id.partition,
             checkpoints=self.checkpoints,
             trouble=self.trouble,
-            positions={str(c): p for c, p in zip(self._channels, self._held, strict=True)},
+            positions={str(c): p for c, p in zip(self._channels, self._newest, strict=True)},
             makers=tuple(sorted(p for p, o in self._told.items() if o.state is not NodeState.RECOVERING)),
         )
 

@@ -45,7 +45,7 @@ class _Ack:
     """What a configured consumer has processed into its stable state, as far as we heard.
 
     Attributes:
-      granted: what a standby was given back, which it does not hold yet.
+      granted: the id from which an evicted standby counts again, though its own checkpoints are still older.
     """
 
     incarnation: int = _NEVER

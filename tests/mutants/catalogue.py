@@ -405,7 +405,7 @@ def recovering_counts_as_served(original: Any, self: Any, one: Any, now: int) ->
 @mutant(Standby, "holds", "a standby acknowledges what the newest of its checkpoints holds, and that is damaged (H2)")
 def standby_acknowledges_its_newest(original: Any, self: Any, snapshot: Any) -> None:
     original(self, snapshot)
-    self._positions = self._held
+    self._acknowledged = self._newest
 
 
 @mutant(
