@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: starting one takes longer than what is done in it."""
+"""One Spark session for all tests here: starting one takes longer than most tests."""
 
 from __future__ import annotations
 

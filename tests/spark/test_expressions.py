@@ -44,7 +44,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def accepted(random: Random, count: int) -> list[str]:
-    """Expressions that the engine takes; what it refuses nobody has to agree on."""
+    """Expressions that the engine accepts: only these must mean the same in Spark."""
     made = Expressions(random)
     found: list[str] = []
     while len(found) < count:

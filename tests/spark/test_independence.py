@@ -1,7 +1,7 @@
-"""An engine that is wrong in what the truth could take over from it: each time the verdict is INCONSISTENT.
+"""Engines with a mistake that the truth could share: each time the verdict is INCONSISTENT.
 
 The mutant runs, logs, records, and reads the configuration once more when it is judged, as the engine of a user's run
-would.  What it cannot do is make the truth wrong with it.
+would.  The truth must stay right all the same.
 """
 
 from __future__ import annotations

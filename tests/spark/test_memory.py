@@ -1,4 +1,4 @@
-"""A Spark whose heap fills: no verdict, and words that help.  In a process of its own, which it takes down."""
+"""A Spark whose heap fills gives no verdict, and an error that helps; in a process of its own, which it ends."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def judged(spark: SparkSession, folder: Path, text: str) -> OutputReport:
 
 
 def delays_of(spark: SparkSession, folder: Path, text: str, *, start_us: int = 0) -> tuple[DataFrame, int]:
-    """The delays in a recording, and from when on they count."""
+    """The delays in a recording, and the wall time from which on they count."""
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
     keep = keeper(spark, folder)
     tables = tables_of(truth(spark, [TRUE], SCHEMA), came, SCHEMA, keep)
@@ -182,7 +182,7 @@ def late_result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("announced", "kept", "bound_s"),
     [
-        ([], None, 2),  # a recording of an earlier version: nobody knows
+        ([], None, 2),  # a recording of an earlier version: not known
         ([(0, 5)], True, 5),
         ([(0, 2), (4, 5)], True, 5),  # a node began anew with more, before the late one
         ([(0, 5), (4, 2)], False, 2),

@@ -1,4 +1,4 @@
-"""Runs on another file system: what is fetched of them, and what is said where they are not as they should be."""
+"""Runs on another file system: what is fetched of them, and the errors for missing or damaged files."""
 
 from __future__ import annotations
 

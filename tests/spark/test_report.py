@@ -1,4 +1,4 @@
-"""Whole runs to their reports: a simulated cluster that was cut off, and what was done to its recordings."""
+"""Reports on whole runs: a simulated cluster with a cut, and recordings that were changed afterwards."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_where_spark_does_not_start_there_is_no_verdict(
         report([run_dir], master=None, conf={}, out=None)
     monkeypatch.setattr("sys.stdin.readline", lambda: "", raising=False)
     monkeypatch.setattr("os.nice", lambda by: None)
-    assert report([run_dir], master=None, conf={}, out=None, wait=True) == UNKNOWN  # nobody waits for it any more
+    assert report([run_dir], master=None, conf={}, out=None, wait=True) == UNKNOWN  # its parent has ended
 
 
 def _edit(path: Path, changes: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The truth by Spark beside the reference of the engine: every tuple, in order, floats within a tolerance."""
+"""Compares the truth by Spark with the reference of the engine: every tuple, in order, floats within a tolerance."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def truth_rows(network: TruthNetwork, output: StreamId) -> dict[int, list[tuple[
 
 
 def alike(one: tuple[Any, ...], other: tuple[Any, ...], schema: Schema) -> bool:
-    """Null is null, NaN is NaN, and floats are near each other."""
+    """Are two tuples equal?  Null equals null, NaN equals NaN, and floats may differ by the tolerance."""
     return all(_same(a, b) for a, b, _ in zip(one, other, schema, strict=True))
 
 

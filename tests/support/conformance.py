@@ -270,7 +270,7 @@ class _Translation:
     def _aggregate(self, step: Mapping[str, Any]) -> None:
         source = self._plain(step["in"])
         window = _window(step["window"]) if "window" in step else dict(_WHOLE)
-        if self._late and source in self._time:  # a late row counts by its own time, or not at all
+        if self._late and source in self._time:  # a late row counts at its own time, or not at all
             window["on"] = self._time[source]
         self.query[step["id"]] = {
             "aggregate": {

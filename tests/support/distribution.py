@@ -1,4 +1,4 @@
-"""What a property test must meet to mean anything, and how often: stated beside the test, and checked after it.
+"""Situations that the examples of a property test must have, and how often: stated beside the test, checked after it.
 
 A property over random examples says nothing of a case that the examples never have.  So each test names the cases that
 it is about, with the least share of its examples that must have them:
@@ -25,7 +25,7 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-#: Lists are short unless they must not be; a third each of few, some and many.
+#: Lengths of lists: a third each of few, some and many, since lists are short by default.
 FEW_OR_MANY = st.sampled_from([0, 4, 14])
 
 
@@ -74,7 +74,7 @@ class Situations:
         return run
 
     def check(self) -> None:
-        """Raises AssertionError: the examples so far have too little of something."""
+        """Raises AssertionError if too few examples so far had a situation."""
         assert self._examples
         shares = {name: self._met[name] / self._examples for name in self._least}
         rare = {name: share for name, share in shares.items() if share < self._least[name]}

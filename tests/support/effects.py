@@ -1,4 +1,4 @@
-"""A world in which what a replica does has no effect."""
+"""Effects of a replica that do nothing."""
 
 from __future__ import annotations
 

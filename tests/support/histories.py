@@ -45,7 +45,7 @@ from tests.support.streams import PAYLOAD, parse
 
 
 def told(text: str, schema: Schema = PAYLOAD) -> History:
-    """The history that a text tells.  Raises ValueError where a line says nothing."""
+    """The history that a text describes.  Raises ValueError for a line that cannot be read."""
     history, pool = History(), StringPool()
     for line in text.strip().splitlines():
         for event in _events(line, schema, pool):

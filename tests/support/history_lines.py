@@ -1,4 +1,4 @@
-"""A history as JSON lines: the same history is the same bytes.
+"""A history as JSON lines: equal histories give equal bytes.
 
 The first line names the schemas of the streams; each further line is an event, ``{"event": "Received", …}``,
 with its fields in the order of their definition.

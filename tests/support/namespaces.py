@@ -88,7 +88,7 @@ class Namespaces:
         self._cuts = wanted
 
     def plug(self, name: str, *, up: bool) -> None:
-        """Pulls the cable of a namespace, or puts it back; routes live with the cable."""
+        """Takes the link of a namespace down, or up again; its routes go with the link."""
         self._in(name, "link", "set", "eth0", "up" if up else "down")
         if up:
             for sender, receiver in sorted(c for c in self._cuts if c[0] == name):

@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """NaN equals nothing, so for comparison it is a word."""
+    """Values that can be compared: NaN, which equals nothing, as a word."""
     return "nan" if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -125,14 +125,14 @@ class Run:
         self.pool = StringPool()
         #: Rows of a slice are given in portions of so many, cut also between rows of one time; 0: at once.
         self.portion = 0
-        #: What undo/redo would keep of the input, when somebody wants to know.
+        #: The input buffer that undo/redo would keep; None: none is kept.
         self.buffer: InputBuffer | None = None
 
     def slice(self, ports: Sequence[Sequence[Tuple]], boundary: int, new_dictionary: bool = False) -> list[Tuple]:
         """Runs [previous, boundary); the tuples of each port are in order of time."""
         if new_dictionary:
             self.pool = StringPool()
-            self.pool.current().encode([f"other {i}" for i in range(boundary % 7)])  # other codes than before
+            self.pool.current().encode([f"other {i}" for i in range(boundary % 7)])  # new codes
         slices: list[Rows | None] = []
         for schema, port in zip(self.schemas, ports, strict=True):
             begin, end = (bisect_left(port, time, key=itemgetter(0)) for time in (self.previous, boundary))

@@ -16,7 +16,7 @@ from spe.stream.times import SECOND
 
 
 class PassThrough(CustomOperator):
-    """What comes in goes out."""
+    """Passes rows on."""
 
     @classmethod
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
@@ -76,7 +76,7 @@ class Unstorable(PassThrough):
 
 
 class TakesNoState(PassThrough):
-    """Knows the form of its own state no more, as after a change of a user's code."""
+    """Refuses its own state, as after a change of a user's code."""
 
     def snapshot(self) -> Any:
         return {"seen": 1}
@@ -86,7 +86,7 @@ class TakesNoState(PassThrough):
 
 
 class Recent(PassThrough):
-    """Needs a second of its input."""
+    """Its state needs the last second of its input."""
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
         super().__init__(inputs, **arguments)
@@ -110,14 +110,14 @@ class Recent(PassThrough):
 
 
 class CannotBeCleared(Recent):
-    """The mistake shows only when tentative data are taken back."""
+    """Raises in ``clear``: the mistake shows only when tentative data are undone."""
 
     def clear(self, boundary: int) -> None:
         raise IndexError("nothing to clear")
 
 
 class NeedsWhatItCannotSay(Recent):
-    """The mistake shows after thirty slices."""
+    """Raises in ``oldest_needed`` after thirty slices."""
 
     slices = 0
 
@@ -132,21 +132,21 @@ class NeedsWhatItCannotSay(Recent):
 
 
 class CannotCount(PassThrough):
-    """The mistake shows only when somebody looks."""
+    """Raises in ``counters``: the mistake shows only when they are asked for."""
 
     def counters(self) -> Mapping[str, int]:
         raise KeyError("late")
 
 
 class CountsWithNumPy(PassThrough):
-    """As whoever adds up masks does."""
+    """Counts with NumPy's integers, as sums of masks do."""
 
     def counters(self) -> Mapping[str, int]:
         return {"seen": np.int64(7)}  # type: ignore[dict-item]
 
 
 class NeedsAFile(PassThrough):
-    """What it is made from is not on every machine."""
+    """Needs a file that is not on every machine."""
 
     lacking: ClassVar[bool] = False
 

@@ -1,6 +1,7 @@
-"""Frames of the proof from streams as text (tests.support.streams).  Several streams fit into one frame, a partition
-each, so
-that one Spark job judges them all."""
+"""Frames of the proof from streams as text (tests.support.streams).
+
+Several streams fit into one frame, a partition each, so that one Spark job judges them all.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD)
 
 
 def _with_timestamps(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Rows are made with microseconds."""
+    """Turns the microseconds that rows were made with into timestamps."""
     from pyspark.sql import functions as F
 
     made = [

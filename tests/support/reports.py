@@ -71,7 +71,7 @@ def report(
 
 
 def promise(node: str) -> Promise:
-    """Kept, as the file says."""
+    """A promise that was kept, as the file says."""
     return Promise(
         node=node,
         unit="totals",

@@ -20,7 +20,7 @@ from spe.stream.history import Delivered, FeedMode, History, Opened, Promoted, R
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import END_OF_TIME
 
-#: How often a condition is looked at.
+#: Time between two checks of a condition.
 _LOOK_S = 0.005
 #: Real seconds that a run may take.
 _WALL_S = 120.0

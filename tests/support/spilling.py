@@ -21,7 +21,7 @@ class Directly:
         return function()
 
     async def turn(self) -> None:
-        """Nobody else is here."""
+        """Does nothing: there are no other tasks."""
 
 
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -41,7 +41,7 @@ class Spilling:
         self.storage = SimDisk()
         self.now = 0
         self.told: list[str] = []
-        #: How often it said that there is room again.
+        #: How often the folder reported that there is room again.
         self.rooms = 0
         self.folder = self.open(limit)
 
