@@ -77,11 +77,7 @@ class FaultDriver:
         await self.runner.run(faults, EPOCH_US, task_status=task_status)
 
     async def heal(self) -> None:
-        """Everything works again, and everybody runs but the nodes that were killed for good.
-
-        Whoever runs with another plan is started anew: then this returns when all have noticed it.
-        """
-        other_plans = bool(self._cluster.plans)
+        """Everything works again, and everybody runs but the nodes that were killed for good."""
         await self.runner.inject(Fault(FaultKind.HEAL))
         self._apply()  # also faults that ended in this moment, before their end was applied
         for host in self._cluster.frozen():
@@ -90,8 +86,6 @@ class FaultDriver:
             self._choose_plan(host)
             self._cluster.restart(host)
         self.down &= self.left
-        if other_plans:
-            await trio.sleep(self._cluster.plan.timing.gone_us() / 1e6)
 
     # --- what a fault does ---
 
