@@ -40,7 +40,7 @@ def test_every_pinned_package_can_be_installed_on_the_first_release_of_each_supp
         except PackageNotFoundError:
             continue  # an environment of `make test-versions` has the test extra only
         assert installed["Version"] == version, f"{name} is not the one of constraints.txt: run make"
-        required = SpecifierSet(installed["Requires-Python"] or "")
+        required = SpecifierSet(",".join(installed.get_all("Requires-Python") or []))
         refused += [
             f"{name}=={version} needs Python {required}, not 3.{minor}.0"
             for minor in versions.supported_minors()
