@@ -38,7 +38,7 @@ class Columns:
         self.arrays: list[npt.NDArray[Any]] = [np.empty(0, dtype) for dtype, _ in kinds]
         self.count = 0
         self._fills = [fill for _, fill in kinds]
-        #: Snapshots that somebody still has, of the arrays that are here.
+        #: Snapshots of the present arrays that somebody still holds.
         self._frozen: list[ref[Frozen]] = []
 
     @property
@@ -61,7 +61,7 @@ class Columns:
         self._frozen = []  # snapshots have the old arrays, which are not written any more
 
     def add(self, more: int) -> int:
-        """Adds ``more`` entries with what new ones hold; returns the number of the first."""
+        """Adds ``more`` entries with the value of new ones; returns the number of the first."""
         old = self.count
         if old + more > self.room:
             finished(self.reserve(more))
@@ -81,7 +81,7 @@ class Columns:
         self.arrays[number] = array
 
     def freeze(self) -> list[FrozenArray]:
-        """The present entries of each array, which go on being what they are now."""
+        """The present entries of each array; later writes do not change what is returned."""
         self._alive()  # forgets the others
         frozen = Frozen(self.arrays, self.count)
         self._frozen.append(ref(frozen))
@@ -94,7 +94,7 @@ class Columns:
         return alive
 
     def load(self, leaves: Sequence[Leaf]) -> Steps[None]:
-        """Takes copies of saved arrays in place of what is here, in portions."""
+        """Replaces the arrays by copies of saved ones, in portions."""
         count = len(leaves[0])
         arrays: list[npt.NDArray[Any]] = []
         for leaf, old in zip(leaves, self.arrays, strict=True):
@@ -155,9 +155,9 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
     count = len(values)
     if count <= 2 * steps.INDEXED:
         return values.argsort(kind="stable")
-    # So many are looked at that a range holds about INDEXED / 4 entries.  Equal values cannot be told apart, but what
-    # is often there is a splitter, whose equals have a range of their own and need no sorting.  Which are looked at
-    # changes nothing in what comes out; anything regular could miss all of a periodic order.
+    # The sample is so large that a range holds about INDEXED / 4 entries.  A value that is frequent becomes a splitter
+    # with a range of its own, which needs no sorting.  The result does not depend on the sample; it is random, since a
+    # regular one could miss all of a periodic order.
     looked_at = np.random.default_rng(0).integers(0, count, 256 * (count // steps.INDEXED + 1))
     splitters = np.unique(np.sort(values[looked_at])[::64])
     ranges = np.empty(count, np.int32)
@@ -169,7 +169,7 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
         ranges[start:stop] = found
         sizes += np.bincount(found, minlength=len(sizes))
         yield
-    # It is written all over from the first step on, which should not be the one that the system clears it all in.
+    # Every step writes all over it, so the system would have to clear all of it in the first step.
     order = yield from filled(count, 0)
     ends = sizes.cumsum()
     free = ends - sizes

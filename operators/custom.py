@@ -47,7 +47,7 @@ class CustomOperator(Operator):
 
 
 class CustomHost(Operator):
-    """Runs a :class:`CustomOperator` and refuses output that breaks the contract (whoever runs us names the slice)."""
+    """Runs a :class:`CustomOperator` and refuses output that breaks the contract (the caller adds the slice)."""
 
     def __init__(self, operator: CustomOperator) -> None:
         self._operator = operator
@@ -111,7 +111,7 @@ class CustomHost(Operator):
 
 
 def _check_kind(rows: Rows) -> None:
-    """Raises TypeError where it is something else, or made of something else; users write this."""
+    """Checks what a user's operator returned.  Raises TypeError where it, or a part of it, is of another type."""
     if not isinstance(rows, Rows):
         raise TypeError(f"returned a {type(rows).__name__}; expected Rows or None")
     times: dict[str, object] = {"time": rows.time, "t_max": rows.t_max}

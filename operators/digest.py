@@ -14,14 +14,14 @@ from spe.stream.hashing import mix, value_bits
 
 #: Tuples between two marks: the positions at which replicas compare (docs/internals/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000
-#: Rows put by before they are hashed: enough that NumPy's cost per call does not show.
+#: Rows that are collected before they are hashed: so many that NumPy's cost per call does not matter.
 HASH_ROWS: Final = 8_192
 #: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
 MARKS_KEPT: Final = 64
 
 #: Makes the factor of the next column from that of the last; odd, so that no bit is lost.
 _COLUMN: Final = 0xBF58476D1CE4E5B9
-#: Factor of all that was before a block; another one, else a column would stand for its neighbour a block later.
+#: Factor of everything before a block.  With that of the columns a column would equal its neighbour a block later.
 _BLOCK: Final = 0xD1B54A32D192ED03
 
 _HALF: Final = np.uint64(32)

@@ -24,7 +24,7 @@ from spe.stream.times import format_timestamp
 Watch = Callable[[StreamId, Sequence[Rows | None], bool, int], None]
 
 #: A slice's rows of a stream: those of an operator in one piece; those of an input in parts, as the SUnion holds them
-#: (several, or not in order of time), until somebody needs them in one.
+#: (several, or not in order of time), until somebody needs them in one piece.
 _Stream = Rows | list[Rows] | None
 
 
@@ -46,7 +46,7 @@ class Fragment:
         schemas = {i.stream: i.schema for i in unit.inputs}
         self._inputs: Sequence[StreamId] = [i.stream for i in unit.inputs]
         self._outputs = unit.outputs
-        #: What operators went on without since :meth:`take_rejections`.
+        #: Rows that operators left out since the last :meth:`take_rejections`.
         self._rejections: list[Rejection] = []
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         for operator in unit.operators:
@@ -83,7 +83,7 @@ class Fragment:
         given: Sequence[tuple[Sequence[Rows | None], int]]
         for name, ports, operator in self._steps:
             try:
-                # A union takes parts, so that nothing is copied twice; but who watches (undo/redo) keeps ports, whole.
+                # A union takes parts, so that nothing is copied twice.  Undo/redo needs whole ports.
                 if watch is None and isinstance(operator, Union):
                     streams[name] = operator.merge([rows for p in ports for rows in _parts(streams[p])])
                     continue
@@ -147,7 +147,7 @@ class Fragment:
             yield Rejection(name, one.port is None, one.number, stream, input_, id_, one.time, one.values, one.reason)
 
     def take_rejections(self) -> list[Rejection]:
-        """What operators went on without since the last call, of each operator and kind in order."""
+        """The rows and results that operators left out since the last call; in order per operator and kind."""
         taken, self._rejections = self._rejections, []
         return taken
 
@@ -160,7 +160,7 @@ class Fragment:
         return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Raises OperatorFailed, as where a user's operator knows the form of an earlier one's state no more."""
+        """Raises OperatorFailed, for example where a user's operator does not know the format of an older state."""
         self._rejections = []
         for name, _, operator in self._steps:
             with blaming(name, "the state that it was given"):
@@ -190,7 +190,7 @@ def _parts(stream: _Stream) -> Sequence[Rows]:
 
 
 def _divided(parts: list[Rows]) -> _Stream:
-    """Rows of an input that are too many for a step, as those of one time may be, in pieces; if they lie in order."""
+    """Divides rows of an input that are too many for one step (those of one time may be), if they lie in order."""
     if sum(map(len, parts)) <= 4 * steps.RELEASED or not in_order(parts):
         return parts
     cut = [(rows, *ends) for rows in parts for ends in steps.portions(len(rows), steps.RELEASED)]
@@ -214,7 +214,7 @@ def _of_good_size(pieces: list[Rows]) -> Steps[list[Rows]]:
 
 
 def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
-    """All rows of a stream in one piece, put there in the place of its parts."""
+    """Puts all rows of a stream in one piece, in place of its parts, and returns it."""
     stream = streams[name]
     if isinstance(stream, Pieces):
         stream = streams[name] = concat_rows(stream)

@@ -1,4 +1,4 @@
-"""Values to dense ids: what a dictionary of Python objects would do, many rows at a time.
+"""Maps values to dense ids, as a dictionary of Python objects would, many rows at a time.
 
 An id is an index into arrays of state.  It is given by first appearance and means nothing outside its operator; no
 output may depend on it.  Values are kept in append-only columns; the lookup tables are derived, dropped freely, and
@@ -201,7 +201,7 @@ def _insert(table: npt.NDArray[np.int32], shift: np.uint64, values: Int64Array, 
     entries = np.arange(first_id + 1, first_id + 1 + len(values), dtype=np.int32)
     while len(values):
         free = table.take(where) == 0
-        # Several may claim one entry; whoever reads its own id back has it, the others probe on.
+        # Several values may write to one entry.  The one that reads its own id back has it; the others probe on.
         table[where[free]] = entries[free]
         lost = ~(free & (table.take(where) == entries))
         values, entries, where = values[lost], entries[lost], (where[lost] + 1) & last

@@ -1,4 +1,4 @@
-"""Undo/redo's memory of one operator: what it was given, as far back as its state reaches.
+"""Keeps the input of one operator for undo/redo, as far back as its state reaches.
 
 An operator with finite windows needs its own window's worth of tuples to be rebuilt, however long it has run; what is
 older is forgotten slice by slice.  One whose state reaches back without bound (count windows per group, operators of
@@ -84,7 +84,7 @@ class Marker:
 
 
 class InputBuffer:
-    """What one operator was given and its state still owes something to.
+    """The input of one operator that its state still depends on.
 
     Args:
       operator: whose input it is.
@@ -96,11 +96,11 @@ class InputBuffer:
 
     def __init__(self, operator: Operator, end: int = BEFORE_TIME, state: OperatorState | None = None) -> None:
         self._operator = operator
-        #: A snapshot at _begin; needed as long as the state owes something to what came before.
+        #: A snapshot at _begin; needed as long as the state depends on earlier input.
         self._base = None if operator.oldest_needed() is None else operator.snapshot() if state is None else state
         self._begin = self._end = end
         self._given: deque[Given] = deque()
-        #: What is not needed any more.  Much of it, with its strings, is not freed at once (B8).
+        #: Rows that are not needed any more.  They are freed in portions, since strings take long (B8).
         self._spent: deque[Given] = deque()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Keys of one or more attributes to dense slots.
+"""Maps keys of one or more attributes to dense slots.
 
 Each attribute has its own ids; several are folded pairwise into one.  Null is a value like any other here (SQL's
 GROUP BY); whoever joins leaves rows with null keys out beforehand.  NaN equals NaN.
@@ -163,7 +163,7 @@ class KeyIndex:
         return finished(self.slots_in_portions(columns, count))
 
     def slots_in_portions(self, columns: Sequence[Column], count: int) -> Steps[IndexArray]:
-        """The same, where many texts that are new are taken in in portions."""
+        """The same, in portions where many texts are new."""
         if not columns:
             return np.zeros(count, np.intp)
         slots = yield from self._attributes[0].ids(columns[0])

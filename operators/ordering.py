@@ -13,7 +13,7 @@ from spe.stream.batch import Column, canonical
 
 
 def text_ranks(column: Column) -> Int64Array:
-    """Numbers in the code point order of the texts; only the texts that are there are compared."""
+    """Numbers in the code point order of the texts; only texts that occur are compared."""
     assert column.dictionary is not None
     strings = column.dictionary.strings
     codes, which = np.unique(column.values, return_inverse=True)

@@ -17,10 +17,10 @@ from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import iso_timestamp
 
-#: What is kept of a text: of a value, or of a reason.
+#: Characters that are kept of a text, which is a value or a reason.
 TEXT_KEPT: Final = 1024
 
-#: Errors that say something of the machine and nothing of a row: another replica might not have them.
+#: Errors of the machine, not of a row: another replica might not have them.
 NOT_THE_ROWS: Final = (MemoryError, RecursionError, OSError, ImportError)
 
 
@@ -62,7 +62,7 @@ class RejectedRow:
 
 @dataclass(slots=True)
 class Refusals:
-    """What an operator says of the rows that it goes on without.
+    """The rows and results that an operator leaves out of a slice.
 
     Attributes:
       rows: those that it could not take in, of the rows that it is being given.

@@ -52,7 +52,7 @@ class Skipping(Operator):
         self._rows = self._results = 0
         self.schema = operator.schema
         self.takes_portions = operator.takes_portions
-        #: Since :meth:`take_rejected`.
+        #: Rejected since the last :meth:`take_rejected`.
         self.rejected: list[Rejected] = []
         #: Rows of earlier calls for the same slice.
         self._before = 0
@@ -88,7 +88,7 @@ class Skipping(Operator):
         return rows.select(kept) if kept.any() else None
 
     def _count_rows(self, ports: Sequence[Rows | None]) -> None:
-        """In the order of time, port and place: one that no cutting of the input changes."""
+        """In order of (time, port, place), which does not depend on how the input is divided into slices."""
         refused, self._refusals.rows = self._refusals.rows, []
         placed: list[tuple[int, RejectedRow, Rows]] = []
         for one in refused:
@@ -108,7 +108,7 @@ class Skipping(Operator):
         return {"rejected": (self._rows, self._results), "operator": self._operator.snapshot()}
 
     def _forget(self) -> None:
-        """What a slice that was broken off has left."""
+        """Forgets what an interrupted slice has left."""
         self.take_rejected()
         self._refusals.rows, self._refusals.results = [], {}
 

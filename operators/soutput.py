@@ -95,7 +95,7 @@ class SOutput:
         return out
 
     def tentative(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
-        """The elements of a tentative slice that ends at ``boundary``; as above."""
+        """The elements of a tentative slice that ends at ``boundary``; ``more``: further rows of it follow."""
         if self._tentative is None:
             self._tentative = 0
             self._tentative_boundary = self._boundary
@@ -126,7 +126,7 @@ class SOutput:
         return {**state, "released": self.released()}
 
     def released(self) -> dict[str, Any]:
-        """How far everything was let through, also while tainted: what a copy that is further back must not repeat."""
+        """How far results were released, also while tainted: a copy that is further back must not repeat them."""
         if self._digest.count >= self._released_id:
             boundary = max(self._boundary, self._released_boundary)
             return {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": boundary}
@@ -165,7 +165,7 @@ class SOutput:
             )
 
     def _drop_released(self, rows: Rows) -> Rows:
-        """Takes off what was released before; once all of it is here again its digest must be the same."""
+        """Removes rows that were released before; when all of them have been made again the digest must be the same."""
         known = min(self._released_id - self._digest.count, len(rows))
         self._digest.add(rows.slice(0, known))
         self.dropped += known

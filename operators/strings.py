@@ -1,4 +1,4 @@
-"""Strings of rows that are kept: in one dictionary of the operator's own, which forgets what no row refers to."""
+"""Keeps the strings of kept rows in a dictionary of the operator, which forgets those that no row refers to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KeptStrings:
                 return
 
     def compacted(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
-        """``kept``, all rows that refer to our dictionary, in a new one that holds only what they use."""
+        """Recodes ``kept``, which are all rows that refer to our dictionary, to a new one with only what they use."""
         old, fresh = self._ids.dictionary, StringIds()
         used = np.zeros(len(old), np.bool_)
         pace = StepPace(steps.INDEXED)

@@ -1,4 +1,4 @@
-"""Strings to dense ids, however many: their bytes, one after the other, and an index of hashes.
+"""Maps strings to dense ids, however many: their bytes, one after the other, and an index of hashes.
 
 Ten million Python strings, a list and a dict of them cannot be made larger, freed, copied or stored in portions.
 Arrays can (rule B8).  Python strings are made of what leaves only, in dictionaries of bounded size.
@@ -46,7 +46,7 @@ class TextIds:
         self._ends.add(1)
         self._pieces: list[npt.NDArray[np.uint8]] = []
         self._bases: list[int] = []
-        #: Code in the dictionary of what leaves; −1 for none.  Id 0 is null, under which there is "".
+        #: Code of each id in the dictionary for results; −1 for none.  Id 0 is null, with the text "".
         self._codes = Columns([(np.int32, -1)])
         self._codes.add(1)
         self._codes.arrays[0][0] = 0
@@ -72,7 +72,7 @@ class TextIds:
         return finished(self.ids_in_portions(column))
 
     def ids_in_portions(self, column: Column) -> Steps[IndexArray]:
-        """The same: what a dictionary has that was not seen in it before is looked up in portions."""
+        """The same, in portions where many entries of a dictionary are used for the first time."""
         source = column.dictionary
         assert source is not None
         table = self._tables.get(source)
@@ -163,7 +163,7 @@ class TextIds:
         if len(codes) and codes.min() < 0:
             new = np.unique(ids[codes < 0])
             texts = self.texts(new)
-            # Of those that have no code the empty one alone may be there.
+            # Of the texts without a code only the empty one can be in the dictionary.
             table[new] = self._dictionary.encode(texts) if "" in texts else self._dictionary.extend(texts)
             self._coded.append(new)
             codes = table.take(ids)
@@ -180,7 +180,7 @@ class TextIds:
         self._values.close()
 
     def snapshot(self) -> Mapping[str, Any]:
-        """By reference: nothing that was written is written again."""
+        """By reference: what has been written never changes."""
         size = int(self._ends.arrays[0][self.count - 1])
         text = [piece[: end - base] for piece, base, end in zip(self._pieces, self._bases, [*self._bases[1:], size])]
         return {"ends": self._ends.freeze()[0], "text": text, "values": Derived(self._values.snapshot())}

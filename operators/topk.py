@@ -32,7 +32,7 @@ _MANY: Final = 64
 
 
 class _Ranking:
-    """What ranks where, without any state."""
+    """How rows are ranked; has no state."""
 
     def __init__(self, spec: TopKSpec, schema: Schema) -> None:
         self.k = spec.k
@@ -87,7 +87,7 @@ class _Ranking:
         return [s for s in np.split(order, sizes.cumsum()[:-1]) if len(s)]
 
     def _pruned(self, rows: Rows, within: Sequence[Column], which: IndexArray) -> Steps[IndexArray]:
-        """Those that can be among the first: who is not in a part of the rows is not in all of them."""
+        """Rows that can be among the first k: one that is not among the first k of a part is not among those of all."""
         while len(which) > steps.INDEXED:
             kept = []
             for start, stop in portions(len(which), steps.INDEXED):
@@ -103,7 +103,7 @@ class _Ranking:
 
 
 def _plain(column: Column) -> Column:
-    """Equal values for equal ones: of strings in one dictionary the codes, which need no text to be hashed."""
+    """Values that are equal where the column's are: of strings in one dictionary their codes."""
     values = column.values if column.dictionary is None else column.values.astype(np.int64)
     return Column(canonical(values), column.valid)
 
@@ -139,7 +139,7 @@ class InstantTopK(StepwiseOperator):
             yield taken.with_columns((*taken.columns, Column(rank[start:stop]))) if self._ranked else taken
 
     def _hold(self, rows: Rows, boundary: int) -> Steps[Rows | None]:
-        """Puts by what may not be all of its instant; returns the rows of the instants before."""
+        """Keeps rows whose instant may not be complete; returns the rows of earlier instants."""
         if not self._held.count:
             self._strings = KeptStrings()
         rows = self._strings.adopt(rows)
@@ -251,7 +251,7 @@ class WindowTopK(StepwiseOperator):
         yield from pane.add(rows, numbers, self._ranking)
 
     def _release(self, upto: int, out: list[Rows]) -> Iterator[Rows | None]:
-        """Puts the results of windows that end by ``upto`` to ``out``; yields what is there when it is much."""
+        """Adds the results of windows that end by ``upto`` to ``out``; yields ``out`` when it has many rows."""
         for number, (end, members) in enumerate(self._panes.release(upto), 1):
             rows, numbers = yield from _concatenated([chunk for pane in members for chunk in pane.chunks])
             if self._on is not None and len(members) > 1:

@@ -106,7 +106,7 @@ class Trials(Operator):
             yield from self._passed(nothing, end)
 
     def _tried(self, some: _Some, end: int) -> Rows | Exception | None:
-        """What comes of these rows, or what is raised."""
+        """What the operator releases for these rows, or raises."""
         given = [None if not len(index) else _taken(rows, index) for rows, index in zip(self._ports, some)]
         try:
             return self._host.step(given, end)
@@ -116,7 +116,7 @@ class Trials(Operator):
             return error
 
     def _passed(self, some: _Some, end: int) -> Iterator[Rows]:
-        """What comes of rows that are known to do no harm.  Raises RuntimeError where time alone does."""
+        """What the operator releases for rows that raise nothing.  Raises RuntimeError where time alone raises."""
         released = self._tried(some, end)
         if isinstance(released, Exception):
             raise _nobody_is_to_blame(released, end) from released

@@ -92,7 +92,7 @@ def clipped(times: Int64Array) -> Int64Array:
 
 @dataclass(slots=True)
 class Late:
-    """Counts of what did not count; operator state (U7).
+    """Counts late tuples; operator state (U7).
 
     Attributes:
       late: tuples that missed at least one of their windows.
