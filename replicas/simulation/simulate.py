@@ -101,10 +101,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                         watch(cluster)
                 nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
             await driver.heal()
+            deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
             await trio.sleep(plan.timing.gone_us() / 1e6)  # before all notice whom they lost, a run may look over
             if cluster.lost_logs:  # nobody will be quiet; whoever must refuse the new logs has time for it
                 await trio.sleep(_REFUSE_S)
-            deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
             while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
                 if watch is not None:
