@@ -17,7 +17,7 @@ from spe.runtime.tls import Tls, TlsNetwork, holder_of
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
-    PROTOCOL_VERSION,
+    PROTOCOL,
     VALUES_MAX,
     Hello,
     Message,
@@ -204,7 +204,8 @@ async def dial(
             raise PeerRefused(f"expected {peer!r} at {address}, found the certificate of {shown!r}")
         connection.named(peer)
         hello = Hello(
-            version=PROTOCOL_VERSION,
+            lowest=PROTOCOL.lowest,
+            highest=PROTOCOL.highest,
             cluster=plan.cluster,
             role=me.role,
             name=me.name,

@@ -46,7 +46,24 @@ from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
 
-PROTOCOL_VERSION: Final = 5
+
+class VersionRange(NamedTuple):
+    """Versions of the wire protocol that a process speaks, both ends included."""
+
+    lowest: int
+    highest: int
+
+    def common(self, other: VersionRange) -> int | None:
+        """The highest that both speak; None: there is none."""
+        highest = min(self.highest, other.highest)
+        return highest if highest >= max(self.lowest, other.lowest) else None
+
+    def __str__(self) -> str:
+        return f"version {self.highest}" if self.lowest == self.highest else f"versions {self.lowest} to {self.highest}"
+
+
+#: What this software speaks.
+PROTOCOL: Final = VersionRange(6, 6)
 #: Announcements in one message: they fit a control frame, however long the names are.
 ANNOUNCEMENTS_MAX: Final = 64
 
@@ -164,9 +181,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """First message of whoever connects.
+    """First message of whoever connects.  Later versions may add fields at its end, and change no other.
 
     Attributes:
+      lowest, highest: versions of the protocol that it speaks.
       name: node id, ``source:NAME``, ``client:NAME``; free for role control.
       incarnation: grows with each start of the process.
       fingerprint: of the plan (rule U11); "" is allowed for role control.
@@ -174,7 +192,8 @@ class Hello(Message):
     """
 
     TAG: ClassVar[int] = 1
-    version: Count
+    lowest: Count
+    highest: Count
     cluster: Name
     role: Role
     name: Name
@@ -185,7 +204,7 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The hello is accepted; who we are."""
+    """The hello is accepted; who we are, and which version is spoken from here on."""
 
     TAG: ClassVar[int] = 2
     version: Count
@@ -535,10 +554,9 @@ def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
         raise RemoteProtocolError(f"no control message: expected [tag, …], got {items!r:.100}")
     kind = _BY_TAG[items[0]]
     values = items[1:]
-    if kind is Hello and values and values[0] != PROTOCOL_VERSION:
-        # Only the version is sure to mean the same in other versions; it is all that a refusal needs.
-        values = [values[0], "", "node", "", 0, "", ""]
     checks = _CHECKS[kind]
+    if kind is Hello:
+        values = _known_part(values, len(checks))
     if len(values) != len(checks):
         raise RemoteProtocolError(f"{kind.__name__}: expected {len(checks)} fields, got {len(values)}")
     checked = []
@@ -551,6 +569,18 @@ def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
         return kind(*checked)
     except ValueError as e:
         raise RemoteProtocolError(f"{kind.__name__}: {e}") from None
+
+
+def _known_part(values: list[Any], count: int) -> list[Any]:
+    """The fields of a hello that we know: a later version may have more.  Of a stranger's only the range is read."""
+    if not values or type(values[0]) is not int:
+        return values
+    # Up to version 5 there was one number.
+    highest = values[1] if len(values) > 1 and type(values[1]) is int else values[0]
+    theirs = VersionRange(values[0], highest)
+    if PROTOCOL.common(theirs) is None:
+        return [*theirs, "", "node", "", 0, "", ""]
+    return values[:count] if theirs.highest > PROTOCOL.highest else values
 
 
 def expect(message: Message, kind: type[M]) -> M:
@@ -572,8 +602,10 @@ def check_hello(
       cluster, fingerprint, token: what our own plan and configuration say.
       name, incarnation: ours, for the welcome.
     """
-    if hello.version != PROTOCOL_VERSION:
-        return Refused(f"protocol version {hello.version} is not supported; {name} speaks version {PROTOCOL_VERSION}")
+    theirs = VersionRange(hello.lowest, hello.highest)
+    version = PROTOCOL.common(theirs)
+    if version is None:
+        return Refused(f"no common protocol: the peer speaks {theirs}, {name} speaks {PROTOCOL}; upgrade the older one")
     if not hmac.compare_digest(hello.token.encode(), token.encode()):  # first: strangers learn nothing else
         return Refused("the token does not match")
     if hello.cluster != cluster:
@@ -584,7 +616,7 @@ def check_hello(
             f"the plan is another one: fingerprint {hello.fingerprint or '(none)'}, {name} has {fingerprint};"
             " both sides need the same query, schema, partition counts and bucket width"
         )
-    return Welcome(PROTOCOL_VERSION, name, incarnation)
+    return Welcome(version, name, incarnation)
 
 
 def check_welcome(answer: Message, name: str | None) -> Welcome:
@@ -595,11 +627,13 @@ def check_welcome(answer: Message, name: str | None) -> Welcome:
 
     Raises:
       PeerRefused: it refused, or it is somebody else.
-      RemoteProtocolError: the answer is neither Welcome nor Refused.
+      RemoteProtocolError: the answer is neither Welcome nor Refused, or in a version that we did not offer.
     """
     if isinstance(answer, Refused):
         raise PeerRefused(answer.reason)
     welcome = expect(answer, Welcome)
+    if not PROTOCOL.lowest <= welcome.version <= PROTOCOL.highest:
+        raise RemoteProtocolError(f"{welcome.name} wants to speak version {welcome.version}, we speak {PROTOCOL}")
     if name is not None and welcome.name != name:
         raise PeerRefused(f"expected {name!r} at this address, found {welcome.name!r}")
     return welcome

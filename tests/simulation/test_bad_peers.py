@@ -16,7 +16,7 @@ from spe.errors import LinkBroken
 from spe.stream.names import NodeId
 from spe.wire.framing import FrameReader, FrameType
 from spe.wire.messages import (
-    PROTOCOL_VERSION,
+    PROTOCOL,
     Heartbeat,
     Hello,
     Message,
@@ -34,7 +34,7 @@ from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 
 def hello(to: SimCluster, **other: Any) -> Hello:
     plan = to.plan
-    good = Hello(PROTOCOL_VERSION, plan.cluster, "client", "client:c", 1, plan.fingerprint, "")
+    good = Hello(*PROTOCOL, plan.cluster, "client", "client:c", 1, plan.fingerprint, "")
     return replace(good, **other)
 
 
@@ -84,7 +84,7 @@ def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
         ({"name": "client:"}, "'client:' is no client of this cluster"),
         ({"role": "control", "name": ""}, "'' is no control of this cluster"),
         ({"role": "coordinator"}, "'client:c' is no coordinator of this cluster"),
-        ({"version": 99}, "protocol version 99 is not supported"),
+        ({"lowest": 98, "highest": 99}, "the peer speaks versions 98 to 99, n1a speaks version 6"),
         ({"cluster": "elsewhere"}, "this is cluster 'test', not 'elsewhere'"),
         ({"fingerprint": "abc"}, "the plan is another one"),
         ({"token": "guess"}, "the token does not match"),

@@ -25,7 +25,7 @@ from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import (
-    PROTOCOL_VERSION,
+    PROTOCOL,
     Heartbeat,
     HeartbeatAnswer,
     OutputStatus,
@@ -164,7 +164,7 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
 
                 async def answer() -> None:
                     await moves.wait()
-                    await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+                    await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
                     await trio.sleep_forever()
 
                 nursery.start_soon(answer)
@@ -217,7 +217,7 @@ async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clo
     async def silent(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
         await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
         await trio.sleep_forever()
 
     upstream = Upstream(
@@ -287,7 +287,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
     async def failing(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
         await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
         await connection.receive_message()
         await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1, ""))
         await trio.sleep_forever()
@@ -317,7 +317,7 @@ async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clo
     async def failing(stream: trio.abc.Stream) -> None:
         connection = Connection(stream)
         await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
         with suppress(LinkBroken, LinkClosed):
             while True:
                 if isinstance(asked := await connection.receive_message(), Heartbeat):
@@ -380,7 +380,7 @@ async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock
         await connection.receive_message()
         await trio.sleep(connect_us / 1e6 * factor)
         with suppress(LinkBroken):
-            await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+            await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
 
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, answering)
@@ -396,7 +396,7 @@ async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock
 async def test_a_peer_that_goes_in_the_middle_of_a_frame_has_broken_no_rule() -> None:
     """As with kill -9 while it sends: its incarnation is not to be quarantined for that."""
     ours, theirs = trio.testing.memory_stream_pair()
-    await theirs.send_all(Welcome(PROTOCOL_VERSION, "n1a", 1).encode()[:-3])
+    await theirs.send_all(Welcome(PROTOCOL.highest, "n1a", 1).encode()[:-3])
     await theirs.aclose()
     with pytest.raises(LinkBroken, match="ended inside a frame"):
         await Connection(ours).receive()
@@ -422,7 +422,7 @@ async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> 
         connection = Connection(stream)
         connection.allow(1 << 20)
         await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL_VERSION, "n1a", 1))
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
         while True:
             heartbeat = await connection.receive_message()
             assert isinstance(heartbeat, Heartbeat)

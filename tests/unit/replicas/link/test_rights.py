@@ -75,7 +75,7 @@ def all_messages(role: Role) -> list[Message]:
     mine = consumer_of(role)
     acks: Any = [Ack("s1", 0, mine, 1)] if role in ("node", "client") else []
     return [
-        Hello(2, "test", role, NAMES[role], 1, PLAN.fingerprint, ""),
+        Hello(2, 2, "test", role, NAMES[role], 1, PLAN.fingerprint, ""),
         Subscribe("s1", 0, mine, "main", 0, 0, False, 0, 0, 1, ""),
         SetMode("main"),
         Heartbeat(1, 1, 100_000, acks),

@@ -13,10 +13,11 @@ from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.status import plain
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire import messages
 from spe.wire.framing import CONTROL_BYTES, FrameReader, FrameType
 from spe.wire.messages import (
     MESSAGES,
-    PROTOCOL_VERSION,
+    PROTOCOL,
     SNAPSHOT_PART_BYTES,
     Ack,
     Announced,
@@ -45,6 +46,7 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
+    VersionRange,
     Welcome,
     check_hello,
     check_welcome,
@@ -53,13 +55,13 @@ from spe.wire.messages import (
 )
 from tests.support.statuses import a_node, a_replica
 
-HELLO = Hello(PROTOCOL_VERSION, "demo", "node", "n1", 3, "f00d", "secret")
+HELLO = Hello(*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret")
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
 OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
 ANNOUNCEMENT = Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)
 EXAMPLES: list[Message] = [
     HELLO,
-    Welcome(PROTOCOL_VERSION, "n2", 1),
+    Welcome(PROTOCOL.highest, "n2", 1),
     Refused("no"),
     SUBSCRIBE,
     Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1, 3, "f00d"),
@@ -214,13 +216,13 @@ def answer_to(hello: Hello) -> Welcome | Refused:
 
 
 def test_a_hello_that_fits_is_welcome() -> None:
-    assert answer_to(HELLO) == Welcome(PROTOCOL_VERSION, "n2", 5)
+    assert answer_to(HELLO) == Welcome(PROTOCOL.highest, "n2", 5)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 4}, "protocol version 4 is not supported; n2 speaks version 5"),
+        ({"lowest": 4, "highest": 5}, "the peer speaks versions 4 to 5, n2 speaks version 6; upgrade the older one"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -249,11 +251,54 @@ def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> N
     """Whatever its other fields are in that version."""
     hello = decode_message(msgpack.packb([Hello.TAG, 9, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert answer_to(hello) == Refused("protocol version 9 is not supported; n2 speaks version 5")
+    assert refusal(hello) == "no common protocol: the peer speaks version 9, n2 speaks version 6; upgrade the older one"
+
+
+def test_a_hello_of_before_there_were_ranges_is_refused_by_both_ranges() -> None:
+    """Up to version 5 a hello had one number, and the name of the cluster behind it."""
+    hello = decode_message(msgpack.packb([Hello.TAG, 5, "demo", "node", "n1", 3, "f00d", "secret"]))
+    assert refusal(hello) == "no common protocol: the peer speaks version 5, n2 speaks version 6; upgrade the older one"
+
+
+def refusal(hello: Message) -> str:
+    assert isinstance(hello, Hello)
+    answer = answer_to(hello)
+    assert isinstance(answer, Refused)
+    return answer.reason
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spoken"),
+    [((6, 6), 6), ((5, 6), 6), ((6, 9), 7), ((7, 9), 7), ((1, 9), 7), ((4, 4), None), ((8, 9), None)],
+)
+def test_the_highest_version_that_both_know_is_spoken(
+    monkeypatch: pytest.MonkeyPatch, theirs: tuple[int, int], spoken: int | None
+) -> None:
+    """We know 5 to 7 here; a later peer says more in its hello."""
+    monkeypatch.setattr(messages, "PROTOCOL", VersionRange(5, 7))
+    fields = [*theirs, "demo", "node", "n1", 3, "f00d", "secret"]
+    hello = decode_message(msgpack.packb([Hello.TAG, *fields, *(["more", 4] if theirs[1] > 7 else [])]))
+    assert isinstance(hello, Hello)
+    if spoken is None:
+        assert refusal(hello).startswith(f"no common protocol: the peer speaks {VersionRange(*theirs)}, n2 speaks ")
+        return
+    assert hello == Hello(*theirs, "demo", "node", "n1", 3, "f00d", "secret")
+    assert answer_to(hello) == Welcome(spoken, "n2", 5)
+
+
+def test_more_fields_than_we_know_are_a_later_peers_only() -> None:
+    fields = [*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", "more"]
+    with pytest.raises(RemoteProtocolError, match="Hello: expected 8 fields, got 9"):
+        decode_message(msgpack.packb([Hello.TAG, *fields]))
+
+
+def test_a_version_that_we_did_not_offer_is_not_spoken() -> None:
+    with pytest.raises(RemoteProtocolError, match="n2 wants to speak version 7, we speak version 6"):
+        check_welcome(Welcome(7, "n2", 1), "n2")
 
 
 def test_a_welcome_from_somebody_else_is_not_taken() -> None:
-    welcome = Welcome(PROTOCOL_VERSION, "n3", 1)
+    welcome = Welcome(PROTOCOL.highest, "n3", 1)
     assert check_welcome(welcome, None) is welcome
     with pytest.raises(PeerRefused, match="expected 'n2' at this address, found 'n3'"):
         check_welcome(welcome, "n2")
