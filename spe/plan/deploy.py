@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
-from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings, Directory, Standbys
+from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings, Directory, roles_of
 from spe.plan.nodes import Node
 from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
@@ -79,11 +79,6 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         return None
     spec = {f.name: f for f in fragments}
     of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
-    placement = {id: placed[name].replicas[p] for id, name, p in of}
-    standbys = {id: Standbys(row, spec[name].checkpoint_us) for id, name, p in of if (row := placed[name].standbys[p])}
-    if why := _beyond(deployment.coordinator.budget, placement, standbys):
-        problems.add(("coordinator", "budget"), why)
-        return None
     plan = Plan(
         cluster=deployment.cluster,
         query=query,
@@ -97,12 +92,15 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
     )
     directory = Directory(
         nodes=deployment.nodes,
-        placement=placement,
+        roles={id: roles_of(placed[name].replicas[p], placed[name].standbys[p]) for id, name, p in of},
         sources={s: deployment.addresses.get(s, ANY_ADDRESS) for s in deployment.sources},
         clients=deployment.clients,
-        standbys=standbys,
+        checkpoint_us={id: spec[name].checkpoint_us for id, name, _ in of},
         coordinator=deployment.coordinator,
     )
+    if why := _beyond(deployment.coordinator.budget, directory):
+        problems.add(("coordinator", "budget"), why)
+        return None
     return Deployed(plan, directory)
 
 
@@ -239,15 +237,13 @@ def with_budget(directory: Directory, budget: int) -> Directory:
     Raises:
       ConfigError: fewer have standbys.
     """
-    if why := _beyond(budget, directory.placement, directory.standbys):
+    if why := _beyond(budget, directory):
         raise ConfigError([f"--budget: {why}"])
     return replace(directory, coordinator=replace(directory.coordinator, budget=budget))
 
 
-def _beyond(
-    budget: int, placement: Mapping[PartitionId, Sequence[NodeId]], standbys: Mapping[PartitionId, Standbys]
-) -> str:
-    most = sum(len(placement[id]) < 2 for id in standbys)
+def _beyond(budget: int, directory: Directory) -> str:
+    most = sum(len(directory.placement[id]) < 2 for id in directory.standbys)
     if 0 <= budget <= most:
         return ""
     return f"expected at most {most}, as many partitions have one replica and a standby, got {budget}"

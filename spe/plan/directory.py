@@ -7,13 +7,15 @@ passes the plan that they are of.  ``spe.plan.deploy`` makes version 0 from the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import enum
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
+from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, StreamId, UnitId
 
@@ -21,6 +23,41 @@ from spe.stream.names import NodeId, StreamId, UnitId
 ANY_ADDRESS: Final = "127.0.0.1:0"
 #: The process that tells standbys to run, by the name that it has for others.
 COORDINATOR: Final = "coordinator"
+
+
+class Role(enum.StrEnum):
+    """What a node is to a partition (docs/internals/directory.md).
+
+    Shadow and ended are for partitions that split and merge; no order gives these roles yet.
+    """
+
+    ACTIVE = "active"
+    SHADOW = "shadow"
+    STANDBY = "standby"
+    ENDED = "ended"
+
+
+#: Roles as :meth:`Directory.hosts` sorts by them.
+_IN_ORDER: Final = {role: rank for rank, role in enumerate(Role)}
+
+
+class Version(NamedTuple):
+    """Of a directory; the larger one is newer.
+
+    Attributes:
+      epoch: of the coordinator that made it (rule H6).
+      number: grows with each version, over epochs too.
+    """
+
+    epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.number}"
+
+
+#: What the configuration says.
+CONFIGURED: Final = Version(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +105,61 @@ class ClientSettings:
     sinks: tuple[Mapping[str, Any], ...] = ()
 
 
+def roles_of(replicas: Iterable[NodeId], standbys: Iterable[NodeId] = ()) -> Mapping[NodeId, Role]:
+    """The roles of one partition's nodes."""
+    return dict.fromkeys(replicas, Role.ACTIVE) | dict.fromkeys(standbys, Role.STANDBY)
+
+
+def _with(roles: Mapping[NodeId, Role], role: Role) -> tuple[NodeId, ...]:
+    return tuple(node for node, has in roles.items() if has is role)
+
+
 @dataclass(frozen=True)
 class Directory:
     """Who runs what, and where.
 
     Attributes:
       nodes: by id, each with its address and X.
-      placement: nodes that run each partition from the start, the first being replica 0.
+      roles: of the nodes of each partition, in order: of two with one role the first is taken first.
       sources: ``host:port`` of the process of each source.
       clients: named consumers, and what each reads.
-      standbys: further nodes of a partition, which take over where those are lost.
-      coordinator: of the process that tells them to.
-      epoch: of the coordinator that made this version (rule H6).
-      version: counts up within an epoch; 0 is what the configuration says.
+      checkpoint_us: microseconds of wall time between the checkpoints that each standby of a partition gets.
+      coordinator: of the process that tells standbys to run.
+      version: of the roles.
     """
 
     nodes: Mapping[NodeId, Node]
-    placement: Mapping[PartitionId, tuple[NodeId, ...]]
+    roles: Mapping[PartitionId, Mapping[NodeId, Role]]
     sources: Mapping[StreamId, str]
     clients: Mapping[str, ClientSettings]
-    standbys: Mapping[PartitionId, Standbys] = field(default_factory=dict)
+    checkpoint_us: Mapping[PartitionId, int] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
-    epoch: int = 0
-    version: int = 0
+    version: Version = CONFIGURED
+
+    @cached_property
+    def placement(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:
+        """Nodes that are to run each partition, the first being replica 0."""
+        return {id: _with(roles, Role.ACTIVE) for id, roles in self.roles.items()}
+
+    @cached_property
+    def standbys(self) -> Mapping[PartitionId, Standbys]:
+        """Of each partition that has some."""
+        return {
+            id: Standbys(nodes, self.checkpoint_us.get(id, CHECKPOINT_US))
+            for id, roles in self.roles.items()
+            if (nodes := _with(roles, Role.STANDBY))
+        }
+
+    @cached_property
+    def _hosts(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:
+        return {id: tuple(sorted(roles, key=lambda n: _IN_ORDER[roles[n]])) for id, roles in self.roles.items()}
+
+    def with_role(self, partition: PartitionId, node: NodeId, role: Role | None) -> Directory:
+        """The same, in which a node has another role for a partition; None: none."""
+        roles = {n: r for n, r in self.roles[partition].items() if n != node or role is not None}
+        if role is not None:
+            roles[node] = role
+        return replace(self, roles={**self.roles, partition: roles})
 
     def addresses(self) -> dict[str, str]:
         """Address of every process that listens, by node id, ``source:NAME`` and ``coordinator``."""
@@ -99,9 +168,8 @@ class Directory:
         return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.standbys else {})
 
     def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
-        """Every node that may run a partition: its replicas, then its standbys."""
-        standbys = self.standbys.get(partition)
-        return self.placement[partition] + (() if standbys is None else standbys.nodes)
+        """Every node that has a role for a partition: its replicas first, then its standbys."""
+        return self._hosts[partition]
 
     def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
         return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)

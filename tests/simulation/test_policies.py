@@ -22,7 +22,7 @@ from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
 from tests.simulation.test_two_feeds import END_S, one_failure
-from tests.support.plans import chain, pass_on, source
+from tests.support.plans import chain, pass_on, placed, source
 from tests.support.situations import Met, inside, play
 
 #: As make_plan's: αX of each node.
@@ -133,7 +133,7 @@ def on_one_node(depth: int, failure: Policy) -> Deployed:
     plan, directory = make_plan(depth, failure=failure)
     names = directory.placement[PartitionId(UnitId("u1"), 0)]
     nodes, placement = {n: directory.nodes[n] for n in names}, dict.fromkeys(directory.placement, names)
-    return Deployed(plan, replace(directory, nodes=nodes, placement=placement))
+    return Deployed(plan, replace(placed(directory, placement), nodes=nodes))
 
 
 def test_units_in_sequence_on_a_node_divide_its_x() -> None:
@@ -191,10 +191,9 @@ def two_paths() -> Deployed:
     names = directory.placement[PartitionId(UnitId("u1"), 0)]
     outputs = (StreamId("left"), StreamId("right"))
     directory = replace(
-        directory,
+        placed(directory, dict.fromkeys(directory.placement, names)),
         clients={"c": replace(directory.clients["c"], reads=outputs)},
         nodes={n: directory.nodes[n] for n in names},
-        placement=dict.fromkeys(directory.placement, names),
     )
     return Deployed(replace(plan, query=replace(plan.query, outputs=outputs)), directory)
 

@@ -24,6 +24,7 @@ from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_operator_failure import with_operator
 from tests.support.operators_for_tests import NeedsAFile
+from tests.support.plans import placed
 from tests.support.situations import Met, play, until
 
 SECOND = 1_000_000
@@ -34,7 +35,7 @@ def with_standbys(plan: Plan, directory: Directory, every_us: int = SECOND) -> D
     """The first node of each partition runs it, the others stand by."""
     placement = {id: nodes[:1] for id, nodes in directory.placement.items()}
     standbys = {id: Standbys(nodes[1:], every_us) for id, nodes in directory.placement.items()}
-    return Deployed(plan, replace(directory, placement=placement, standbys=standbys))
+    return Deployed(plan, placed(directory, placement, standbys))
 
 
 def runs(cluster: SimCluster, replica: str) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spe.plan.deploy import Deployed
-from spe.plan.directory import ClientSettings, Directory
+from spe.plan.directory import ClientSettings, Directory, Standbys, roles_of
 from spe.plan.nodes import Node, Policy
 from spe.plan.plan import InputStream, Limits, Plan, Source, Unit
 from spe.query.declaration import OperatorSpec
@@ -72,7 +73,20 @@ def chain(
         limits=limits or Limits(),
     )
     addresses = {s.stream: f"source-{s.stream}:1" for s in sources}
-    return Deployed(plan, Directory(nodes, placement, addresses, {"c": ClientSettings("c", (output,))}))
+    roles = {id: roles_of(names) for id, names in placement.items()}
+    return Deployed(plan, Directory(nodes, roles, addresses, {"c": ClientSettings("c", (output,))}))
+
+
+def placed(
+    directory: Directory,
+    placement: Mapping[PartitionId, Sequence[NodeId]] | None = None,
+    standbys: Mapping[PartitionId, Standbys] | None = None,
+) -> Directory:
+    """The same with other replicas, other standbys or both."""
+    placement = directory.placement if placement is None else placement
+    standbys = directory.standbys if standbys is None else standbys
+    roles = {id: roles_of(names, standbys[id].nodes if id in standbys else ()) for id, names in placement.items()}
+    return replace(directory, roles=roles, checkpoint_us={id: one.every_us for id, one in standbys.items()})
 
 
 def union_of(*names: str) -> UnionSpec:

@@ -24,7 +24,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.histories import told
-from tests.support.plans import chain, source, union_of
+from tests.support.plans import chain, placed, source, union_of
 from tests.support.streams import PAYLOAD, parse
 
 OUT = Channel(StreamId("s1"), 0)
@@ -482,7 +482,7 @@ def standing_by(budget: int = 0) -> Deployed:
     placement = {of: nodes[:1] for of, nodes in directory.placement.items()}
     standbys = {of: Standbys(nodes[1:], 1_000_000) for of, nodes in directory.placement.items()}
     coordinator = CoordinatorSettings(budget=budget)
-    return Deployed(plan, replace(directory, placement=placement, standbys=standbys, coordinator=coordinator))
+    return Deployed(plan, replace(placed(directory, placement, standbys), coordinator=coordinator))
 
 
 def lost_at(second: int, *, given: int) -> str:

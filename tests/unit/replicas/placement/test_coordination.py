@@ -12,6 +12,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
+from tests.support.plans import placed
 
 A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
 PARTITION = PartitionId(UnitId("u1"), 0)
@@ -22,7 +23,7 @@ STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeSta
 def plan() -> Deployed:
     found, directory = make_plan(1, replicas=3)
     standbys = {PARTITION: Standbys((B, C), 1)}
-    return Deployed(found, replace(directory, placement={PARTITION: (A,)}, standbys=standbys))
+    return Deployed(found, placed(directory, {PARTITION: (A,)}, standbys))
 
 
 def output(state: NodeState, frontier: int) -> OutputStatus:
@@ -164,7 +165,7 @@ class TwoDeep:
         self.of = PartitionId(UnitId("u2"), 0)
         placement = {**directory.placement, self.of: (NodeId("n2a"),)}
         standbys = {self.of: Standbys((NodeId("n2b"),), 1)}
-        directory = replace(directory, placement=placement, standbys=standbys)
+        directory = placed(directory, placement, standbys)
         self.coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.first = {"n1a": 40, "n1b": 40}
         self.lacking = {"n2b": True}
@@ -255,7 +256,7 @@ def test_what_lies_before_two_partitions_begins_anew_once() -> None:
     units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in plan.units)
     placement = {**directory.placement, **{id: (NodeId("n2a"),) for id in ids}}
     standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
-    directory = replace(directory, placement=placement, standbys=standbys)
+    directory = placed(directory, placement, standbys)
     coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for now in (10, 10 + RECOVERY):
         coordination.heard(NodeId("n1a"), [OutputStatus("s1", 0, STABLE, False, 90, 0, 0, 40, 0.0)], now)

@@ -9,6 +9,7 @@ from spe.plan.nodes import Reconcile
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.wire.messages import OutputStatus
+from tests.support.plans import placed
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 
 EVERY = 1
@@ -19,7 +20,9 @@ def standby(every_us: int = EVERY, reconcile: Reconcile = Reconcile.CHECKPOINT) 
     found, directory = plan()
     nodes = {id: replace(node, reconcile=reconcile) for id, node in directory.nodes.items()}
     standbys = {id: replace(one, every_us=every_us) for id, one in directory.standbys.items()}
-    return Standby(found, replace(directory, nodes=nodes, standbys=standbys), ReplicaId(*PARTITION, NodeId("n1b")), 0)
+    return Standby(
+        found, replace(placed(directory, standbys=standbys), nodes=nodes), ReplicaId(*PARTITION, NodeId("n1b")), 0
+    )
 
 
 def output(last_id: int, *, state: NodeState = NodeState.STABLE, stream: str = "s1", fill: float = 0.0) -> OutputStatus:

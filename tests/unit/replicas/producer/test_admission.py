@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 import trio
 import trio.testing
@@ -21,6 +20,7 @@ from replicas.producer.admission import (
 from spe.plan.directory import COORDINATOR, Standbys
 from spe.stream.names import NodeId
 from tests.simulation.test_cluster import make_plan
+from tests.support.plans import placed
 
 PLAN, DIRECTORY = make_plan()
 
@@ -40,9 +40,7 @@ def test_subscriptions_are_counted_per_reader_and_channel() -> None:
 
 async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpoints() -> None:
     (partition,) = DIRECTORY.placement
-    backed = replace(
-        DIRECTORY, placement={partition: (NodeId("n1a"),)}, standbys={partition: Standbys((NodeId("n1b"),), 1)}
-    )
+    backed = placed(DIRECTORY, {partition: (NodeId("n1a"),)}, {partition: Standbys((NodeId("n1b"),), 1)})
     assert subscriptions(PLAN, backed, "source:a", "n1b") == 1
     assert checkpoints(backed, "n1a", "n1b") == 1
     assert checkpoints(backed, "n1b", "n1a") == 0

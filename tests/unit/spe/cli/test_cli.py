@@ -48,6 +48,7 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import END_OF_TIME, SECOND, parse_timestamp
+from tests.support.plans import placed
 from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, a_standby, an_input
 from tests.support.streams import parse
 
@@ -958,9 +959,7 @@ def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
 def test_standbys_and_the_coordinator_are_drawn() -> None:
     plan, directory = plan_of()
     (partition,) = directory.placement
-    directory = replace(
-        directory, placement={partition: (NodeId("n1"),)}, standbys={partition: Standbys((NodeId("n2"),), SECOND)}
-    )
+    directory = placed(directory, {partition: (NodeId("n1"),)}, {partition: Standbys((NodeId("n2"),), SECOND)})
     sight = a_sight()
     coordinator = CoordinatorStatus(
         name="coordinator",

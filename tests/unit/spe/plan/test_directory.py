@@ -6,10 +6,10 @@ import pickle
 from dataclasses import replace
 
 from spe.plan.deploy import Deployed
-from spe.plan.directory import COORDINATOR, ClientSettings, Standbys
+from spe.plan.directory import CONFIGURED, COORDINATOR, ClientSettings, Role, Standbys, Version
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
-from tests.support.plans import SEQUENCE, chain, pass_on, source
+from tests.support.plans import SEQUENCE, chain, pass_on, placed, source
 
 FIRST, SECOND = PartitionId(UnitId("u1"), 0), PartitionId(UnitId("u2"), 0)
 A, S1, S2 = (Channel(StreamId(name), 0) for name in ("a", "s1", "s2"))
@@ -22,9 +22,9 @@ def two_units() -> Deployed:
 
 def test_another_directory_is_of_the_same_plan() -> None:
     plan, directory = two_units()
-    other = replace(directory, version=1, placement={**directory.placement, FIRST: (NodeId("n2a"),)})
+    other = placed(directory, {**directory.placement, FIRST: (NodeId("n2a"),)})
 
-    assert (directory.epoch, directory.version) == (0, 0)
+    assert directory.version == CONFIGURED
     assert plan.fingerprint == two_units().plan.fingerprint
     assert list(directory.producer_addresses(plan, S1)) == ["n1a", "n1b"]
     assert list(other.producer_addresses(plan, S1)) == ["n2a"]
@@ -32,12 +32,12 @@ def test_another_directory_is_of_the_same_plan() -> None:
 
 def test_readers_and_makers_of_a_channel_follow_the_directory() -> None:
     plan, directory = two_units()
-    directory = replace(
-        directory,
-        placement={FIRST: (NodeId("n1a"),), SECOND: (NodeId("n2a"),)},
-        standbys={SECOND: Standbys((NodeId("n2b"),), 1_000_000)},
-        clients={"c": ClientSettings("c", (S2.stream,)), "d": ClientSettings("d", (S1.stream, S2.stream))},
+    placement, standbys = (
+        {FIRST: (NodeId("n1a"),), SECOND: (NodeId("n2a"),)},
+        {SECOND: Standbys((NodeId("n2b"),), 1_000_000)},
     )
+    clients = {"c": ClientSettings("c", (S2.stream,)), "d": ClientSettings("d", (S1.stream, S2.stream))}
+    directory = replace(placed(directory, placement, standbys), clients=clients)
 
     assert directory.producer_addresses(plan, A) == {"source:a": "source-a:1"}
     assert directory.producer_addresses(plan, S2) == {"n2a": "n2a:1", "n2b": "n2b:1"}
@@ -51,7 +51,7 @@ def test_readers_and_makers_of_a_channel_follow_the_directory() -> None:
 
 def test_the_coordinator_has_an_address_where_there_are_standbys() -> None:
     _, directory = two_units()
-    backed = replace(directory, standbys={SECOND: Standbys((NodeId("n1a"),), 1_000_000)})
+    backed = placed(directory, standbys={SECOND: Standbys((NodeId("n1a"),), 1_000_000)})
 
     assert set(directory.addresses()) == {"n1a", "n1b", "n2a", "n2b", "source:a"}
     assert set(backed.addresses()) - set(directory.addresses()) == {COORDINATOR}
@@ -61,7 +61,7 @@ def test_a_share_of_x_follows_the_directory_it_is_asked_of() -> None:
     """Both units on one node halve its X; what was found of one plan is not said of another."""
     plan, directory = two_units()
     node = NodeId("n1a")
-    together = replace(directory, placement={FIRST: (node,), SECOND: (node,)})
+    together = placed(directory, {FIRST: (node,), SECOND: (node,)})
     alone = replace(plan, units=plan.units[:1])
 
     assert directory.share(plan, FIRST.unit, node).x_us == directory.nodes[node].x_us
@@ -69,3 +69,22 @@ def test_a_share_of_x_follows_the_directory_it_is_asked_of() -> None:
     assert together.share(alone, FIRST.unit, node).x_us == directory.nodes[node].x_us
     again = pickle.loads(pickle.dumps(together))
     assert again.share(alone, FIRST.unit, node).x_us == directory.nodes[node].x_us
+
+
+def test_who_has_a_role_hosts_a_partition_and_replicas_come_first() -> None:
+    plan, directory = two_units()
+    changed = directory.with_role(FIRST, NodeId("n2b"), Role.STANDBY).with_role(FIRST, NodeId("n2a"), Role.ACTIVE)
+    changed = changed.with_role(FIRST, NodeId("n1a"), Role.ENDED)
+
+    assert changed.placement[FIRST] == ("n1b", "n2a")
+    assert changed.standbys[FIRST].nodes == ("n2b",)
+    assert changed.hosts(FIRST) == ("n1b", "n2a", "n2b", "n1a")
+    assert list(changed.producer_addresses(plan, S1)) == ["n1b", "n2a", "n2b", "n1a"]
+    assert changed.with_role(FIRST, NodeId("n1a"), None).hosts(FIRST) == ("n1b", "n2a", "n2b")
+    assert directory.hosts(FIRST) == ("n1a", "n1b"), "the one before is as it was"
+    assert changed.placement[SECOND] == directory.placement[SECOND]
+
+
+def test_versions_are_ordered_by_epoch_and_then_by_number() -> None:
+    assert CONFIGURED < Version(1, 1) < Version(1, 2) < Version(2, 1)
+    assert str(Version(3, 14)) == "3/14"
