@@ -24,6 +24,8 @@ from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_standby as standby
+from tests.unit.replicas.planning import test_load as load
+from tests.unit.replicas.planning import test_placement as placement
 from tests.unit.replicas.producer import test_output_log as output_log
 from tests.unit.replicas.source import test_proxy as source
 
@@ -75,4 +77,17 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
+    "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
+    "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
+    "what-does-not-vary-is-correlated": placement.test_trace_10_what_each_checkpoint_costs_on_each_node,
+    "checkpoint-beside-who-runs-it": placement.test_where_all_nodes_run_it_a_partition_has_no_checkpoint,
+    "two-copies-on-a-node": placement.test_no_two_copies_on_one_node_and_none_with_who_runs_it,
+    "domains-do-not-matter": (
+        placement.test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one
+    ),
+    "full-nodes-are-not-passed-over": placement.test_trace_10_with_a_delta_the_heuristic_passes_over_full_nodes,
+    "what-fits-nowhere-goes-where-it-costs-least": (
+        placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
+    ),
+    "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
 }

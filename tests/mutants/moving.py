@@ -1,0 +1,73 @@
+"""Mistakes of who measures loads, places checkpoints and moves partitions (L).  A test of one part sees each."""
+
+from __future__ import annotations
+
+from replicas.planning import placement
+from replicas.planning.load import LoadHistory
+from tests.mutants.patching import Edit, edited
+
+# --- loads ---
+
+edited(
+    "silence-is-no-load",
+    "a partition that is silent counts with a load of 0 (L1)",
+    Edit(LoadHistory, "mean", "found = found[~np.isnan(found[:, 0])]", "found = np.nan_to_num(found)"),
+)
+edited(
+    "silent-partition-lessens-its-node",
+    "on its node a silent partition counts with 0 (L1)",
+    Edit(
+        LoadHistory,
+        "together",
+        "np.where(silent, np.nanmean(known, axis=1, keepdims=True), known)",
+        "np.nan_to_num(known)",
+    ),
+)
+edited(
+    "what-does-not-vary-is-correlated",
+    "a load that does not vary has a correlation (L2)",
+    Edit(
+        placement,
+        "correlations",
+        "(variance_a > little_a) & (variance_b > little_b) & (many >= _LEAST)",
+        "many >= _LEAST",
+    ),
+)
+
+# --- checkpoints ---
+
+edited(
+    "checkpoint-beside-who-runs-it",
+    "a node keeps the checkpoints of a partition that it runs (L2)",
+    Edit(placement, "_may", "n not in hosts and ", ""),
+)
+edited(
+    "two-copies-on-a-node",
+    "a node keeps two checkpoints of one partition (L2)",
+    Edit(placement, "checkpoint_problem", "apart=same & ~np.eye(len(at), dtype=np.bool_)", "apart=same & False"),
+)
+edited(
+    "domains-do-not-matter",
+    "a checkpoint fails together with who runs its partition (L2)",
+    Edit(placement, "_may", "shared.get(n) == least", "n in shared"),
+)
+edited(
+    "full-nodes-are-not-passed-over",
+    "a node gets more checkpoint load than δ above the mean (L2)",
+    Edit(placement._Regret, "_fits", "self._problem.most + _LITTLE", "np.inf"),
+)
+edited(
+    "what-fits-nowhere-goes-where-it-costs-least",
+    "what fits nowhere makes the fullest node fuller (L2)",
+    Edit(
+        placement._Regret,
+        "_emptiest",
+        "(self._loads[n], self._problem.cost[checkpoint, n])",
+        "self._problem.cost[checkpoint, n]",
+    ),
+)
+edited(
+    "worst-gain-first",
+    "the checkpoint moves first that gains least (L3)",
+    Edit(placement, "relocations", "np.argmax", "np.argmin"),
+)

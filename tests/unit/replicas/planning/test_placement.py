@@ -1,0 +1,233 @@
+"""Where checkpoints lie (rules L2, L3): trace 10 of the design, the heuristic beside the best, relocations."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicas.planning import placement
+from replicas.planning.layout import Place
+from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
+from replicas.planning.placement import (
+    NO_NODE,
+    CheckpointProblem,
+    baseline,
+    best,
+    correlated,
+    even,
+)
+from replicas.planning.topology import Ints
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from tests.support.distribution import Situations
+
+N1, N2, N3 = NODES = tuple(NodeId(f"n{n}") for n in (1, 2, 3))
+G1, G2, G3, G4 = GROUPS = tuple(PartitionId(UnitId("g"), n) for n in (1, 2, 3, 4))
+RUNNING = {G1: (N1,), G2: (N1,), G3: (N2,), G4: (N3,)}
+LOADS = {G1: (8, 6, 4, 2), G2: (4, 3, 2, 1), G3: (1, 2, 3, 4), G4: (5, 5, 5, 5)}
+
+
+def trace_10(delta: float = np.inf) -> CheckpointProblem:
+    history = LoadHistory()
+    for at in range(4):
+        for group, loads in LOADS.items():
+            history.sample(group, LoadSample(loads[at]), at * SAMPLE_US)
+    return placement.checkpoint_problem(
+        history, 3 * SAMPLE_US, GROUPS, RUNNING, dict.fromkeys(NODES, Place()), delta=delta
+    )
+
+
+def test_trace_10_what_each_checkpoint_costs_on_each_node() -> None:
+    problem = trace_10()
+    g1, g2, g3, g4 = problem.cost.tolist()
+    assert (g1[1], g2[1], g3[0]) == (-5.0, -2.5, -2.5)
+    assert (g1[2], g2[2], g3[2], g4) == (0.0, 0.0, 0.0, [0.0, 0.0, 0.0])
+    assert problem.allowed.tolist() == [
+        [False, True, True],
+        [False, True, True],
+        [True, False, True],
+        [True, True, False],
+    ]
+
+
+def test_trace_10_without_a_delta_each_is_where_it_costs_least() -> None:
+    places = correlated(trace_10())
+    assert places.tolist() == [1, 1, 0, 0], "g4 costs 0 on n1 and n2, and n1 has less"
+    assert trace_10().score(places) == -10.0
+
+
+def test_trace_10_with_a_delta_the_heuristic_passes_over_full_nodes() -> None:
+    """g4 fits nowhere.  The least load and the least cost both lead to n1 here."""
+    problem = trace_10(delta=1)
+    places = correlated(problem)
+    assert places.tolist() == [1, 2, 0, 0]
+    assert problem.score(places) == -7.5
+    assert problem.loads(places).tolist() == [7.5, 5.0, 2.5]
+
+
+def test_trace_10_with_a_delta_the_best_keeps_it() -> None:
+    problem = trace_10(delta=1)
+    places = best(problem)
+    assert places is not None
+    assert places.tolist() == [1, 2, 2, 0]
+    assert problem.score(places) == -5.0
+
+
+def test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost() -> None:
+    problem = CheckpointProblem(
+        cost=np.array([[-9.0, 0.0], [0.0, -9.0], [-1.0, 0.0]]),
+        allowed=np.ones((3, 2), np.bool_),
+        load=np.array([5.0, 4.0, 3.0]),
+        apart=np.zeros((3, 3), np.bool_),
+        delta=0.5,
+    )
+    assert correlated(problem).tolist() == [0, 1, 1]
+
+
+def test_what_fits_nowhere_takes_no_room_from_what_fits() -> None:
+    """The mean is 5.5: only the third fits beside nothing, on the second node."""
+    problem = CheckpointProblem(
+        cost=np.array([[-9.0, -8.0], [-3.0, 0.0]]),
+        allowed=np.ones((2, 2), np.bool_),
+        load=np.array([9.0, 2.0]),
+        apart=np.zeros((2, 2), np.bool_),
+        delta=0.0,
+    )
+    assert correlated(problem).tolist() == [1, 0]
+
+
+def test_no_two_copies_on_one_node_and_none_with_who_runs_it() -> None:
+    history = LoadHistory()
+    nodes = dict.fromkeys(NODES, Place())
+    problem = placement.checkpoint_problem(history, 0, [G1, G1, G3], RUNNING, nodes)
+    random = np.random.default_rng(1)
+    for places in (correlated(problem), baseline(problem, random), even(problem, random), best(problem)):
+        assert places is not None
+        assert sorted(places[:2].tolist()) == [1, 2]
+        assert places[2] != 1
+
+
+def test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one() -> None:
+    racks = {N1: Place(domains={"rack": "a"}), N2: Place(domains={"rack": "a"}), N3: Place(domains={"rack": "b"})}
+    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1, G4], RUNNING, racks)
+    assert problem.allowed.tolist() == [[False, False, True], [True, True, False]]
+    wide = {N1: Place(domains={"zone": "z", "rack": "a"}), N2: Place(domains={"zone": "z", "rack": "b"}), N3: Place()}
+    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1, G2], {G1: (N1,), G2: (N1, N3)}, wide)
+    assert problem.allowed.tolist() == [[False, False, True], [False, True, False]], "the same zone is all there is"
+
+
+def test_where_all_nodes_run_it_a_partition_has_no_checkpoint() -> None:
+    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1], {G1: NODES}, dict.fromkeys(NODES, Place()))
+    assert correlated(problem).tolist() == [NO_NODE]
+
+
+def test_a_node_that_is_refused_for_another_reason_gets_none() -> None:
+    nodes = dict.fromkeys(NODES, Place())
+    problem = placement.checkpoint_problem(
+        LoadHistory(), 0, [G1, G2], RUNNING, nodes, refused=lambda p, n: (p, n) in ((G1, N2), (G2, N2), (G2, N3))
+    )
+    assert problem.allowed.tolist() == [[False, False, True], [False, False, False]]
+    for places in (correlated(problem), best(problem), even(problem, np.random.default_rng(1))):
+        assert places is not None
+        assert places.tolist() == [2, NO_NODE]
+
+
+def test_even_means_equally_many_though_the_last_one_could_only_go_to_a_full_node() -> None:
+    """Three may be on two nodes, three on all: drawn at random the two would often be full too soon."""
+    allowed = np.array([[True, True, False]] * 3 + [[True, True, True]] * 3)
+    problem = CheckpointProblem(np.zeros((6, 3)), allowed, np.ones(6), np.zeros((6, 6), np.bool_))
+    for seed in range(20):
+        counts = np.bincount(even(problem, np.random.default_rng(seed)), minlength=3)
+        assert counts.tolist() == [2, 2, 2]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> CheckpointProblem:
+    """Up to 5 checkpoints on up to 4 nodes, some of them copies."""
+    many, nodes = draw(st.integers(1, 5)), draw(st.integers(2, 4))
+    of = [draw(st.integers(0, many - 1)) for _ in range(many)]
+    shape = st.lists(st.lists(st.integers(-4, 4), min_size=nodes, max_size=nodes), min_size=many, max_size=many)
+    cost = np.array(draw(shape), np.float64)[of]
+    hosts = [draw(st.integers(0, nodes - 1)) for _ in range(many)]
+    allowed = np.array([[n != hosts[p] for n in range(nodes)] for p in of])
+    load = np.array([draw(st.integers(1, 4)) for _ in range(many)], np.float64)[of]
+    apart = (np.array(of)[:, None] == np.array(of)[None, :]) & ~np.eye(many, dtype=np.bool_)
+    delta = draw(st.sampled_from([2.0, 1.0, 4.0, np.inf]))
+    return CheckpointProblem(cost, allowed, load, apart, delta)
+
+
+def all_placements(problem: CheckpointProblem) -> list[Ints]:
+    many, nodes = problem.cost.shape
+    found = (np.array(p) for p in product(range(nodes), repeat=many))
+    return [places for places in found if problem.holds(places)]
+
+
+BESIDE = Situations({"a delta that cannot be kept": 0.05, "a delta that can": 0.1, "copies": 0.3})
+
+
+@BESIDE.required
+@given(problem=problems())
+def test_the_best_is_the_best_of_all_and_the_heuristic_is_valid(problem: CheckpointProblem) -> None:
+    valid = all_placements(problem)
+    mean = problem.load.sum() / problem.cost.shape[1]
+    kept = [p for p in valid if (abs(problem.loads(p) - mean) <= problem.delta + 1e-9).all()]
+    found, guess = best(problem), correlated(problem)
+    assert problem.holds(guess)
+    if valid:
+        assert (guess != NO_NODE).all()
+        assert (found is None) == (not kept)
+    if found is not None and kept:
+        assert problem.holds(found)
+        assert problem.score(found) == pytest.approx(min(map(problem.score, kept)))
+        if np.isinf(problem.delta):
+            assert problem.score(guess) == pytest.approx(problem.score(found))
+    BESIDE.example(
+        {
+            "a delta that cannot be kept": valid and not kept,
+            "copies": problem.apart.any(),
+            "a delta that can": kept and np.isfinite(problem.delta),
+        }
+    )
+
+
+MOVES = Situations({"some move": 0.4, "one lies where it may not": 0.2, "copies": 0.3})
+
+
+@MOVES.required
+@given(data=st.data(), problem=problems(), epsilon=st.sampled_from([0.0, 1.0, 5.0]))
+def test_relocations_end_near_the_heuristics_and_each_checkpoint_moves_at_most_once(
+    data: st.DataObject, problem: CheckpointProblem, epsilon: float
+) -> None:
+    many, nodes = problem.cost.shape
+    now = np.array([data.draw(st.integers(NO_NODE, nodes - 1)) for _ in range(many)])
+    places, found = now.copy(), placement.relocations(problem, now, epsilon)
+    for move in found:
+        assert move.source == now[move.checkpoint]
+        assert problem.allowed[move.checkpoint, move.target]
+        places[move.checkpoint] = move.target
+    assert len({move.checkpoint for move in found}) == len(found) <= many
+    guess = correlated(problem)
+    if (guess != NO_NODE).all():
+        assert problem.score(places) <= problem.score(guess) + epsilon + 1e-9
+        assert problem.allowed[np.arange(many), places].all()
+    MOVES.example(
+        {
+            "some move": bool(found),
+            "one lies where it may not": any(
+                p != NO_NODE and not problem.allowed[k, p] for k, p in enumerate(now.tolist())
+            ),
+            "copies": problem.apart.any(),
+        }
+    )
+
+
+def test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first() -> None:
+    problem = trace_10()
+    now = np.array([2, 2, 2, 1])  # all at a cost of 0
+    assert [(m.checkpoint, m.target) for m in placement.relocations(problem, now, 4.0)] == [(0, 1), (1, 1)]
+    assert [m.checkpoint for m in placement.relocations(problem, now, 6.0)] == [0]
+    assert placement.relocations(problem, now, 10.0) == []
