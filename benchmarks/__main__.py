@@ -22,13 +22,13 @@ from benchmarks import (
     planning,
     proof,
     random_topologies,
-    scaling,
     simulation,
     steps,
     sunion,
     throughput,
 )
 from benchmarks.tables import WrongResult
+from spe.runtime.production import tune_gc, tune_malloc
 
 BENCHMARKS = {
     "node-cpu": node_cpu,
@@ -39,7 +39,6 @@ BENCHMARKS = {
     "checkpoint": checkpoint,
     "delay": delay,
     "throughput": throughput,
-    "scaling": scaling,
     "idle": idle,
     "simulation": simulation,
     "steps": steps,
@@ -54,7 +53,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     for module in BENCHMARKS.values():
-        module.options(parser)
+        if hasattr(module, "options"):
+            module.options(parser)
     arguments = parser.parse_args()
     unknown = [n for n in arguments.names if n not in BENCHMARKS]
     if unknown:
@@ -65,6 +65,8 @@ def main() -> int:
         f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} CPUs, load before: {load}",
         flush=True,
     )
+    tune_malloc()
+    tune_gc()
     try:
         for name in arguments.names or BENCHMARKS:
             BENCHMARKS[name].run(arguments)

@@ -12,7 +12,6 @@ from benchmarks.tables import CHECKED, demand, show
 from operators.fragment import Fragment
 from operators.sunion.sunion import Slice
 from spe.api import Environment, stdin, tumbling
-from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Column, Rows
 from spe.stream.names import Kind
 
@@ -22,10 +21,6 @@ WRITTEN = 1_000
 ROUNDS = 15
 #: A pause that nobody notices beside a tick of 10 ms.
 LIMIT_US = 1_000.0
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """None."""
 
 
 def make_fragment() -> Fragment:
@@ -84,8 +79,6 @@ def measure(keys: int) -> tuple[float, float, float, float]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     rows = []
     for keys in KEYS:
         pause, before, first, after = measure(keys)

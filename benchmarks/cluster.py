@@ -1,4 +1,4 @@
-"""Real processes on loopback for the measurements: nodes, and feeders that stand in for sources.
+"""Real processes on loopback for the measurements: nodes, sources, and feeders that stand in for sources.
 
 A feeder serves streams over the real protocol, but what it sends was encoded before: so it never is what a
 measurement waits for, and its log (a source syncs before it sends) is no part of the figures.
@@ -7,12 +7,10 @@ measurement waits for, and its log (a source syncs before it sends) is no part o
 from __future__ import annotations
 
 import contextlib
-import cProfile
 import multiprocessing.connection
-import pstats
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from replicas.client.client import Client
+from replicas.client.client import Client, open_client
 from replicas.link.connection import Connection, Identity
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
@@ -34,8 +32,9 @@ from spe.runtime.env import Env
 from spe.runtime.production import production_env, tune_gc, tune_malloc
 from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
+from spe.stream.change import Change
 from spe.stream.names import Kind, NodeId, NodeState, StreamId
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, SECOND
 from spe.wire.codec import ElementEncoder
 from spe.wire.messages import (
     Heartbeat,
@@ -46,10 +45,15 @@ from spe.wire.messages import (
     Subscribed,
 )
 
+#: What a feeder sends in one go, as a source that catches up does.
+SEND_BYTES = 256 << 10
 #: Pieces of bytes to send in order, one send each.
 Segment = Sequence[bytes]
-#: Makes a segment: (plan, stream, number of the segment, arguments) -> Segment.  A function of a module.
+#: Makes a segment: (encoder of the stream, number of the stream, number of the segment, arguments) -> Segment.
+#: A function of a module.
 Maker = Callable[..., Segment]
+#: Does what a child is told.
+Told = Callable[..., Awaitable[None]]
 
 
 def free_address() -> str:
@@ -95,6 +99,23 @@ class Process:
         if answer != what:
             raise RuntimeError(f"a process of the measurement failed: {answer}")
 
+    async def do(self, *words: Any) -> None:
+        """The same beside other tasks."""
+        await trio.to_thread.run_sync(self.ask, *words, abandon_on_cancel=True)
+
+    async def send(self, segment: int) -> None:
+        """Has a feeder encode a segment, and send it."""
+        await self.do("load", segment)
+        await self.do("go")
+
+    async def send_each(self, segments: Iterable[int], every_us: int) -> None:
+        """Has a feeder send one segment each ``every_us``."""
+        next_at = trio.current_time()
+        for segment in segments:
+            await self.send(segment)
+            next_at += every_us / SECOND
+            await trio.sleep_until(next_at)
+
     async def live(self) -> None:
         """Raises RuntimeError when the child ends; never returns."""
         await trio.to_thread.run_sync(multiprocessing.connection.wait, [self._process.sentinel], abandon_on_cancel=True)
@@ -121,7 +142,7 @@ async def results(client: Client, sources: Sequence[Process], nodes: Sequence[Pr
         for process in (*sources, *nodes):
             nursery.start_soon(process.live)
         for source in sources:
-            nursery.start_soon(partial(trio.to_thread.run_sync, source.ask, "begin", abandon_on_cancel=True))
+            nursery.start_soon(source.do, "begin")
         with trio.fail_after(within_s):
             async for change in client.changes():
                 if isinstance(change.element, Batch):
@@ -139,6 +160,52 @@ def running(*processes: Process) -> Iterator[None]:
             process.close()
 
 
+@contextlib.asynccontextmanager
+async def reading(
+    plan: Plan, directory: Directory, name: str, take: Callable[[Change], object]
+) -> AsyncIterator[tuple[Client, trio.Nursery]]:
+    """A client that hands each change to ``take``; it ends, with the tasks of the nursery, when the block does."""
+    async with (
+        open_client(production_env(Path("."), 0), plan, directory, name) as client,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def read() -> None:
+            async for change in client.changes():
+                take(change)
+
+        nursery.start_soon(read)
+        yield client, nursery
+        nursery.cancel_scope.cancel()
+
+
+# --- nodes and sources ---
+
+
+def _child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None]]) -> None:
+    """The main function of a child.
+
+    Args:
+      start: starts what the child serves, and returns what does as it is told; None: it is told nothing.
+    """
+    die_with_parent()
+    tune_malloc()
+    tune_gc()
+
+    async def main() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            async with trio.open_nursery() as nursery:
+                told = await start(production_env(Path(folder), 0), nursery)
+                pipe.send("ready")
+                while (words := await _hear(pipe)) is not None:
+                    assert told is not None
+                    await told(*words)
+                    pipe.send("done")
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 async def _hear(pipe: Pipe) -> tuple[Any, ...] | None:
     """The next thing that we are told; None when our parent is done with us."""
     try:
@@ -148,36 +215,13 @@ async def _hear(pipe: Pipe) -> tuple[Any, ...] | None:
     return words
 
 
-# --- nodes and sources ---
+def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str) -> None:
+    """A node as ``spe node`` runs it."""
 
+    async def start(env: Env, nursery: trio.Nursery) -> None:
+        await nursery.start(NodeProcess(env, plan, directory, NodeId(node)).run)
 
-def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str, profile: str | None) -> None:
-    """A node as ``spe node`` runs it; ``profile``: a file for what cProfile saw of it."""
-    die_with_parent()
-    tune_malloc()
-    tune_gc()
-
-    async def main() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            env = production_env(Path(folder), 0)
-            async with trio.open_nursery() as nursery:
-
-                async def serve(task_status: trio.TaskStatus[str]) -> None:
-                    await NodeProcess(env, plan, directory, NodeId(node)).run(task_status=task_status)
-
-                await nursery.start(serve)
-                pipe.send("ready")
-                while await _hear(pipe) is not None:
-                    pipe.send("done")
-                nursery.cancel_scope.cancel()
-
-    if profile is None:
-        trio.run(main)
-        return
-    profiler = cProfile.Profile()
-    profiler.runcall(trio.run, main)
-    with Path(profile).open("w") as out:
-        pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(60)
+    _child(pipe, start)
 
 
 def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> None:
@@ -185,34 +229,21 @@ def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> No
 
     It ends where its input fails, for nobody would wait for what it goes on to serve.
     """
-    die_with_parent()
-    tune_malloc()
-    tune_gc()
 
-    async def main() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            env = production_env(Path(folder), 0)
-            pipe.send("ready")
-            await _hear(pipe)
+    async def start(env: Env, nursery: trio.Nursery) -> Told:
+        async def begin(_: str) -> None:
             source = SourceProcess(env, plan, directory, StreamId(stream))
+            await nursery.start(source.run)
+            nursery.start_soon(end_on_failure, source)
 
-            async def end_on_failure() -> None:
-                while not ((log := source.status().log) and log.fault):  # noqa: ASYNC110 - it tells who asks
-                    await trio.sleep(0.2)
-                nursery.cancel_scope.cancel()
+        async def end_on_failure(source: SourceProcess) -> None:
+            while not ((log := source.status().log) and log.fault):  # noqa: ASYNC110 - it tells who asks
+                await trio.sleep(0.2)
+            nursery.cancel_scope.cancel()
 
-            async with trio.open_nursery() as nursery:
+        return begin
 
-                async def serve(task_status: trio.TaskStatus[str]) -> None:
-                    await source.run(task_status=task_status)
-
-                await nursery.start(serve)
-                pipe.send("done")
-                nursery.start_soon(end_on_failure)
-                await _hear(pipe)
-                nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    _child(pipe, start)
 
 
 # --- feeders ---
@@ -280,33 +311,63 @@ class Feeder(Bystander, Server):
         return "a feeder injects no faults"
 
 
+async def _feeders(env: Env, nursery: trio.Nursery, plan: Plan, directory: Directory, several: bool) -> list[Feeder]:
+    """Of all sources of the plan, serving."""
+    feeders = [Feeder(env, plan, directory, stream, several=several) for stream in plan.sources]
+    for feeder in feeders:
+        await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
+    return feeders
+
+
 def feeder_main(pipe: Pipe, plan: Plan, directory: Directory, make: Maker, arguments: tuple[Any, ...]) -> None:
     """Serves all sources of the plan.  Told ("load", i) it encodes segment i of each, told ("go",) it sends them."""
-    die_with_parent()
-    tune_malloc()
-    tune_gc()
 
-    async def main() -> None:
-        env = production_env(Path(tempfile.gettempdir()), 0)
-        feeders = [Feeder(env, plan, directory, stream) for stream in plan.sources]
-        loaded: list[Segment] = [()] * len(feeders)
-        async with trio.open_nursery() as nursery:
-            for feeder in feeders:
-                await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
-            pipe.send("ready")
-            while (words := await _hear(pipe)) is not None:
-                if words[0] == "load":
-                    # Off the event loop, which must go on answering heartbeats.
-                    for at in range(len(feeders)):
-                        number = words[1]
-                        loaded[at] = await trio.to_thread.run_sync(lambda: make(plan, at, number, *arguments))  # noqa: B023
-                else:
-                    for feeder, pieces in zip(feeders, loaded, strict=True):
-                        feeder.send(pieces)
-                pipe.send("done")
-            nursery.cancel_scope.cancel()
+    async def start(env: Env, nursery: trio.Nursery) -> Told:
+        feeders = await _feeders(env, nursery, plan, directory, several=False)
+        encoders = [ElementEncoder(feeder.schema) for feeder in feeders]
+        loaded: list[Segment] = []
 
-    trio.run(main)
+        async def told(what: str, segment: int = 0) -> None:
+            if what == "load":
+                # Off the event loop, which must go on answering heartbeats.
+                loaded[:] = [
+                    await trio.to_thread.run_sync(partial(make, encoder, at, segment, *arguments))
+                    for at, encoder in enumerate(encoders)
+                ]
+                return
+            for feeder, pieces in zip(feeders, loaded, strict=True):
+                feeder.send(pieces)
+
+        return told
+
+    _child(pipe, start)
+
+
+def pieces_of(encoder: ElementEncoder, elements: Sequence[Element]) -> Segment:
+    """Batches, each with the boundary behind it, in pieces as a source that catches up sends them."""
+    pieces: list[bytes] = []
+    waiting = bytearray()
+    for at in range(0, len(elements), 2):
+        waiting += encoder.encode_many(elements[at : at + 2])
+        if len(waiting) >= SEND_BYTES or at + 2 >= len(elements):
+            pieces.append(bytes(waiting))
+            waiting.clear()
+    return pieces
+
+
+def numbered_buckets(buckets: range, each: int, bucket_us: int) -> list[Element]:
+    """Buckets of ``each`` tuples with a number n, their time and n / 2; a batch and a boundary each."""
+    elements: list[Element] = []
+    for bucket in buckets:
+        numbers = np.arange(bucket * each, (bucket + 1) * each)
+        stamps = SECOND + numbers * bucket_us // each
+        upto = int(numbers[-1]) + 1
+        rows = Rows(stamps, stamps, (Column(stamps), Column(numbers), Column(numbers / 2)))
+        elements += [
+            Batch(Kind.STABLE, int(numbers[0]), upto, None, rows),
+            Boundary(Kind.STABLE, SECOND + (bucket + 1) * bucket_us, upto),
+        ]
+    return elements
 
 
 def live_main(pipe: Pipe, plan: Plan, directory: Directory, tuples: int, every_us: int, staggered: bool) -> None:
@@ -318,27 +379,19 @@ def live_main(pipe: Pipe, plan: Plan, directory: Directory, tuples: int, every_u
       staggered: the streams send one after the other, a third of the interval apart if there are three; otherwise all
         at once, at the end of a bucket.
     """
-    die_with_parent()
-    tune_malloc()
-    tune_gc()
 
-    async def main() -> None:
-        env = production_env(Path(tempfile.gettempdir()), 0)
-        feeders = [Feeder(env, plan, directory, stream, several=True) for stream in plan.sources]
-        async with trio.open_nursery() as nursery:
-            for feeder in feeders:
-                await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
-            pipe.send("ready")
-            await _hear(pipe)
-            start = (env.clock.wall_us() // every_us + 10) * every_us
+    async def start(env: Env, nursery: trio.Nursery) -> Told:
+        feeders = await _feeders(env, nursery, plan, directory, several=True)
+
+        async def go(_: str) -> None:
+            start_us = (env.clock.wall_us() // every_us + 10) * every_us
             for at, feeder in enumerate(feeders):
                 shift = at * every_us // len(feeders) if staggered else 0
-                nursery.start_soon(_live, env, feeder, start + shift, tuples, every_us)
-            pipe.send("done")
-            await _hear(pipe)
-            nursery.cancel_scope.cancel()
+                nursery.start_soon(_live, env, feeder, start_us + shift, tuples, every_us)
 
-    trio.run(main)
+        return go
+
+    _child(pipe, start)
 
 
 async def _live(env: Env, feeder: Feeder, start_us: int, tuples: int, every_us: int) -> None:

@@ -11,13 +11,12 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.data import NAMES, SCHEMA, Shape, as_rows, plain
-from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from benchmarks.data import SCHEMA, Shape, as_rows, plain
+from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
 from replicas.link.connection import RECEIVE_BYTES
-from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Rows
 from spe.stream.names import Kind
-from spe.stream.strings import StringDictionary, StringPool
+from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import FrameReader
 
@@ -26,10 +25,6 @@ SHAPES = ((10, 4_000, None), (100, 3_000, None), (1_000, 2_000, 1.5), (10_000, 3
 ROUNDS = 9
 #: Between batches that are to arrive alone.
 ALONE_S = 150e-6
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of node-cpu."""
 
 
 class Raw:
@@ -128,7 +123,7 @@ def send(sender: socket.socket, way: Raw | Codec, repeat: int, *, alone: bool) -
 
 def measure(n: int, repeat: int, *, alone: bool) -> tuple[list[float], list[float]]:
     """CPU seconds per batch of both processes together: with the codec, and of the bare bytes."""
-    rows = as_rows(plain(Shape(n, 1), 0, 0), StringDictionary(NAMES))
+    rows = as_rows(plain(Shape(n, 1), 0, 0))
     ways: list[Raw | Codec] = [Codec(rows), Raw(rows)]
     spent: dict[int, list[float]] = {0: [], 1: []}
     results, report = os.pipe()
@@ -164,12 +159,8 @@ def _reported(results: int) -> float:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     table = []
-    for n, repeat, limit in SHAPES:
-        if arguments.sizes and n not in arguments.sizes:
-            continue
+    for n, repeat, limit in chosen(SHAPES, arguments):
         for alone in (True, False):
             if alone and n > 10_000:
                 continue

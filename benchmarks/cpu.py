@@ -11,9 +11,17 @@ def cpu_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid makes of a pid
 
 
-def cpu_for(function: Callable[..., object], repeat: int = 1) -> float:
-    """CPU seconds of this process per call."""
+def cpu_for(function: Callable[[], object]) -> float:
+    """CPU seconds of this process for a call."""
     begin = time.process_time()
-    for _ in range(repeat):
-        function()
-    return (time.process_time() - begin) / repeat
+    function()
+    return time.process_time() - begin
+
+
+def cpu_for_both(ours: Callable[[], object], theirs: Callable[[], object], round_: int) -> tuple[float, float]:
+    """CPU seconds of each, in turns from round to round: whoever comes first finds a colder cache."""
+    if round_ % 2:
+        mine = cpu_for(ours)
+        return mine, cpu_for(theirs)
+    its = cpu_for(theirs)
+    return cpu_for(ours), its

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,7 @@ STREAMS = ("a", "b", "c")
 SECOND_US = 1_000_000
 #: Names of a stream that uses few of them; all processes make the same dictionary.
 NAMES = tuple(f"name-{i}" for i in range(200))
+DICTIONARY = StringDictionary(NAMES)
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,18 @@ class Shape:
         return SECOND_US + (segment + 1) * self.batches * self.bucket_us
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A segment of one stream as plain arrays, for whoever computes without the engine."""
+class Plain(NamedTuple):
+    """Rows of one stream as plain arrays, for whoever computes without the engine."""
 
     time: Int64Array
     key: Int64Array
     value: np.ndarray[tuple[int], np.dtype[np.float64]]
     flag: np.ndarray[tuple[int], np.dtype[np.bool_]]
     name: np.ndarray[tuple[int], np.dtype[np.int32]]
+
+    def cut(self, size: int) -> list[Plain]:
+        """Pieces of ``size`` tuples."""
+        return [Plain(*(c[low : low + size] for c in self)) for low in range(0, len(self.time), size)]
 
 
 def plain(shape: Shape, segment: int, stream: int) -> Plain:
@@ -77,14 +83,26 @@ def plain(shape: Shape, segment: int, stream: int) -> Plain:
     )
 
 
-def as_rows(data: Plain, dictionary: StringDictionary) -> Rows:
-    columns = (Column(data.key), Column(data.value), Column(data.flag), Column(data.name, None, dictionary))
+def buckets(shape: Shape, segment: int) -> list[tuple[Plain, ...]]:
+    """A segment of all streams, bucket by bucket."""
+    return list(zip(*(plain(shape, segment, s).cut(shape.batch) for s in range(len(STREAMS))), strict=True))
+
+
+def merged(parts: Sequence[Plain]) -> Plain:
+    """Streams in one order of time, as NumPy does it: concatenate, stable argsort, take."""
+    columns = [np.concatenate(c) for c in zip(*parts, strict=True)]
+    order = columns[0].argsort(kind="stable")
+    return Plain(*(c.take(order) for c in columns))
+
+
+def as_rows(data: Plain) -> Rows:
+    columns = (Column(data.key), Column(data.value), Column(data.flag), Column(data.name, None, DICTIONARY))
     return Rows(data.time, data.time, columns)
 
 
-def elements(shape: Shape, segment: int, stream: int, dictionary: StringDictionary) -> list[Element]:
+def elements(shape: Shape, segment: int, stream: int) -> list[Element]:
     """Per bucket a batch and the boundary at its end."""
-    rows = as_rows(plain(shape, segment, stream), dictionary)
+    rows = as_rows(plain(shape, segment, stream))
     first_id, start = segment * shape.tuples, shape.end_us(segment - 1)
     out: list[Element] = []
     for at in range(shape.batches):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import trio
 
-from benchmarks.cluster import Process, free_address, live_main, node_main, running
+from benchmarks.cluster import Process, free_address, live_main, node_main, reading, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
-from replicas.client.client import open_client
 from spe.api import Environment, stdin
 from spe.plan.deploy import Deployed
-from spe.runtime.production import production_env, tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch
 from spe.stream.change import Change
 
@@ -59,32 +56,20 @@ async def measure(rate: int, seconds: float, staggered: bool) -> tuple[AnyArray,
     plan, directory = make_plan()
     tuples = round(rate * EVERY_US / 1e6 / len(STREAMS))
     feeder = Process(live_main, plan, directory, tuples, EVERY_US, staggered)
-    node = Process(node_main, plan, directory, "n", None)
+    node = Process(node_main, plan, directory, "n")
     changes: list[Change] = []
     with running(node, feeder):
-        async with (
-            open_client(production_env(Path("."), 0), plan, directory, "bench") as client,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def read() -> None:
-                async for change in client.changes():
-                    changes.append(change)
-
-            nursery.start_soon(read)
+        async with reading(plan, directory, "bench", changes.append):
             await trio.sleep(1.0)
-            await trio.to_thread.run_sync(feeder.ask, "go")
+            await feeder.do("go")
             await trio.sleep(WARM_UP_S)
             begin = cpu_of(node.pid)
             await trio.sleep(seconds)
             share = (cpu_of(node.pid) - begin) / seconds
-            nursery.cancel_scope.cancel()
     return ages_of(changes, tuples), share
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     rows = []
     for (rate, most), staggered in product(RATES, (False, True)):
         ages, share = trio.run(measure, rate, arguments.seconds, staggered)

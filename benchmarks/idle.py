@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import trio
 
-from benchmarks.cluster import Process, free_address, live_main, node_main, running
+from benchmarks.cluster import Process, free_address, live_main, node_main, reading, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, verdict
-from replicas.client.client import open_client
 from spe.api import Environment, stdin, tumbling
 from spe.plan.deploy import Deployed
-from spe.runtime.production import production_env
 from spe.stream.names import NodeState
 
 REPLICAS = (1, 10, 100)
 #: Share of a core, of each of a hundred.
 LIMIT = 0.005
 EVERY_US = 100_000
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of delay."""
 
 
 def make_plan(replicas: int) -> Deployed:
@@ -46,19 +39,10 @@ async def measure(replicas: int, seconds: float) -> float:
     """Share of one CPU."""
     plan, directory = make_plan(replicas)
     feeder = Process(live_main, plan, directory, 0, EVERY_US, False)
-    node = Process(node_main, plan, directory, "n", None)
+    node = Process(node_main, plan, directory, "n")
     with running(node, feeder):
-        async with (
-            open_client(production_env(Path("."), 0), plan, directory, "bench") as client,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def read() -> None:
-                async for _ in client.changes():
-                    pass
-
-            nursery.start_soon(read)
-            await trio.to_thread.run_sync(feeder.ask, "go")
+        async with reading(plan, directory, "bench", lambda _: None) as (client, _):
+            await feeder.do("go")
             await trio.sleep(3.0)
             first = [i.port.frontier for i in client.inputs]
             begin = cpu_of(node.pid)
@@ -66,9 +50,8 @@ async def measure(replicas: int, seconds: float) -> float:
             share = (cpu_of(node.pid) - begin) / seconds
             moved = [i.port.frontier - f for i, f in zip(client.inputs, first, strict=True)]
             states = {p.state for i in client.inputs for p in i.producers.values()}
-            demand(min(moved) > (seconds - 1) * 1e6, "boundaries did not come through")
-            demand(states == {NodeState.STABLE}, f"replicas are not stable: {states}")
-            nursery.cancel_scope.cancel()
+    demand(min(moved) > (seconds - 1) * 1e6, "boundaries did not come through")
+    demand(states == {NodeState.STABLE}, f"replicas are not stable: {states}")
     return share
 
 

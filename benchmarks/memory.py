@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.data import NAMES, ROW_BYTES, SCHEMA, Shape, elements
-from benchmarks.tables import CHECKED, demand, show, verdict
+from benchmarks.data import ROW_BYTES, SCHEMA, Shape, elements
+from benchmarks.tables import CHECKED, chosen, demand, show, verdict
 from operators.sunion.sunion import SUnion
 from replicas.producer.output_log import OutputLog
 from spe.plan.plan import Limits
 from spe.stream.batch import Batch, Boundary
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
-from spe.stream.strings import StringDictionary, StringPool
+from spe.stream.strings import StringPool
 from spe.stream.times import SECOND
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import FrameReader
@@ -29,14 +29,9 @@ LIMIT = 1.5
 READS = {"a batch a read": 0, "64 KiB a read": 64 << 10}
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of node-cpu."""
-
-
 def received(shape: Shape, read_bytes: int) -> list[bytes]:
     """What a source sends, in the pieces that are read."""
-    encoder, dictionary = ElementEncoder(SCHEMA), StringDictionary(NAMES)
-    made = elements(shape, 0, 0, dictionary)
+    encoder, made = ElementEncoder(SCHEMA), elements(shape, 0, 0)
     frames = [encoder.encode_many(made[at : at + 2]) for at in range(0, len(made), 2)]
     if not read_bytes:
         return frames
@@ -68,7 +63,7 @@ def output(shape: Shape, read_bytes: int) -> tuple[Callable[[], int], object]:
     """Fills an output log that nobody acknowledges."""
     log = OutputLog(Channel(StreamId("out"), 0), SCHEMA, ["client:c"], Limits())
     log.set_state(NodeState.STABLE)
-    made = elements(shape, 0, 0, StringDictionary(NAMES))
+    made = elements(shape, 0, 0)
 
     def fill() -> int:
         count = 0
@@ -107,9 +102,7 @@ def measure(make: Callable[[Shape, int], tuple[Callable[[], int], object]], shap
 def run(arguments: argparse.Namespace) -> None:
     rows = []
     for name, (make, read_bytes, counts_from) in BUFFERS.items():
-        for batch, batches in SHAPES:
-            if arguments.sizes and batch not in arguments.sizes:
-                continue
+        for batch, batches in chosen(SHAPES, arguments):
             each = measure(make, Shape(batch, batches), read_bytes)
             limit = LIMIT if batch >= counts_from else None
             ratio = each / ROW_BYTES

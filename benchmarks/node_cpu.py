@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import trio
 
-from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
+from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, pieces_of, reading, running
 from benchmarks.cpu import cpu_for, cpu_of
-from benchmarks.data import NAMES, SECOND_US, STREAMS, Plain, Shape, elements, plain
-from benchmarks.tables import beside, demand, show
-from replicas.client.client import Client, open_client
+from benchmarks.data import KEYS, SECOND_US, STREAMS, Plain, Shape, buckets, elements, merged
+from benchmarks.tables import beside, chosen, demand, show
 from spe.api import Environment, stdin, tumbling
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
-from spe.runtime.production import production_env, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Boundary, Int64Array, Rows
-from spe.stream.strings import StringDictionary
+from spe.stream.change import Change
 from spe.stream.times import format_duration
 from spe.wire.codec import ElementEncoder
 
 #: Tuples per batch, and batches of a segment; what the ratio should not exceed.
 SHAPES = ((10, 10_000, 6.0), (100, 4_000, 5.0), (1_000, 500, 3.0), (10_000, 150, 3.0))
-#: What the feeder sends in one go.
-SEND_BYTES = 256 << 10
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="paired rounds per size (node-cpu)")
     parser.add_argument("--sizes", type=int, nargs="*", help="tuples per batch (node-cpu, sunion, codec)")
-    parser.add_argument("--profile", metavar="FILE", help="cProfile of the node process into a file (node-cpu)")
-    parser.add_argument("--single", action="store_true", help="the feeder sends bucket by bucket (node-cpu)")
 
 
 def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
@@ -62,36 +54,9 @@ def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
     return env.deployed()
 
 
-def make_segment(plan: Plan, stream: int, segment: int, shape: Shape, single: bool) -> Segment:
+def make_segment(encoder: ElementEncoder, stream: int, segment: int, shape: Shape) -> Segment:
     """Encoded elements, in pieces as a source would send them."""
-    if stream not in _ENCODERS:
-        _ENCODERS[stream] = _Encoder(plan, stream)
-    return _ENCODERS[stream].segment(shape, segment, single)
-
-
-class _Encoder:
-    """The codec's tables belong to a connection, so one encoder makes all segments of a stream."""
-
-    def __init__(self, plan: Plan, stream: int) -> None:
-        self._dictionary = StringDictionary(NAMES)
-        self._stream = stream
-        self._encoder = ElementEncoder(list(plan.sources.values())[stream].schema)
-
-    def segment(self, shape: Shape, segment: int, single: bool) -> Segment:
-        made = elements(shape, segment, self._stream, self._dictionary)
-        pieces: list[bytes] = []
-        waiting: list[bytes] = []
-        for at in range(0, len(made), 2):
-            waiting.append(self._encoder.encode_many(made[at : at + 2]))
-            if single or sum(map(len, waiting)) >= SEND_BYTES:
-                pieces.append(b"".join(waiting))
-                waiting = []
-        pieces.append(b"".join(waiting))
-        return [p for p in pieces if p]
-
-
-#: Of this process, which is a feeder: by stream.
-_ENCODERS: dict[int, _Encoder] = {}
+    return pieces_of(encoder, elements(shape, segment, stream))
 
 
 class Kernels:
@@ -109,14 +74,8 @@ class Kernels:
         self._low = np.full(self._keys, np.inf)
         self._high = np.full(self._keys, -np.inf)
 
-    def bucket(self, parts: list[Plain]) -> None:
-        time = np.concatenate([p.time for p in parts])
-        order = time.argsort(kind="stable")
-        time = time.take(order)
-        key = np.concatenate([p.key for p in parts]).take(order)
-        value = np.concatenate([p.value for p in parts]).take(order)
-        np.concatenate([p.flag for p in parts]).take(order)
-        np.concatenate([p.name for p in parts]).take(order)
+    def bucket(self, parts: Sequence[Plain]) -> None:
+        time, key, value, *_ = merged(parts)
         first, last = int(time[0]) // SECOND_US, int(time[-1]) // SECOND_US
         if first == last:
             self._add(first, key, value)
@@ -142,31 +101,21 @@ class Kernels:
             self._begin()
 
 
-def cut(data: Plain, shape: Shape) -> Iterator[Plain]:
-    for low in range(0, shape.tuples, shape.batch):
-        high = low + shape.batch
-        yield Plain(
-            data.time[low:high], data.key[low:high], data.value[low:high], data.flag[low:high], data.name[low:high]
-        )
-
-
 class Reader:
     """The client: keeps all result rows, and says how far the stable stream is."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self.rows: list[Rows] = []
         self.frontier = 0
         self._moved = trio.Event()
 
-    async def run(self) -> None:
-        async for change in self._client.changes():
-            if isinstance(change.element, Batch):
-                self.rows.append(change.element.rows)
-            elif isinstance(change.element, Boundary):
-                self.frontier = change.element.time
-                self._moved.set()
-                self._moved = trio.Event()
+    def take(self, change: Change) -> None:
+        if isinstance(change.element, Batch):
+            self.rows.append(change.element.rows)
+        elif isinstance(change.element, Boundary):
+            self.frontier = change.element.time
+            self._moved.set()
+            self._moved = trio.Event()
 
     async def reach(self, end_us: int) -> None:
         with trio.fail_after(30):
@@ -188,85 +137,57 @@ def check(rows: list[Rows], kernels: Kernels, end_us: int) -> None:
 
 
 #: CPU seconds of doing without an engine what the node does with these buckets of a segment; it may take the results.
-Bare = Callable[[list[list[Plain]], Reader], float]
+Bare = Callable[[Sequence[Sequence[Plain]], Reader], float]
 
 
 async def measure(
-    plan: Plan,
-    directory: Directory,
-    shape: Shape,
-    rounds: int,
-    bare: Bare,
-    *,
-    single: bool = False,
-    profile: str | None = None,
+    plan: Plan, directory: Directory, shape: Shape, rounds: int, bare: Bare
 ) -> tuple[list[float], list[float], Reader]:
     """CPU seconds per tuple: of the node, and without an engine; the first round is a warm-up.  And what came out."""
-    feeder = Process(feeder_main, plan, directory, make_segment, (shape, single))
-    node = Process(node_main, plan, directory, "n", profile)
+    feeder = Process(feeder_main, plan, directory, make_segment, (shape,))
+    node = Process(node_main, plan, directory, "n")
     of_node, of_bare = [], []
-    env = production_env(Path("."), 0)
+    tuples, reader = shape.tuples * len(STREAMS), Reader()
     with running(node, feeder):
-        async with open_client(env, plan, directory, "bench") as client, trio.open_nursery() as nursery:
-            reader = Reader(client)
-            nursery.start_soon(reader.run)
+        async with reading(plan, directory, "bench", reader.take):
             for segment in range(rounds + 1):
-                await trio.to_thread.run_sync(feeder.ask, "load", segment)
-                parts = [list(cut(plain(shape, segment, s), shape)) for s in range(len(STREAMS))]
-                buckets = [list(p) for p in zip(*parts, strict=True)]
-                tuples = shape.tuples * len(STREAMS)
+                await feeder.do("load", segment)
+                parts = buckets(shape, segment)
                 begin = cpu_of(node.pid)
-                await trio.to_thread.run_sync(feeder.ask, "go")
+                await feeder.do("go")
                 await reader.reach(shape.end_us(segment))
                 of_node.append((cpu_of(node.pid) - begin) / tuples)
-                of_bare.append(bare(buckets, reader) / tuples)
-            nursery.cancel_scope.cancel()
+                of_bare.append(bare(parts, reader) / tuples)
     return of_node[1:], of_bare[1:], reader
 
 
-def aggregated(
-    shape: Shape, rounds: int, *, single: bool = False, profile: str | None = None
-) -> tuple[list[float], list[float]]:
+def aggregated(shape: Shape, rounds: int) -> tuple[list[float], list[float]]:
     """CPU seconds per tuple of node and kernels; their results are compared."""
-    kernels = Kernels(1_000)
+    kernels = Kernels(KEYS)
 
-    def bare(buckets: list[list[Plain]], _: Reader) -> float:
-        return cpu_for(lambda: [kernels.bucket(bucket) for bucket in buckets])
+    def bare(parts: Sequence[Sequence[Plain]], _: Reader) -> float:
+        return cpu_for(lambda: [kernels.bucket(bucket) for bucket in parts])
 
     plan, directory = make_plan(shape.bucket_us)
-    node, without, reader = trio.run(
-        partial(measure, plan, directory, shape, rounds, bare, single=single, profile=profile)
-    )
+    node, without, reader = trio.run(measure, plan, directory, shape, rounds, bare)
     kernels.finish()
     check(reader.rows, kernels, reader.frontier)
     return node, without
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
     rows = []
-    for batch, batches, limit in SHAPES:
-        if arguments.sizes and batch not in arguments.sizes:
-            continue
-        measured = aggregated(
-            Shape(batch, batches), arguments.rounds, single=arguments.single, profile=arguments.profile
-        )
-        rows.append([f"{batch:,}", *beside(*measured, limit)])
+    for batch, batches, limit in chosen(SHAPES, arguments):
+        rows.append([f"{batch:,}", *beside(*aggregated(Shape(batch, batches), arguments.rounds), limit)])
     show(
         "Node process, SUnion and aggregate",
         ["batch/stream", "NumPy kernels, CPU ns/tuple", "node, CPU ns/tuple", "ratio", "target", "check"],
         rows,
         [
-            "A node process reads three streams over loopback TCP (29 bytes a tuple; per",
-            "bucket a batch and a boundary of",
-            "each), merges them, and counts, sums, averages and takes min and max per second",
-            "over 1,000 keys.  Against:",
-            "concatenate, stable argsort, take, ufunc.at on the same buckets in memory.  CPU time of the whole process",
-            f"(kernel included), {arguments.rounds} paired rounds after one of warm-up: median (min-max)."
-            + (
-                "  Sent bucket by bucket."
-                if arguments.single
-                else "  Sent in pieces of 256 KiB, as a source that catches up does."
-            ),
+            "A node process reads three streams over loopback TCP (29 bytes a tuple; per bucket a batch and a boundary",
+            "of each), merges them, and counts, sums, averages and takes min and max per second over 1,000 keys.",
+            "Against: concatenate, stable argsort, take, ufunc.at on the same buckets in memory.  CPU time of the",
+            f"whole process (kernel included), {arguments.rounds} paired rounds after one of warm-up: median",
+            "(min-max).  Sent in pieces of 256 KiB, as a source that catches up does.",
         ],
     )

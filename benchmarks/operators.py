@@ -9,19 +9,17 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.cpu import cpu_for
+from benchmarks.cpu import cpu_for_both
 from benchmarks.data import NAMES, SCHEMA, SECOND_US, Plain, Shape, as_rows, plain
-from benchmarks.tables import beside, demand, show
+from benchmarks.tables import beside, chosen, demand, show
 from operators.join.join import Join
 from operators.operator import Operator
 from operators.topk import WindowTopK
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.windows import Window, WindowKind
-from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Column, Int64Array, Rows
 from spe.stream.names import StreamId
-from spe.stream.strings import StringDictionary
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))
@@ -121,10 +119,6 @@ class TopKKernels:
         return (np.full(BEST, end - 1), rows[0], value[best], rows[1], rows[2])
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of node-cpu."""
-
-
 def make_join() -> Operator:
     left, right = StreamId("l"), StreamId("r")
     spec = JoinSpec(left, right, JoinKind.INNER, (("key", "key"),), lower_us=-WITHIN_US, upper_us=WITHIN_US)
@@ -148,37 +142,29 @@ def slices(shape: Shape, segment: int, streams: int, keys: int) -> Iterator[tupl
     data = [plain(shape, segment, s) for s in range(streams)]
     many = np.random.default_rng(segment)
     known = np.random.default_rng(keys).integers(-(1 << 62), 1 << 62, keys)
-    data = [Plain(d.time, many.choice(known, shape.tuples), d.value, d.flag, d.name) for d in data]
-    for at in range(shape.batches):
-        low, high = at * shape.batch, (at + 1) * shape.batch
-        cut = [Plain(*(getattr(d, n)[low:high] for n in ("time", "key", "value", "flag", "name"))) for d in data]
-        yield cut, shape.end_us(segment - 1) + (at + 1) * shape.bucket_us
+    data = [d._replace(key=many.choice(known, shape.tuples)) for d in data]
+    for at, cut in enumerate(zip(*(d.cut(shape.batch) for d in data), strict=True), 1):
+        yield list(cut), shape.end_us(segment - 1) + at * shape.bucket_us
 
 
 def measure(name: str, shape: Shape) -> tuple[list[float], list[float]]:
     """CPU seconds per input tuple of operator and kernels, round by round."""
     streams, keys, make, kernels = MEASURED[name]
     operator, bare = make(), kernels()
-    dictionary = StringDictionary(NAMES)
-    ours: list[float] = []
-    theirs: list[float] = []
+    took = []
     for number in range(ROUNDS + 1):
         cuts = list(slices(shape, number, streams, keys))
-        steps = [([as_rows(p, dictionary) for p in parts], end) for parts, end in cuts]
-        made: list[Rows] = []
-        wanted: list[Table] = []
-
-        def run(steps: list[tuple[list[Rows], int]] = steps, made: list[Rows] = made) -> None:
-            made += [rows for ports, end in steps if (rows := operator.step(ports, end)) is not None]
-
-        def kernel(cuts: list[tuple[list[Plain], int]] = cuts, wanted: list[Table] = wanted) -> None:
-            wanted += [table for parts, end in cuts if (table := bare.step(parts, end)) is not None]
-
-        jobs: list[tuple[Callable[[], None], list[float]]] = [(run, ours), (kernel, theirs)]
-        for function, into in jobs[:: 1 if number % 2 else -1]:  # whoever comes first finds a colder cache
-            into.append(cpu_for(function) / (shape.tuples * streams))
-        compare(made, wanted)
-    return ours[1:], theirs[1:]
+        steps = [([as_rows(p) for p in parts], end) for parts, end in cuts]
+        made: list[Rows | None] = []
+        wanted: list[Table | None] = []
+        seconds = cpu_for_both(
+            lambda made=made, steps=steps: made.extend(operator.step(ports, end) for ports, end in steps),
+            lambda wanted=wanted, cuts=cuts: wanted.extend(bare.step(parts, end) for parts, end in cuts),
+            number,
+        )
+        took.append([one / (shape.tuples * streams) for one in seconds])
+        compare([rows for rows in made if rows is not None], [table for table in wanted if table is not None])
+    return [ours for ours, _ in took[1:]], [theirs for _, theirs in took[1:]]
 
 
 def compare(made: list[Rows], wanted: list[Table]) -> None:
@@ -202,13 +188,9 @@ def _plain(column: Column) -> AnyArray:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     rows = []
     for name in MEASURED:
-        for batch, batches, limit in SHAPES:
-            if arguments.sizes and batch not in arguments.sizes:
-                continue
+        for batch, batches, limit in chosen(SHAPES, arguments):
             rows.append([name, f"{batch:,}", *beside(*measure(name, Shape(batch, batches)), limit)])
     show(
         "Operators alone",

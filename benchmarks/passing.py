@@ -8,27 +8,21 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from threading import Thread
 
 import numpy as np
 import trio
 
+from benchmarks.cluster import SEND_BYTES
 from benchmarks.cpu import cpu_for, cpu_of
-from benchmarks.data import NAMES, ROW_BYTES, STREAMS, Plain, Shape
-from benchmarks.node_cpu import SEND_BYTES, Reader, make_plan, measure
-from benchmarks.sunion import bare as merge
-from benchmarks.tables import beside, demand, show
+from benchmarks.data import NAMES, ROW_BYTES, STREAMS, Plain, Shape, merged
+from benchmarks.node_cpu import Reader, make_plan, measure
+from benchmarks.tables import beside, chosen, demand, show
 from replicas.link.connection import RECEIVE_BYTES
-from spe.runtime.production import tune_malloc
 from spe.stream.batch import AnyArray, Rows
 
 #: Tuples per batch, batches of a segment, as in node-cpu; what the ratios should not exceed: to NumPy, to the relay.
 SHAPES = ((100, 4_000, None, None), (1_000, 500, 8.0, 2.0), (10_000, 150, 8.0, 2.0))
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of node-cpu."""
 
 
 class Relay:
@@ -63,27 +57,27 @@ class Relay:
             one.close()
         os.waitpid(self._pid, 0)
 
-    def cpu(self, buckets: Sequence[list[Plain]], wanted: bytes) -> float:
+    def cpu(self, buckets: Sequence[Sequence[Plain]], wanted: bytes) -> float:
         """CPU seconds that it takes for a segment, of which ``wanted`` must come."""
         size = len(wanted)
         sending = Thread(target=self._send, args=(list(self._pieces(buckets)),))
         begin = cpu_of(self._pid)
         sending.start()
-        merged = list[bytes]()
+        received = list[bytes]()
         while size:
-            merged.append(self._output.recv(RECEIVE_BYTES))
-            demand(bool(merged[-1]), "the relay has died")
-            size -= len(merged[-1])
+            received.append(self._output.recv(RECEIVE_BYTES))
+            demand(bool(received[-1]), "the relay has died")
+            size -= len(received[-1])
         taken = cpu_of(self._pid) - begin
         sending.join()
-        demand(b"".join(merged) == wanted, "the relay sent something else")
+        demand(b"".join(received) == wanted, "the relay sent something else")
         return taken
 
-    def _pieces(self, buckets: Sequence[list[Plain]]) -> Iterator[tuple[socket.socket, bytes]]:
+    def _pieces(self, buckets: Sequence[Sequence[Plain]]) -> Iterator[tuple[socket.socket, bytes]]:
         for at in range(0, len(buckets), self._together):
             for stream, source in enumerate(self._inputs):
                 parts = [bucket[stream] for bucket in buckets[at : at + self._together]]
-                yield source, b"".join([c for p in parts for c in (p.time, p.key, p.value, p.flag, p.name)])
+                yield source, b"".join([c for p in parts for c in p])
 
     @staticmethod
     def _send(pieces: list[tuple[socket.socket, bytes]]) -> None:
@@ -99,7 +93,7 @@ class Relay:
         while all(map(_fill, pieces, self._inputs)):
             came += self._together
             for at in range(0, self._together * batch, batch):
-                waiting += merge([self._plain(piece, at) for piece in pieces])
+                waiting += merged([self._plain(piece, at) for piece in pieces])
                 size += batch * len(pieces)
             if size >= SEND_BYTES or came == self._shape.batches:
                 self._output.sendall(b"".join(waiting))
@@ -150,27 +144,24 @@ def passed(shape: Shape, rounds: int) -> tuple[list[float], list[float], list[fl
     """CPU seconds per tuple of the node, of the relay, and of the kernels."""
     relay, kernels = Relay(shape), list[float]()
 
-    def bare(buckets: list[list[Plain]], reader: Reader) -> float:
-        kernels.append(cpu_for(lambda: deque(map(merge, buckets), 0)) / (shape.tuples * len(STREAMS)))
-        merged = [merge(bucket) for bucket in buckets]
-        check([np.concatenate(columns) for columns in zip(*merged, strict=True)], reader.rows)
+    def bare(buckets: Sequence[Sequence[Plain]], reader: Reader) -> float:
+        kernels.append(cpu_for(lambda: deque(map(merged, buckets), 0)) / (shape.tuples * len(STREAMS)))
+        made = [merged(bucket) for bucket in buckets]
+        check([np.concatenate(columns) for columns in zip(*made, strict=True)], reader.rows)
         reader.rows.clear()
-        return relay.cpu(buckets, b"".join([column for columns in merged for column in columns]))
+        return relay.cpu(buckets, b"".join([column for columns in made for column in columns]))
 
     try:
         plan, directory = make_plan(shape.bucket_us, aggregate=False)
-        node, without, _ = trio.run(partial(measure, plan, directory, shape, rounds, bare))
+        node, without, _ = trio.run(measure, plan, directory, shape, rounds, bare)
     finally:
         relay.close()
     return node, without, kernels[1:]  # the first round is a warm-up
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
     rows = []
-    for batch, batches, *limits in SHAPES:
-        if arguments.sizes and batch not in arguments.sizes:
-            continue
+    for batch, batches, *limits in chosen(SHAPES, arguments):
         node, relay, kernels = passed(Shape(batch, batches), arguments.rounds)
         of_kernels, _, *to_kernels, _ = beside(node, kernels, limits[0])
         rows.append([f"{batch:,}", of_kernels, *to_kernels, *beside(node, relay, limits[1])])

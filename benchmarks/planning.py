@@ -33,10 +33,6 @@ GENERAL_MANY = 5
 PROVED = 10
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """None."""
-
-
 def chain(tasks: int, kinds: list[Partitioning]) -> Topology:
     each = tasks // (len(kinds) + 1)
     rates = np.random.default_rng(1).permutation(np.arange(1, each + 1) ** -0.8)

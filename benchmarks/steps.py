@@ -30,7 +30,6 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.query import QueryOperator
 from spe.query.windows import Window, WindowKind
-from spe.runtime.production import tune_gc, tune_malloc
 from spe.stream.batch import AnyArray, Batch, Column, Rows
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -266,8 +265,6 @@ def stored(meter: Meter, checkpoint: Checkpoint) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     for groups in arguments.groups:
         for name in arguments.cases:
             before = disturbance()

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
-from benchmarks.cpu import cpu_for
-from benchmarks.data import NAMES, STREAMS, Plain, Shape, elements, plain
-from benchmarks.node_cpu import cut
-from benchmarks.tables import beside, demand, show
-from operators.sunion.sunion import SUnion, SUnionInput
-from spe.runtime.production import tune_gc, tune_malloc
-from spe.stream.batch import AnyArray, Batch, Boundary, Element, Rows
-from spe.stream.strings import StringDictionary
+from benchmarks.cpu import cpu_for_both
+from benchmarks.data import STREAMS, Plain, Shape, buckets, elements, merged
+from benchmarks.tables import beside, chosen, demand, show
+from operators.sunion.sunion import SUnion
+from spe.stream.batch import Batch, Boundary, Element, Rows
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((10, 4_000, None), (100, 2_000, None), (1_000, 400, 1.3), (10_000, 60, 1.3), (100_000, 8, 1.3))
 ROUNDS = 9
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """Those of node-cpu."""
-
-
-def bare(parts: list[Plain]) -> tuple[AnyArray, ...]:
-    time = np.concatenate([p.time for p in parts])
-    order = time.argsort(kind="stable")
-    return (
-        time.take(order),
-        np.concatenate([p.key for p in parts]).take(order),
-        np.concatenate([p.value for p in parts]).take(order),
-        np.concatenate([p.flag for p in parts]).take(order),
-        np.concatenate([p.name for p in parts]).take(order),
-    )
 
 
 def pairs(made: list[Element]) -> Iterator[tuple[Batch, Boundary]]:
@@ -46,64 +28,49 @@ def pairs(made: list[Element]) -> Iterator[tuple[Batch, Boundary]]:
         yield batch, boundary
 
 
+def release(sunion: SUnion, slices: Sequence[Sequence[tuple[Batch, Boundary]]], kept: list[Rows] | None) -> None:
+    for streams in slices:
+        for one, (batch, boundary) in zip(sunion.inputs, streams, strict=True):
+            one.add_stable(batch, 0)
+            one.add_boundary(boundary, 0)
+        piece = sunion.release_stable(1 << 30)
+        assert piece is not None
+        (rows,) = piece.merged()
+        assert rows is not None
+        if kept is not None:
+            kept.append(rows)
+
+
+def kernels(parts: Sequence[Sequence[Plain]], kept: list[Plain] | None) -> None:
+    for bucket in parts:
+        result = merged(bucket)
+        if kept is not None:
+            kept.append(result)
+
+
 def measure(shape: Shape) -> tuple[list[float], list[float]]:
     """CPU seconds per tuple of SUnion and kernels, round by round."""
-    dictionary = StringDictionary(NAMES)
-    ours: list[float] = []
-    theirs: list[float] = []
+    took = []
     sunion = SUnion(inputs=[(0, True)] * len(STREAMS), streams=1, bucket_us=shape.bucket_us)
     for number in range(ROUNDS + 1):
-        made = [list(pairs(elements(shape, number, s, dictionary))) for s in range(len(STREAMS))]
-        slices = [[(sunion.inputs[s], *made[s][at]) for s in range(len(STREAMS))] for at in range(shape.batches)]
-        parts = [list(p) for p in zip(*[cut(plain(shape, number, s), shape) for s in range(len(STREAMS))], strict=True)]
+        slices = list(zip(*(pairs(elements(shape, number, s)) for s in range(len(STREAMS))), strict=True))
+        parts = buckets(shape, number)
         released: list[Rows] = []
-        expected: list[tuple[AnyArray, ...]] = []
+        expected: list[Plain] = []
         keep = number == 0  # what is kept is not freed, and that costs: only the round that does not count keeps it
-
-        def merge(
-            slices: list[list[tuple[SUnionInput, Batch, Boundary]]] = slices,
-            released: list[Rows] = released,
-            keep: bool = keep,
-        ) -> None:
-            for streams in slices:
-                for one, batch, boundary in streams:
-                    one.add_stable(batch, 0)
-                    one.add_boundary(boundary, 0)
-                piece = sunion.release_stable(1 << 30)
-                assert piece is not None
-                (rows,) = piece.merged()
-                assert rows is not None
-                if keep:
-                    released.append(rows)
-
-        def kernels(
-            parts: list[list[Plain]] = parts,
-            expected: list[tuple[AnyArray, ...]] = expected,
-            keep: bool = keep,
-        ) -> None:
-            for bucket in parts:
-                result = bare(bucket)
-                if keep:
-                    expected.append(result)
-
-        tuples = shape.tuples * len(STREAMS)
-        jobs: list[tuple[Callable[..., object], list[float]]] = [(merge, ours), (kernels, theirs)]
-        for function, into in jobs[:: 1 if number % 2 else -1]:  # whoever comes first finds a colder cache
-            into.append(cpu_for(function) / tuples)
+        ours = partial(release, sunion, slices, released if keep else None)
+        theirs = partial(kernels, parts, expected if keep else None)
+        took.append([seconds / (shape.tuples * len(STREAMS)) for seconds in cpu_for_both(ours, theirs, number)])
         demand(len(released) == len(expected), "a slice is missing")
         for rows, arrays in zip(released, expected, strict=True):
             for mine, wanted in zip([rows.time, *[c.values for c in rows.columns]], arrays, strict=True):
                 demand(bool(np.array_equal(mine, wanted)), "SUnion and kernels disagree")
-    return ours[1:], theirs[1:]
+    return [ours for ours, _ in took[1:]], [theirs for _, theirs in took[1:]]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     rows = []
-    for batch, batches, limit in SHAPES:
-        if arguments.sizes and batch not in arguments.sizes:
-            continue
+    for batch, batches, limit in chosen(SHAPES, arguments):
         rows.append([f"{batch:,}", *beside(*measure(Shape(batch, batches)), limit)])
     show(
         "SUnion alone",

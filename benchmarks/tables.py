@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import textwrap
 from collections.abc import Sequence
 from statistics import median
+from typing import TypeVar
 
 from spe.text_table import markdown_table
+
+S = TypeVar("S", bound="tuple[object, ...]")
 
 #: What a run must not be without: a result that was not compared with an independent one is no result.
 CHECKED = "results checked"
@@ -20,6 +24,11 @@ def demand(condition: bool, what: str) -> None:
     """Raises WrongResult."""
     if not condition:
         raise WrongResult(what)
+
+
+def chosen(shapes: Sequence[S], arguments: argparse.Namespace) -> list[S]:
+    """The shapes of the sizes that were asked for, all of them if none was; a shape begins with its size."""
+    return [shape for shape in shapes if not arguments.sizes or shape[0] in arguments.sizes]
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:

@@ -1,4 +1,8 @@
-"""Tuples per second from Parquet files through real sources and a node: a merged aggregate, and a windowed join."""
+"""Tuples per second from Parquet files through real processes, and whose CPU it costs.
+
+A merged aggregate by partitions and replicas, and a windowed join.  With a core for every process the busiest one
+would be the limit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +28,11 @@ from spe.api import Environment, Stream, parquet, tumbling
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
-from spe.runtime.production import production_env, tune_gc, tune_malloc
+from spe.runtime.production import production_env
 from spe.stream.batch import AnyArray, Rows
 
+#: Partitions, and replicas of each, of the merged aggregate.
+SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 3))
 START_US = 1_700_000_000_000_000
 #: Relative difference of a float sum that another order of addition explains.
 TOLERANCE = 1e-9
@@ -75,31 +82,34 @@ def sources(env: Environment, files: Sequence[str], arguments: argparse.Namespac
     ]
 
 
-def merged_per_key(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> tuple[Stream, Stream]:
+def merge_query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
     """The files merged, and count, sum and average of that per second and key."""
     streams = sources(env, files, arguments)
     merged = streams[0].union(*streams[1:], name="merged")
-    out = (
-        merged.key_by("key")
-        .window(tumbling("1s"))
-        .aggregate("per_key", n="count(*)", total="sum(value)", mean="avg(value)")
-    )
-    return merged, out
+    wanted = {"n": "count(*)", "total": "sum(value)", "mean": "avg(value)"}
+    return [merged, merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted)]
 
 
-def merge_plan(files: Sequence[str], arguments: argparse.Namespace) -> Deployed:
-    env = Environment("bench", bucket="100ms", x="60s")
-    merged, out = merged_per_key(env, files, arguments)
-    env.outputs(out).node("n", free_address()).fragment("f", [merged, out], replicas=1).client("bench", [out])
-    return env.deployed()
-
-
-def join_plan(files: Sequence[str], arguments: argparse.Namespace) -> Deployed:
-    env = Environment("bench", bucket="100ms", x="60s")
+def join_query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
     left, right = sources(env, files, arguments)
-    out = left.join(right, ["key"], window=tumbling("1s"), name="joined")
-    env.outputs(out).node("n", free_address()).fragment("f", [out], replicas=1).client("bench", [out])
-    return env.deployed()
+    return [left.join(right, ["key"], window=tumbling("1s"), name="joined")]
+
+
+Query = Callable[[Environment, Sequence[str], argparse.Namespace], list[Stream]]
+
+
+def make_plan(
+    query: Query, files: Sequence[str], arguments: argparse.Namespace, partitions: int, replicas: int
+) -> Deployed:
+    """One node for each replica of each partition."""
+    env = Environment("bench", bucket="100ms", x="60s")
+    streams = query(env, files, arguments)
+    names = [[f"n{p}_{r}" for r in range(replicas)] for p in range(partitions)]
+    for name in (name for of_partition in names for name in of_partition):
+        env.node(name, free_address())
+    split = {"key": "key", "partitions": partitions, "replicas": names} if partitions > 1 else {"replicas": names[0]}
+    env.outputs(streams[-1]).fragment("f", streams, **split)
+    return env.client("bench", streams[-1:]).deployed()
 
 
 def read(file: str, arguments: argparse.Namespace) -> pa.Table:
@@ -142,20 +152,35 @@ def check_join(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: ar
     demand(bool(np.array_equal(got["l_key"], got["r_key"])), "a pair of two keys")
 
 
-async def measure(plan: Plan, directory: Directory) -> tuple[list[Rows], float, float]:
-    """Result rows, wall seconds from the start of the sources to the end of the output, CPU seconds of the node."""
-    processes = [Process(source_main, plan, directory, s) for s in plan.sources]
-    node = Process(node_main, plan, directory, "n", None)
-    with running(node, *processes):
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run; CPU in nanoseconds per input tuple.
+
+    Attributes:
+      wall_s: from the start of the sources to the end of the output at the client.
+      sources_ns, nodes_ns: of each of them.
+    """
+
+    wall_s: float
+    sources_ns: list[float]
+    nodes_ns: list[float]
+
+
+async def measure(plan: Plan, directory: Directory, tuples: int) -> tuple[list[Rows], Cost]:
+    """Result rows, and what they cost."""
+    made = [Process(source_main, plan, directory, stream) for stream in plan.sources]
+    nodes = [Process(node_main, plan, directory, node) for node in directory.nodes]
+    with running(*nodes, *made):
         async with open_client(production_env(Path("."), 0), plan, directory, "bench") as client:
-            cpu, wall = cpu_of(node.pid), time.perf_counter()
-            rows = await results(client, processes, [node], 600)
-            return rows, time.perf_counter() - wall, cpu_of(node.pid) - cpu
+            begun = time.perf_counter()
+            before = [cpu_of(p.pid) for p in (*made, *nodes)]
+            rows = await results(client, made, nodes, 600)
+            wall_s = time.perf_counter() - begun
+            spent = [1e9 * (cpu_of(p.pid) - b) / tuples for p, b in zip((*made, *nodes), before, strict=True)]
+    return rows, Cost(wall_s, spent[: len(made)], spent[len(made) :])
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tune_malloc()
-    tune_gc()
     with tempfile.TemporaryDirectory() as folder:
         merge, join = arguments.merge, [arguments.left, arguments.right]
         if not merge:
@@ -166,28 +191,28 @@ def run(arguments: argparse.Namespace) -> None:
             if join[at] is None:
                 join[at] = str(Path(folder, f"{name}.parquet"))
                 generate(Path(join[at]), rows=arguments.rows // 2, keys=10_000, rate=10_000, seed=10 + at)
-        jobs: list[tuple[str, list[str], Callable[..., Deployed], Callable[..., None]]] = [
-            (f"{len(merge)} streams merged, count, sum, avg per s and key", merge, merge_plan, check_merge),
-            ("join of two in windows of 1 s", join, join_plan, check_join),
+        jobs: list[tuple[str, list[str], Query, Callable[..., None], int, int]] = [
+            (f"{len(merge)} streams merged", merge, merge_query, check_merge, *shape) for shape in SHAPES
         ]
+        jobs.append(("join of two in windows of 1 s", join, join_query, check_join, 1, 1))
         table = []
-        for title, files, make, check in jobs:
-            plan, directory = make(files, arguments)
-            rows, wall, cpu = trio.run(measure, plan, directory)
-            check(rows, plan, files, arguments)
+        for title, files, query, check, partitions, replicas in jobs:
+            plan, directory = make_plan(query, files, arguments, partitions, replicas)
             tuples = sum(pq.read_metadata(f).num_rows for f in files)
-            results = sum(len(r) for r in rows)
-            keys = len(np.unique(columns_of(rows, plan)["key" if "key" in columns_of(rows, plan) else "l_key"]))
+            rows, cost = trio.run(measure, plan, directory, tuples)
+            check(rows, plan, files, arguments)
             table.append(
                 [
                     title,
+                    partitions,
+                    replicas,
                     f"{tuples:,}",
-                    f"{keys:,}",
-                    f"{results:,}",
-                    f"{wall:.2f}",
-                    f"{tuples / wall / 1e6:.2f}",
-                    f"{tuples / cpu / 1e6:.2f}",
-                    f"{1e9 * cpu / tuples:.0f}",
+                    f"{sum(len(r) for r in rows):,}",
+                    f"{tuples / cost.wall_s / 1e6:.2f}",
+                    f"{sum(cost.sources_ns):.0f}",
+                    f"{sum(cost.nodes_ns):.0f}",
+                    f"{max(cost.nodes_ns):.0f}",
+                    f"{1e3 / max(*cost.sources_ns, *cost.nodes_ns):.1f}",
                     CHECKED,
                 ]
             )
@@ -195,23 +220,23 @@ def run(arguments: argparse.Namespace) -> None:
         "Throughput from Parquet files",
         [
             "query",
+            "partitions",
+            "replicas",
             "tuples",
-            "keys",
             "results",
-            "wall s",
             "M tuples/s",
-            "node's own limit, M/s",
-            "node CPU ns/tuple",
+            "sources, CPU ns/tuple",
+            "nodes, CPU ns/tuple",
+            "busiest node",
+            "limit with a core for each, M/s",
             "check",
         ],
         table,
         [
-            "Each source is a process that reads a file as fast as it can, logs and syncs it",
-            "before it sends; then a node and",
-            "a client.  Wall time from the start of the sources to the end of the output at",
-            "the client, connecting included.",
-            "The node's own limit is tuples per second of its CPU time.  Results compared",
-            "with pyarrow's: counts and pairs",
+            "A process for each source, which reads a file as fast as it can, logs and syncs it before it sends, and",
+            "for each replica of each partition; then a client.  Merged: count, sum and average per second and key.",
+            "Tuples per second of wall time, from the start of the sources to the end of the output at the client,",
+            "connecting included.  CPU per tuple of the input.  Results compared with pyarrow's: counts and pairs",
             f"exactly, sums and means within {TOLERANCE:g}.",
         ],
     )

@@ -10,24 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 from statistics import median
 from typing import Any, Final
 
-import numpy as np
 import trio
 
-from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
+from benchmarks.cluster import (
+    Process,
+    Segment,
+    feeder_main,
+    free_address,
+    node_main,
+    numbered_buckets,
+    pieces_of,
+    reading,
+    running,
+)
 from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
-from replicas.client.client import open_client
 from spe.config import load_data
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plots import Panel
-from spe.runtime.production import production_env, tune_malloc
-from spe.stream.batch import Batch, Boundary, Column, Element, Rows
-from spe.stream.names import Kind
+from spe.runtime.production import tune_malloc
+from spe.stream.batch import Boundary
+from spe.stream.change import Change
 from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import ElementEncoder
 
@@ -83,7 +91,7 @@ def _round(rate: int, window: int, seconds: float, intervals: Sequence[int]) -> 
         for every in intervals:
             plan, directory = load_data(_configuration(window, every))
             feeder = Process(feeder_main, plan, directory, make_segment, (rate, window))
-            nodes = [Process(node_main, plan, directory, str(name), None) for name in directory.nodes]
+            nodes = [Process(node_main, plan, directory, str(name)) for name in directory.nodes]
             stack.enter_context(running(feeder, *nodes))
             clusters.append(_Cluster(plan, directory, feeder, nodes))
         return trio.run(_all, clusters, window, seconds)
@@ -102,26 +110,21 @@ async def _all(clusters: Sequence[_Cluster], window: int, seconds: float) -> lis
 
 
 async def _shares(cluster: _Cluster, window: int, seconds: float) -> tuple[float, float]:
-    plan, directory, feeder, nodes = cluster.plan, cluster.directory, cluster.feeder, cluster.nodes
+    feeder, nodes = cluster.feeder, cluster.nodes
     reached, full = 0, trio.Event()
-    async with (
-        open_client(production_env(Path("."), 0), plan, directory, "client") as client,
-        trio.open_nursery() as nursery,
-    ):
 
-        async def read() -> None:
-            nonlocal reached
-            async for change in client.changes():
-                if isinstance(change.element, Boundary):
-                    reached = change.element.time
-                    if reached >= (1 + window) * SECOND:
-                        full.set()
+    def take(change: Change) -> None:
+        nonlocal reached
+        if isinstance(change.element, Boundary):
+            reached = change.element.time
+            if reached >= (1 + window) * SECOND:
+                full.set()
 
-        nursery.start_soon(read)
-        await _send(feeder, 0)
+    async with reading(cluster.plan, cluster.directory, "client", take) as (_, nursery):
+        await feeder.send(0)
         with trio.fail_after(60):
             await full.wait()
-        nursery.start_soon(_new_tuples, feeder)
+        nursery.start_soon(feeder.send_each, count(1), BUCKET_US)
         await trio.sleep(2)
         began, before = trio.current_time(), [cpu_of(node.pid) for node in nodes]
         await trio.sleep(seconds)
@@ -129,46 +132,14 @@ async def _shares(cluster: _Cluster, window: int, seconds: float) -> tuple[float
         shares = [(cpu_of(node.pid) - b) / took for node, b in zip(nodes, before, strict=True)]
         if reached < (window + seconds) * SECOND:
             raise RuntimeError("results did not keep up with their sources")
-        nursery.cancel_scope.cancel()
     return shares[0], sum(shares[1:])
 
 
-async def _send(feeder: Process, segment: int) -> None:
-    await trio.to_thread.run_sync(feeder.ask, "load", segment)
-    await trio.to_thread.run_sync(feeder.ask, "go")
-
-
-async def _new_tuples(feeder: Process) -> None:
-    """A bucket of each stream, each 100 ms."""
-    next_at, segment = trio.current_time(), 0
-    while True:
-        segment += 1
-        await _send(feeder, segment)
-        next_at += BUCKET_US / SECOND
-        await trio.sleep_until(next_at)
-
-
-def make_segment(plan: Plan, at: int, segment: int, rate: int, window: int) -> Segment:
+def make_segment(encoder: ElementEncoder, _: int, segment: int, rate: int, window: int) -> Segment:
     """Segment 0: what fills the window; from 1 on: a bucket each."""
-    stream, full = SOURCES[at], window * SECOND // BUCKET_US
-    first, last = (0, full) if segment == 0 else (full + segment - 1, full + segment)
-    encoder = _ENCODERS.setdefault(stream, ElementEncoder(plan.sources[stream].schema))
-    each = rate * BUCKET_US // SECOND
-    elements: list[Element] = []
-    for bucket in range(first, last):
-        numbers = np.arange(bucket * each, (bucket + 1) * each)
-        stamps = SECOND + numbers * BUCKET_US // each
-        upto = int(numbers[-1]) + 1
-        rows = Rows(stamps, stamps, (Column(stamps), Column(numbers), Column(numbers / 2)))
-        elements += [
-            Batch(Kind.STABLE, int(numbers[0]), upto, None, rows),
-            Boundary(Kind.STABLE, SECOND + (bucket + 1) * BUCKET_US, upto),
-        ]
-    return [encoder.encode_many(elements)]
-
-
-#: Of this process, which is a feeder: by stream; a codec's tables belong to a connection.
-_ENCODERS: dict[str, ElementEncoder] = {}
+    full = window * SECOND // BUCKET_US
+    buckets = range(full) if segment == 0 else range(full + segment - 1, full + segment)
+    return pieces_of(encoder, numbered_buckets(buckets, rate * BUCKET_US // SECOND, BUCKET_US))
 
 
 def _configuration(window: int, every: int) -> dict[str, Any]:

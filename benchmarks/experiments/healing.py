@@ -12,24 +12,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import trio
 
-from benchmarks.cluster import Process, Segment, feeder_main, free_address, node_main, running
+from benchmarks.cluster import (
+    Process,
+    Segment,
+    feeder_main,
+    free_address,
+    node_main,
+    numbered_buckets,
+    pieces_of,
+    reading,
+    running,
+)
 from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
-from replicas.client.client import open_client
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
-from spe.plan.plan import Limits, Plan
+from spe.plan.plan import Limits
 from spe.plots import Panel
-from spe.runtime.production import production_env, tune_malloc
-from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows
+from spe.runtime.production import tune_malloc
+from spe.stream.batch import Batch, Boundary, Int64Array, RecDone
+from spe.stream.change import Change
 from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import ElementEncoder
@@ -40,7 +49,6 @@ SWEEPS: Final = ((9_999, (5, 10, 30, 60, 120, 300, 600)), (99_999, (10,)))
 BUCKET_US: Final = 100 * MILLISECOND
 #: Before the failure, stable.
 BEFORE_S: Final = 2
-SEND_BYTES: Final = 256 << 10
 #: Seconds that anything may take.
 PATIENCE_S: Final = 300
 
@@ -61,7 +69,7 @@ def real_plan(setup: Setup) -> Deployed:
     return Deployed(replace(plan, limits=limits), with_addresses(directory, addresses))
 
 
-def make_segment(plan: Plan, at: int, segment: int, each: int, failure_s: int) -> Segment:
+def make_segment(encoder: ElementEncoder, at: int, segment: int, each: int, failure_s: int) -> Segment:
     """Segment 0: before the failure; 1: the failure, of who has not failed; 2: of who has; from 3 on: new buckets."""
     stream, buckets = STREAMS[at], SECOND // BUCKET_US
     if segment in (1, 2) and (stream == FAILED) != (segment == 2):
@@ -69,28 +77,7 @@ def make_segment(plan: Plan, at: int, segment: int, each: int, failure_s: int) -
     fails, heals = BEFORE_S * buckets, (BEFORE_S + failure_s) * buckets
     new = heals + segment - 3
     first, last = [(0, fails), (fails, heals), (fails, heals), (new, new + 1)][min(segment, 3)]
-    encoder = _ENCODERS.setdefault(stream, ElementEncoder(plan.sources[stream].schema))
-    pieces: list[bytes] = []
-    waiting: list[bytes] = []
-    per_bucket = each * BUCKET_US // SECOND
-    for bucket in range(first, last):
-        numbers = np.arange(bucket * per_bucket, (bucket + 1) * per_bucket)
-        stamps = SECOND + numbers * BUCKET_US // per_bucket
-        rows = Rows(stamps, stamps, (Column(stamps), Column(numbers), Column(numbers / 2)))
-        upto = int(numbers[-1]) + 1
-        elements: list[Element] = [
-            Batch(Kind.STABLE, int(numbers[0]), upto, None, rows),
-            Boundary(Kind.STABLE, SECOND + (bucket + 1) * BUCKET_US, upto),
-        ]
-        waiting.append(encoder.encode_many(elements))
-        if sum(map(len, waiting)) >= SEND_BYTES:
-            pieces.append(b"".join(waiting))
-            waiting = []
-    return [*pieces, b"".join(waiting)]
-
-
-#: Of this process, which is a feeder: by stream; a codec's tables belong to a connection.
-_ENCODERS: dict[str, ElementEncoder] = {}
+    return pieces_of(encoder, numbered_buckets(range(first, last), each * BUCKET_US // SECOND, BUCKET_US))
 
 
 class _Reader:
@@ -107,7 +94,8 @@ class _Reader:
         while not condition():
             await self._moved.wait()
 
-    def take(self, element: Element) -> None:
+    def take(self, change: Change) -> None:
+        element = change.element
         if isinstance(element, Batch):
             if element.kind is Kind.TENTATIVE:
                 self.tentative += len(element)
@@ -133,16 +121,6 @@ class _Reader:
             demand(bool(np.array_equal(mine, np.arange(len(mine)))) and len(mine) >= least, f"stream {at} is not whole")
 
 
-async def _new_tuples(feeder: Process) -> None:
-    """A bucket of all streams each 100 ms."""
-    next_at = trio.current_time()
-    for segment in count(3):
-        await trio.to_thread.run_sync(feeder.ask, "load", segment)
-        await trio.to_thread.run_sync(feeder.ask, "go")
-        next_at += BUCKET_US / SECOND
-        await trio.sleep_until(next_at)
-
-
 async def _point(rate: int, failure_s: int, policy: str) -> Row:
     buckets = SECOND // BUCKET_US
     each = rate // len(STREAMS) // buckets * buckets
@@ -150,33 +128,20 @@ async def _point(rate: int, failure_s: int, policy: str) -> Row:
     plan, directory = real_plan(setup)
     reader, end = _Reader(), (1 + BEFORE_S + failure_s) * SECOND
     feeder = Process(feeder_main, plan, directory, make_segment, (each, failure_s))
-    node = Process(node_main, plan, directory, setup.nodes(1)[0], None)
+    node = Process(node_main, plan, directory, setup.nodes(1)[0])
     with running(feeder, node):
-        async with (
-            open_client(production_env(Path("."), 0), plan, directory, CLIENT) as client,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def read() -> None:
-                async for change in client.changes():
-                    reader.take(change.element)
-
-            nursery.start_soon(read)
+        async with reading(plan, directory, CLIENT, reader.take) as (_, nursery):
             with trio.fail_after(PATIENCE_S):
-                for segment in (0, 1):
-                    await trio.to_thread.run_sync(feeder.ask, "load", segment)
-                    await trio.to_thread.run_sync(feeder.ask, "go")
-                    if segment == 0:
-                        await reader.wait(lambda: reader.stable_until >= SECOND + BEFORE_S * SECOND)
-                    else:
-                        await reader.wait(lambda: reader.until >= end)
-                await trio.to_thread.run_sync(feeder.ask, "load", 2)
+                await feeder.send(0)
+                await reader.wait(lambda: reader.stable_until >= SECOND + BEFORE_S * SECOND)
+                await feeder.send(1)
+                await reader.wait(lambda: reader.until >= end)
+                await feeder.do("load", 2)
                 cpu, begun = cpu_of(node.pid), time.perf_counter()
-                await trio.to_thread.run_sync(feeder.ask, "go")
-                nursery.start_soon(_new_tuples, feeder)
+                await feeder.do("go")
+                nursery.start_soon(feeder.send_each, count(3), BUCKET_US)  # new tuples of all streams
                 await reader.wait(lambda: reader.done > 0 and reader.stable_until >= end)
                 cpu = cpu_of(node.pid) - cpu
-            nursery.cancel_scope.cancel()
     reader.demand_all(each * (BEFORE_S + failure_s))
     redone = setup.rate * failure_s
     took = reader.done - begun
