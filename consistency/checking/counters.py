@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from spe.text_table import text_table
 
@@ -33,28 +32,6 @@ class Counters:
         self.amounts.update(other.amounts)
         self.events.update(other.events)
         self.faults.update(other.faults)
-
-    def to_data(self) -> dict[str, Any]:
-        """Plain data, in an order that does not depend on the run's."""
-        return {
-            "amounts": dict(sorted(self.amounts.items())),
-            "events": [[*cell, n] for cell, n in sorted(self.events.items())],
-            "faults": [[*cell, n] for cell, n in sorted(self.faults.items())],
-        }
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Counters:
-        """What :meth:`to_data` gave."""
-        found = cls()
-        found.amounts.update(data["amounts"])
-        found.events.update({(row, column): n for row, column, n in data["events"]})
-        found.faults.update({(row, column): n for row, column, n in data["faults"]})
-        return found
-
-
-def empty_cells(table: Mapping[Cell, int], reachable: Iterable[Cell]) -> list[Cell]:
-    """Cells that should have been met and were not, in order."""
-    return sorted(cell for cell in reachable if not table.get(cell))
 
 
 def show_table(table: Mapping[Cell, int]) -> list[str]:

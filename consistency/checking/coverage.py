@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from consistency.checking.counters import Cell, Counters
+from consistency.checking.counters import Counters
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Rows, Undo
@@ -29,53 +29,6 @@ from spe.stream.history import (
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 
-_STATES: Final = tuple(s.name for s in NodeState)
-_SERVING: Final = ("STABLE", "UP_FAILURE", "STABILIZATION")
-
-#: What can happen to a replica in each state, if enough is tried: the table of docs/internals/rules.md, section 5.
-REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
-    {(s, e) for s in _STATES for e in ("stable tuples", "stable boundary", "subscribes", "loses a feed", "dies")}
-    | {(s, e) for s in _SERVING for e in ("tentative tuples", "tentative boundary", "undo on main", "is subscribed to")}
-    | {(s, "rec_done on main") for s in _SERVING}
-    | {(s, e) for s in ("UP_FAILURE", "STABILIZATION") for e in ("rec_done on corrections", "promotes")}
-    | {("UP_FAILURE", "undo on corrections"), ("RECOVERING", "tentative tuples"), ("RECOVERING", "tentative boundary")}
-    | {("STABLE", "becomes UP_FAILURE"), ("UP_FAILURE", "becomes STABILIZATION"), ("UP_FAILURE", "becomes STABLE")}
-    | {("STABILIZATION", "becomes STABLE"), ("STABILIZATION", "becomes UP_FAILURE")}
-    | {("RECOVERING", "becomes STABLE"), ("RECOVERING", "becomes UP_FAILURE")}
-    | {("STABLE", "partner asks"), ("UP_FAILURE", "partner asks"), ("UP_FAILURE", "asks a partner")}
-)
-
-#: Faults that befall nodes; each should find them in each state in which they can be for long.
-NODE_FAULTS: Final = ("kill", "power", "freeze", "cut", "half-open")
-REACHABLE_FAULTS: Final[frozenset[Cell]] = frozenset((kind, s) for kind in NODE_FAULTS for s in _SERVING)
-
-#: What a run can be like as a whole, and faults that the tables do not ask for: each an amount of the counters.
-REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
-    {
-        "runs with links cut for 10 X",
-        "runs with links cut one way for 10 X",
-        "runs with a node left dead",
-        "runs of nodes that differ in X",
-        "runs of nodes that differ in policy",
-        "runs of nodes that differ in reconcile",
-        "runs with checkpoints further apart than X",
-        "runs in which state costs time",
-        "fault slow-disk",
-        "fault lie",
-        "fault wipe",
-        "fault replan query",
-        "fault replan bucket",
-        "fault replan limits",
-        "fault replan timing",
-        "recordings compared",
-        "sinks compared, mode stable",
-        "sinks compared, mode corrections",
-        "nulls delivered",
-        "NaN delivered",
-        "infinities delivered",
-        "ends of int64 delivered",
-    }
-)
 _LASTING_X: Final = 10
 _INT64: Final = np.iinfo(np.int64)
 

@@ -2,8 +2,7 @@
 
     async with SimCluster(plan, seed=1) as cluster:
         await cluster.start()
-        cluster.cut("source:a", "*"); await trio.sleep(5); cluster.heal()
-        cluster.kill("n1"); cluster.restart("n1")
+        cluster.kill("n1"); await trio.sleep(5); cluster.restart("n1")
 
 Run it with the clock that jumps (:class:`~replicas.simulation.clock.JumpClock`): an hour costs what happens in
 it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
@@ -11,15 +10,14 @@ it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from random import Random
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import trio
 import trio.lowlevel
@@ -125,15 +123,13 @@ class SimCluster:
         self._seed = seed
         self._random = Random(f"{seed}/hosts")
         self._lasting: list[FaultBegan] = []
-        self._cuts: set[Pair] = set()
-        self._delays: dict[Pair, float] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._slow: dict[str, trio.CancelScope] = {}
         self._starts: dict[str, Callable[[], Awaitable[None]]] = {}
         self._nursery_manager: Any = None
         self._nursery: trio.Nursery | None = None
 
-    async def __aenter__(self) -> SimCluster:
+    async def __aenter__(self) -> Self:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         trio.lowlevel.add_instrument(self._rounds)
@@ -269,7 +265,7 @@ class SimCluster:
         """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
         self._note(f"freeze {host}")
         self._processors.freeze(host)
-        self._began("freeze", (host,))
+        self.began("freeze", (host,))
 
     def thaw(self, host: str) -> None:
         self._note(f"thaw {host}")
@@ -307,62 +303,6 @@ class SimCluster:
         self._note(f"skew {host} {skew_us / 1e6:g} s")
         self._clocks[host].skew_us = skew_us
 
-    # --- links ---
-
-    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """``*`` stands for everybody."""
-        self._note(f"cut {a} {'->' if one_way else '--'} {b}")
-        ends = [[h for h in self._hosts if name in (h, "*")] for name in (a, b)]
-        links = [(x, y) for x in ends[0] for y in ends[1]]
-        links = links if one_way else links + [(y, x) for x, y in links]
-        self._began("cut", (), links)
-        self._cuts.update(links)
-        self._set_links()
-
-    def delay(self, a: str, b: str, seconds: float) -> None:
-        """Everything between two hosts takes this long; 0 ends it."""
-        links = ((a, b), (b, a))
-        for fault in [f for f in self._lasting if f.kind == "delay" and f.links == links]:
-            self.ended(fault)
-        for pair in links:
-            self._delays.pop(pair, None)
-            if seconds:
-                self._delays[pair] = seconds
-        if seconds:
-            self.began("delay", (), links, round(1e6 * seconds))
-        self._set_links()
-
-    def heal(self) -> None:
-        """Ends all cuts and delays."""
-        self._note("heal")
-        self._ended("cut")
-        self._ended("delay")
-        self._cuts.clear()
-        self._delays.clear()
-        self._set_links()
-
-    def mend(self, a: str, b: str) -> None:
-        """Ends the cuts between two hosts, in both directions."""
-        self._note(f"mend {a} -- {b}")
-        links = {(a, b), (b, a)}
-        for fault in [f for f in self._lasting if f.kind == "cut" and links.issuperset(f.links)]:
-            self.ended(fault)
-        self._cuts -= links
-        self._set_links()
-
-    def lose(self, a: str, b: str) -> None:
-        """The connections that two hosts have become half open: nobody hears of it."""
-        self._note(f"half open {a} -- {b}")
-        self._began("half-open", (a, b))
-        self._ended("half-open")
-        self.network.lose(a, b)
-
-    def _set_links(self) -> None:
-        links: dict[Pair, LinkState] = {}
-        for pair in self._cuts | self._delays.keys():
-            links[pair] = LinkState(cut=pair in self._cuts, delay_us=round(1e6 * self._delays.get(pair, 0.0)))
-        self.network.set_links(links)
-
     # --- the story ---
 
     def began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = (), amount: float = 0.0) -> FaultBegan:
@@ -376,9 +316,6 @@ class SimCluster:
         if fault in self._lasting:
             self._lasting.remove(fault)
             self.history(FaultEnded(now_us(), fault.number))
-
-    def _began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = ()) -> None:
-        self.began(kind, hosts, links)
 
     def _ended(self, kind: str, host: str = "") -> None:
         for fault in [f for f in self._lasting if f.kind == kind and (not host or host in f.hosts)]:
@@ -410,15 +347,6 @@ class SimCluster:
             for s in self.plan.sources
         }
         return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept))
-
-    @contextmanager
-    def explain(self) -> Iterator[None]:
-        """Prints the story of the run when the block fails."""
-        try:
-            yield
-        except BaseException:
-            print("\n".join(self.log[-400:]))
-            raise
 
     # --- what runs ---
 

@@ -65,13 +65,6 @@ class SimNetwork:
 
     # --- what happens to connections ---
 
-    def lose(self, a: str, b: str) -> None:
-        """Every connection that two hosts have now is half open from here on; new ones are not."""
-        for end in self._ends:
-            if {end.outgoing.source, end.outgoing.target} == {a, b}:
-                end.outgoing.lost = True
-        self._links_changed()
-
     def half_open(self, a: str, b: str, random: Random) -> bool:
         """One connection that two hosts have now becomes half open; the others, and new ones, go on.  False: none."""
         alive = [

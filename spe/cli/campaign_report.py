@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from consistency.checking.counters import empty_cells, show_table
-from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS
+from consistency.checking.counters import show_table
 from spe.cli.campaign import Sums
 
 #: Counters in microseconds of what P1 could be asked of, as they are called in the text.
@@ -41,20 +40,6 @@ def sums_text(sums: Sums) -> str:
     return "\n".join(lines)
 
 
-def sums_data(sums: Sums) -> dict[str, Any]:
-    """The same, for a machine."""
-    return {
-        "runs": len(sums.seeds),
-        "seeds": ranges(sums.seeds),
-        "simulated_hours": round(sums.virtual_s / 3600, 4),
-        "cpu_seconds": round(sums.cpu_s, 1),
-        "faults": dict(sorted(sums.faults.items())),
-        "counters": sums.counters.to_data(),
-        "empty_cells": [list(cell) for cell in _empty_cells(sums)],
-        "failed": [{"seed": r.seed, "findings": list(map(str, r.findings))} for r in sums.failed],
-    }
-
-
 def _others(sums: Sums) -> Counter[str]:
     shown = {"virtual time_us", "runs", "faults"}
     return Counter(
@@ -64,17 +49,6 @@ def _others(sums: Sums) -> Counter[str]:
             if name not in shown and not name.endswith("_us") and not name.startswith("fault ")
         }
     )
-
-
-def _empty_cells(sums: Sums) -> list[tuple[str, str]]:
-    return empty_cells(sums.counters.events, REACHABLE_EVENTS) + empty_cells(sums.counters.faults, REACHABLE_FAULTS)
-
-
-def empty_text(sums: Sums) -> str:
-    """The situations that never occurred, though enough runs should have them."""
-    cells = [f"{a} × {b}" for a, b in _empty_cells(sums)]
-    cells += sorted(name for name in REACHABLE_RUNS if not sums.counters.amounts[name])
-    return f"never met, though it should be: {', '.join(cells)}" if cells else "every cell that can be reached was met"
 
 
 def _counts(counts: Counter[str]) -> str:

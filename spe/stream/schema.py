@@ -109,7 +109,3 @@ class Schema:
 
     def to_wire(self) -> list[list[Any]]:
         return [[a.name, a.type.value, a.nullable] for a in self.attributes]
-
-    @classmethod
-    def from_wire(cls, data: Sequence[Sequence[Any]]) -> Schema:
-        return cls(tuple(Attribute(str(n), AttributeType(t), bool(nullable)) for n, t, nullable in data))

@@ -43,7 +43,6 @@ class StringDictionary:
         "_hashed_upto",
         "_hashes",
         "_object_array",
-        "_ranks",
         "_translations",
         "longest",
         "strings",
@@ -58,7 +57,6 @@ class StringDictionary:
         #: With room for more entries; 0 where a text was not hashed yet.  Of those before _hashed_upto all were.
         self._hashes: UInt64Array = np.empty(0, np.uint64)
         self._hashed_upto = 0
-        self._ranks: Int64Array = np.empty(0, np.int64)
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
         #: Our code -> code in another dictionary, -1 where it was not looked up yet; with room for more.
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
@@ -129,15 +127,6 @@ class StringDictionary:
         texts = [strings[code].encode("utf-8", "surrogatepass") for code in codes.tolist()]
         if texts:
             self._hashes[codes] = np.frombuffer(b"".join([digest(t, digest_size=8).digest() for t in texts]), "<u8")
-
-    def ranks(self) -> Int64Array:
-        """Position of each entry in code point order (which is UTF-8 byte order, as in Spark)."""
-        if len(self._ranks) != len(self.strings):
-            order = sorted(range(len(self.strings)), key=self.strings.__getitem__)
-            ranks = np.empty(len(order), np.int64)
-            ranks[order] = np.arange(len(order))
-            self._ranks = ranks
-        return self._ranks
 
     def translated(self, codes: npt.NDArray[Any], target: StringDictionary) -> Int32Array:
         """The same texts as codes of ``target``, where what is missing is added; anything of a code that we lack.

@@ -12,7 +12,6 @@ import trio
 from replicas.client.recorder import stable_rows
 from replicas.comparison import ChannelRows
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.config import load_text
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import Directory
@@ -20,6 +19,7 @@ from spe.plan.plan import Plan
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId
 from tests.support.conformance import CLUSTER_CASES, FOLDER, ClusterCase, cluster_cases, load
+from tests.support.faulty_cluster import FaultyCluster
 
 pytestmark = [
     pytest.mark.conformance,
@@ -40,7 +40,7 @@ async def run(one: ClusterCase, *, kill: NodeId | None = None) -> tuple[Plan, di
     """Runs a case to its end; returns the client's stable tuples."""
     plan, directory = addressed(*load_text(one.config, one.case.id, one.data))
     (name,) = directory.clients
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain(), trio.fail_after(LONGEST_SECONDS):
             await cluster.start()
             if kill is not None:

@@ -184,7 +184,7 @@ class Talk:
             case "kill" | "power":
                 self.network.gone("b", silently=kind == "power")
             case "lose":
-                self.network.lose("a", "b")
+                self.network.half_open("a", "b", Random(0))
 
     async def _talk(self, host: str, stream: trio.abc.Stream) -> None:
         async with trio.open_nursery() as nursery:

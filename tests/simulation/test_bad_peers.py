@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.errors import LinkBroken
 from spe.stream.names import NodeId
 from spe.wire.framing import FrameReader, FrameType
@@ -30,9 +29,10 @@ from spe.wire.messages import (
     decode_message,
 )
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
+from tests.support.faulty_cluster import FaultyCluster
 
 
-def hello(to: SimCluster, **other: Any) -> Hello:
+def hello(to: FaultyCluster, **other: Any) -> Hello:
     plan = to.plan
     good = Hello(*PROTOCOL, plan.cluster, "client", "client:c", 1, plan.fingerprint, "")
     return replace(good, **other)
@@ -64,7 +64,7 @@ class Peer:
         return self._messages.pop(0)
 
 
-async def visit(cluster: SimCluster, node: str = "n1a") -> Peer:
+async def visit(cluster: FaultyCluster, node: str = "n1a") -> Peer:
     return Peer(await cluster.env("stranger").network.connect(cluster.directory.nodes[NodeId(node)].address))
 
 
@@ -93,7 +93,7 @@ def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
 async def test_another_version_cluster_plan_or_token_is_refused_with_the_reason(
     jump_clock: JumpClock, other: dict[str, Any], why: str
 ) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
@@ -104,7 +104,7 @@ async def test_another_version_cluster_plan_or_token_is_refused_with_the_reason(
         assert await peer.hear() is None
 
 
-BAD: dict[str, Callable[[SimCluster], list[Message | bytes]]] = {
+BAD: dict[str, Callable[[FaultyCluster], list[Message | bytes]]] = {
     "nonsense": lambda c: [b"GET / HTTP/1.1\r\n\r\n"],
     "an oversized frame before the hello": lambda c: [b"\x5b\xdc\x01\x00\xff\xff\xff\x7f"],
     "no hello": lambda c: [StatusRequest()],
@@ -119,7 +119,7 @@ BAD: dict[str, Callable[[SimCluster], list[Message | bytes]]] = {
 
 @pytest.mark.parametrize("name", BAD)
 async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(jump_clock: JumpClock, name: str) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1)
@@ -134,7 +134,7 @@ async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(jump_cloc
 
 
 async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
@@ -153,7 +153,7 @@ async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: 
 async def test_what_a_node_does_not_have_is_answered_with_the_reason(
     jump_clock: JumpClock, message: Message, kind: type[Message]
 ) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
@@ -163,7 +163,7 @@ async def test_what_a_node_does_not_have_is_answered_with_the_reason(
 
 
 async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(5)
         peer = await visit(cluster)
@@ -175,7 +175,7 @@ async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -
 
 
 async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         for name in ("client:other", "client:another"):
@@ -192,7 +192,7 @@ async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(
 
 async def test_an_id_that_nobody_has_made_is_not_acknowledged(jump_clock: JumpClock) -> None:
     """Else a client that is mistaken could never be served again."""
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
@@ -206,7 +206,7 @@ async def test_an_id_that_nobody_has_made_is_not_acknowledged(jump_clock: JumpCl
 async def flooded(peers: int) -> tuple[Outcome, list[str]]:
     """A run in which so many connect to n1a and behave badly, in all the ways there are, again and again."""
     story: list[str] = []
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1)

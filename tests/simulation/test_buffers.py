@@ -13,12 +13,12 @@ import trio
 from replicas.node.replica import Replica
 from replicas.producer.server import PULL_BYTES
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import HOST, SimCompute
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
+from tests.support.faulty_cluster import FaultyCluster
 
 #: Small enough that a failure of seconds fills them many times over.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)
@@ -34,7 +34,7 @@ def longer(plan: Plan, directory: Directory, seconds: int) -> Deployed:
 class Memory:
     """Watches what the replicas hold in memory, by what their status says."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: FaultyCluster) -> None:
         self.cluster = cluster
         self.most: dict[str, int] = {}
         #: As far as it had come when the failure healed.
@@ -68,7 +68,7 @@ class Memory:
         return sum(spill.used for node in self.cluster.nodes.values() if (spill := node.status().spill))
 
 
-async def failing(cluster: SimCluster, *, cut: float, heal: float, end: float, host: str = "source:b") -> Memory:
+async def failing(cluster: FaultyCluster, *, cut: float, heal: float, end: float, host: str = "source:b") -> Memory:
     """Runs a cluster through one cut of a source from everybody."""
     memory = Memory(cluster)
     async with trio.open_nursery() as nursery:
@@ -100,7 +100,7 @@ async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_cl
         *make_plan(rate=200.0, replicas=replicas, limits=SMALL),
         35,
     )
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=30, end=45)
             outcome = Outcome(cluster)
@@ -126,7 +126,7 @@ async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
         *make_plan(rate=100.0, replicas=1, limits=limits),
         20,
     )
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=45)
             outcome = Outcome(cluster)
@@ -141,7 +141,7 @@ async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: J
     """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=35)
             Outcome(cluster).assert_complete()
@@ -152,7 +152,7 @@ async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: J
 async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: JumpClock) -> None:
     limits = replace(SMALL, spill_bytes=50_000)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             memory = await failing(cluster, cut=3, heal=15, end=35)
             Outcome(cluster).assert_complete()
@@ -167,7 +167,7 @@ async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpCl
         *make_plan(rate=200.0, replicas=1, limits=SMALL),
         20,
     )
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -186,7 +186,7 @@ async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpCl
 async def test_steps_that_cannot_be_cut_are_told_once(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: rows of one time are one step, however many."""
     monkeypatch.setattr(Replica, "step_too_large", lambda self: self.core.largest_slice > 0)
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)

@@ -20,7 +20,7 @@ from replicas.client.result_folder import ResultFolder
 from replicas.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster, sink_folder
+from replicas.simulation.cluster import sink_folder
 from spe.errors import LogError, SpeError
 from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
@@ -32,6 +32,7 @@ from spe.stream.batch import Boundary
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeId, StreamId
 from tests.simulation.test_cluster import SECONDS, X_US, make_plan
+from tests.support.faulty_cluster import FaultyCluster
 
 OUT = Channel(StreamId("s1"), 0)
 FINAL = sink_folder(Path("final")) / "s1.0.jsonl"
@@ -46,7 +47,7 @@ def plan_with_sinks() -> Deployed:
     return Deployed(plan, replace(directory, clients={"c": replace(directory.clients["c"], sinks=sinks)}))
 
 
-def runs_client(cluster: SimCluster, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
+def runs_client(cluster: FaultyCluster, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
     """A client process in place of the cluster's plain client; every start of it is kept."""
 
     async def main() -> None:
@@ -65,18 +66,18 @@ def runs_client(cluster: SimCluster, kept: list[ClientProcess]) -> Callable[[], 
     return main
 
 
-async def start_with(cluster: SimCluster, client: Callable[[], Awaitable[None]]) -> None:
+async def start_with(cluster: FaultyCluster, client: Callable[[], Awaitable[None]]) -> None:
     await cluster.start()
     await trio.sleep(0.01)
     cluster.wipe("client:c")
     cluster.launch("client:c", client)
 
 
-def lines_of(cluster: SimCluster, sink: str) -> list[str]:
+def lines_of(cluster: FaultyCluster, sink: str) -> list[str]:
     return cluster.disks["client:c"].read(sink_folder(Path(sink)) / "s1.0.jsonl").decode().splitlines()
 
 
-def reference_of(cluster: SimCluster) -> Any:
+def reference_of(cluster: FaultyCluster) -> Any:
     plan = cluster.plan
     logs = {
         s: read_source_log(cluster.env(f"source:{s}").storage, PurePosixPath(s), plan.query.sources[s])
@@ -100,7 +101,7 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
     """1. it dies and comes back while all is well; 2. a source is cut off, tentative tuples arrive, it dies again and
     comes back; 3. the cut heals: recording and sinks hold the stable stream, each tuple once, and nothing tentative"""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(2)
@@ -135,7 +136,7 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
 async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: JumpClock, seed: int) -> None:
     """It has acknowledged only what was synced: everything after it is still there."""
     (plan, directory), kept = make_plan(rate=50.0), list[ClientProcess]()
-    async with SimCluster(plan, directory, seed=seed) as cluster:
+    async with FaultyCluster(plan, directory, seed=seed) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(5 + seed / 7)
@@ -153,7 +154,7 @@ async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: Jum
 async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock: JumpClock) -> None:
     """After a power failure each has its own last sync.  The client begins at the shorter one, without a boundary."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(3.5)
@@ -180,7 +181,7 @@ async def test_a_client_continues_results_of_an_earlier_version(
 ) -> None:
     """Nothing says of which query they are: that is said, once, and from then on it is known."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             for begin in ("without", "with"):
@@ -203,7 +204,7 @@ async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_furth
 ) -> None:
     """T8.  1. all is well; 2. a source is cut off; 3. a node begins anew with another X; 4. the client begins anew."""
     (plan, directory), kept = make_plan(2, rate=50.0), list[ClientProcess]()
-    async with SimCluster(plan, directory, seed=3) as cluster:
+    async with FaultyCluster(plan, directory, seed=3) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(2)
@@ -247,7 +248,7 @@ async def test_a_second_process_of_a_client_is_refused(jump_clock: JumpClock, tm
     plan, directory = make_plan()
     sink = {"kind": kind, "path": "results", "mode": "stable"}
     directory = replace(directory, clients={"c": replace(directory.clients["c"], sinks=(sink,))})
-    first, second = SimCluster(plan, directory), SimCluster(plan, directory)
+    first, second = FaultyCluster(plan, directory), FaultyCluster(plan, directory)
     process = ClientProcess(first.env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path)
     with pytest.raises(LogError, match=f"sink {tmp_path}/results is written by another process: .*process {getpid()} "):
         ClientProcess(second.env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path)
@@ -264,14 +265,14 @@ async def test_a_sink_of_another_query_is_refused(jump_clock: JumpClock, tmp_pat
     (tmp_path / "results" / ".spe.lock").unlink()  # that process has ended
     with pytest.raises(SpeError, match=rf"sink {tmp_path}/results \(.spe.json\) holds s1/0 of another query"):
         ClientProcess(
-            SimCluster(plan, directory).env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path
+            FaultyCluster(plan, directory).env("client:c"), plan, directory, "c", place=in_folder, sinks_root=tmp_path
         )
 
 
 async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock) -> None:
     """Its replica dies: one switch, timed; delays stay below X; the stream comes to its end."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)

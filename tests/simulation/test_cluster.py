@@ -20,7 +20,6 @@ from replicas.client.recorder import stable_rows
 from replicas.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock, Stuck
-from replicas.simulation.cluster import SimCluster
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
@@ -32,6 +31,7 @@ from spe.stream.batch import Batch, Boundary, Element, Rows, Undo
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import chain, pass_on, source, union_of
 
 SCHEMA = GENERATORS["sequence"].schema
@@ -61,7 +61,7 @@ def _keys(rows: Rows) -> list[Any]:
 class Outcome:
     """What the client saw."""
 
-    def __init__(self, cluster: SimCluster, client: str = "c") -> None:
+    def __init__(self, cluster: FaultyCluster, client: str = "c") -> None:
         self.cluster = cluster
         self.changes = cluster.changes[client]
         batches = [c for c in self.changes if isinstance(c.element, Batch)]
@@ -134,14 +134,14 @@ class Outcome:
         return worst
 
 
-async def run(cluster: SimCluster, until: float) -> Outcome:
+async def run(cluster: FaultyCluster, until: float) -> Outcome:
     """Runs to ``until`` seconds, after which everything must have been corrected."""
     await trio.sleep(until - trio.current_time())
     return Outcome(cluster)
 
 
 async def test_without_failures_everything_is_stable(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             outcome = await run(cluster, SECONDS + 2)
@@ -151,7 +151,7 @@ async def test_without_failures_everything_is_stable(jump_clock: JumpClock) -> N
 
 
 async def test_a_cut_source_makes_results_tentative_within_x_and_they_are_corrected(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -165,7 +165,7 @@ async def test_a_cut_source_makes_results_tentative_within_x_and_they_are_correc
 
 
 async def test_a_failure_shorter_than_alpha_x_is_masked(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -178,7 +178,7 @@ async def test_a_failure_shorter_than_alpha_x_is_masked(jump_clock: JumpClock) -
 
 
 async def test_the_client_goes_on_with_the_other_replica(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -191,7 +191,7 @@ async def test_the_client_goes_on_with_the_other_replica(jump_clock: JumpClock) 
 
 
 async def test_a_restarted_replica_takes_over_when_the_other_dies(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -207,7 +207,7 @@ async def test_a_restarted_replica_takes_over_when_the_other_dies(jump_clock: Ju
 
 async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) -> None:
     """A5, A3 (3): the sources still have everything, so the same ids are made again."""
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -221,7 +221,7 @@ async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) ->
 
 
 async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -237,7 +237,7 @@ async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpC
 async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
     jump_clock: JumpClock, depth: int
 ) -> None:
-    async with SimCluster(*make_plan(depth, rate=100.0)) as cluster:
+    async with FaultyCluster(*make_plan(depth, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -251,7 +251,7 @@ async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
 
 
 async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan(3, rate=100.0)) as cluster:
+    async with FaultyCluster(*make_plan(3, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -266,7 +266,7 @@ async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) 
 async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(jump_clock: JumpClock) -> None:
     """A2, A3: upstream's buffer is full, its place goes to the sibling; later it alone carries the stream on."""
     plan, directory = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000, spill_bytes=0))
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -289,7 +289,7 @@ async def test_every_policy_of_nodes_without_partners_ends_complete(
     jump_clock: JumpClock, failure: Policy, stabilization: Policy
 ) -> None:
     plan, directory = make_plan(2, rate=50.0, failure=failure, stabilization=stabilization, replicas=1)
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -305,7 +305,7 @@ async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_fo
     jump_clock: JumpClock,
 ) -> None:
     """What was acknowledged under a name is gone for it; silence would look like a slow query."""
-    async with SimCluster(*make_plan()) as cluster:
+    async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
             await run(cluster, SECONDS + 2)
@@ -325,7 +325,7 @@ async def test_what_spins_ends_a_test_with_an_error(jump_clock: JumpClock) -> No
             await trio.lowlevel.checkpoint()
 
     async def block() -> None:
-        async with SimCluster(*make_plan(1)) as cluster:
+        async with FaultyCluster(*make_plan(1)) as cluster:
             await cluster.start()
             cluster.launch("source:idle", spin)
             await trio.sleep(1)

@@ -12,11 +12,11 @@ import trio.testing
 from replicas.client import StableRows, TentativeRows, UndoneRows, connect
 from replicas.client.view import CurrentView
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.config import load_text
 from spe.errors import ConfigError, NotReachable, PeerRefused
 from spe.plan.deploy import Deployed, with_addresses
 from spe.stream.names import StreamId
+from tests.support.faulty_cluster import FaultyCluster
 
 CONFIG = """
 cluster: shop
@@ -40,8 +40,8 @@ def shop(changed: str = "50ms") -> Deployed:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[SimCluster]:
-    async with SimCluster(*shop()) as cluster:
+async def running() -> AsyncIterator[FaultyCluster]:
+    async with FaultyCluster(*shop()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(0.1)
@@ -105,7 +105,7 @@ async def test_nodes_without_addresses_are_named() -> None:
 
 
 async def test_a_cluster_that_is_not_running_is_told_by_address(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*shop())
+    cluster = FaultyCluster(*shop())
     with pytest.raises(NotReachable) as caught:
         async with connect(shop(), client="board", env=cluster.env("client:program"), wait_s=2):
             pass

@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from replicas.node.replica import Replica
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
@@ -19,6 +18,7 @@ from spe.stream.history import FaultBegan, Received
 from spe.stream.names import Kind, NodeState
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import inside, play, until
 
 #: With this a correction lasts for more than a second.
@@ -31,14 +31,14 @@ REPLICAS = ("u1/0@n1a", "u1/0@n1b")
 UP_FAILURE, STABILIZATION, STABLE = NodeState.UP_FAILURE, NodeState.STABILIZATION, NodeState.STABLE
 
 
-async def fail(cluster: SimCluster, host: str = "source:b", *, begin: float = 2, end: float = 5) -> None:
+async def fail(cluster: FaultyCluster, host: str = "source:b", *, begin: float = 2, end: float = 5) -> None:
     await trio.sleep_until(begin)
     cluster.cut(host, "*")
     await trio.sleep_until(end)
     cluster.heal()
 
 
-def in_state(cluster: SimCluster, state: NodeState, unit: str = "u1") -> Callable[[], list[Replica]]:
+def in_state(cluster: FaultyCluster, state: NodeState, unit: str = "u1") -> Callable[[], list[Replica]]:
     """Its replicas that are in a state now."""
     return lambda: [r for name, r in cluster.replicas().items() if name.startswith(unit) and r.state is state]
 
@@ -54,7 +54,7 @@ def in_state(cluster: SimCluster, state: NodeState, unit: str = "u1") -> Callabl
 def test_an_input_fails_while_a_replica_corrects(source: str, replicas: int) -> None:
     """R7: the correction ends, and the new failure follows in the same step: nobody sees a STABLE in between."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
         await until(in_state(cluster, STABILIZATION))
         cluster.cut(source, "*")
@@ -79,7 +79,7 @@ def test_a_replica_fails_while_it_corrects(how: str) -> None:
     """K5: the other one gives up waiting for it, and corrects by itself, with live results beside."""
     correcting: list[str] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
         await until(in_state(cluster, STABILIZATION))
         (replica,) = in_state(cluster, STABILIZATION)()
@@ -116,7 +116,7 @@ def test_a_replica_fails_while_it_corrects(how: str) -> None:
 def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
     """The node below has all corrections, and is not through with them when the next failure begins."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
         await until(lambda: any(corrected(r) for r in in_state(cluster, STABILIZATION, "u2")()))
         cluster.cut(source, "*")
@@ -152,7 +152,7 @@ def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
 def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
     """A3: it leaves RECOVERING into the failure, and serves what its partner's snapshot held."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(3)
         cluster.kill("n1b")
         await trio.sleep_until(5)
@@ -181,13 +181,13 @@ def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
 # --- during a switch ---
 
 
-def switching(cluster: SimCluster) -> str | None:
+def switching(cluster: FaultyCluster) -> str | None:
     """The producer to which n2a is on its way."""
     (one,) = cluster.replicas()["u2/0@n2a"].inputs
     return one.main.producer if one.main is not None and not one.main.opened else None
 
 
-async def begin_switch(cluster: SimCluster) -> tuple[str, str]:
+async def begin_switch(cluster: FaultyCluster) -> tuple[str, str]:
     """Kills what n2a reads; returns that, and where it turns to, in the moment in which it does."""
     (one,) = cluster.replicas()["u2/0@n2a"].inputs
     assert one.main is not None
@@ -205,7 +205,7 @@ def test_the_replica_to_which_a_consumer_switches_fails_as_well(how: str) -> Non
     """The third one takes over, and nobody notices."""
     found: list[str] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(3)
         old, new = await begin_switch(cluster)
         begin, end = (cluster.freeze, cluster.thaw) if how == "freeze" else (cluster.kill, cluster.restart)
@@ -234,7 +234,7 @@ def third(two: list[str]) -> str:
 def test_a_source_fails_during_a_switch(tentative: bool) -> None:
     """Also where both producers have made tentative results of their own: then by t_max (V3, F6)."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
         if tentative:
             cluster.cut("source:c", "n1a")
@@ -261,7 +261,7 @@ def test_a_source_fails_during_a_switch(tentative: bool) -> None:
 def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
     """Trace 9: what one input brings back is not redone before the other one is back; then all of it, once."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
         cluster.cut("source:a", "*")
         await trio.sleep_until(3.5)
@@ -271,7 +271,7 @@ def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
         await trio.sleep_until(8.5)
         cluster.heal()
 
-    def heal(cluster: SimCluster, source: str) -> None:
+    def heal(cluster: FaultyCluster, source: str) -> None:
         (other,) = {"source:a", "source:b"} - {source}
         cluster.heal()
         cluster.cut(other, "*")
@@ -297,7 +297,7 @@ def test_a_partner_that_agreed_to_wait_dies() -> None:
     """R5, K5: it was to serve fresh results; the one that corrects goes on with its own."""
     waiting: list[str] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
         await until(in_state(cluster, STABILIZATION))
         (replica,) = in_state(cluster, UP_FAILURE)()

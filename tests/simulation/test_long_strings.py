@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Limits
 from spe.query.operators.filter import FilterSpec
@@ -19,6 +18,7 @@ from spe.stream import text_size
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.simulation.test_cluster import Outcome
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import chain, source
 
 SCHEMA = Schema.of(ts="timestamp!", text="string!")
@@ -39,7 +39,7 @@ def make_plan(folder: Path) -> Deployed:
 
 async def test_strings_larger_than_a_frame_reach_the_client(jump_clock: JumpClock, tmp_path: Path) -> None:
     """Also after a restart: such rows are in the source's log, and stopped a cluster of an earlier version for good."""
-    async with SimCluster(*make_plan(tmp_path)) as cluster:
+    async with FaultyCluster(*make_plan(tmp_path)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1)
@@ -56,7 +56,7 @@ async def test_a_result_larger_than_a_row_may_be_stops_its_replicas_by_name(
     jump_clock: JumpClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 130_000)
-    async with SimCluster(*make_plan(tmp_path)) as cluster:
+    async with FaultyCluster(*make_plan(tmp_path)) as cluster:
         await cluster.start()
         await trio.sleep(10)
         assert not any(r.error for r in cluster.nodes["n1a"].status().replicas)

@@ -16,7 +16,6 @@ from replicas.comparison import compare
 from replicas.consumer.selection import Choosing
 from replicas.producer.server import Accepted
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.simulate import simulate
 from replicas.source.process import SourceProcess
@@ -34,20 +33,21 @@ from spe.wire.messages import OtherLog, Subscribe
 from tests.simulation.test_client_process import OUT, plan_with_sinks, runs_client, start_with
 from tests.simulation.test_cluster import SECONDS, make_plan
 from tests.simulation.test_simulate import scenario, story
+from tests.support.faulty_cluster import FaultyCluster
 
 A = Channel(StreamId("a"), 0)
 NODES = ("n1a", "n1b")
 
 
-def position(cluster: SimCluster, node: str) -> int:
+def position(cluster: FaultyCluster, node: str) -> int:
     return next(i.port.position for i in cluster.replicas()[f"u1/0@{node}"].inputs if i.channel == A)
 
 
-def notes(cluster: SimCluster, host: str, name: str) -> list[str]:
+def notes(cluster: FaultyCluster, host: str, name: str) -> list[str]:
     return [e.text for e in cluster.history if isinstance(e, Note) and (e.host, e.name) == (host, name)]
 
 
-async def lose(cluster: SimCluster, kept: SimDisk | None = None) -> SimDisk:
+async def lose(cluster: FaultyCluster, kept: SimDisk | None = None) -> SimDisk:
     """The source comes back with an empty folder, or with the copy ``kept``; returns what its folder held."""
     lost = cluster.disks["source:a"]
     cluster.wipe("source:a")
@@ -61,7 +61,7 @@ async def lose(cluster: SimCluster, kept: SimDisk | None = None) -> SimDisk:
 async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_clock: JumpClock) -> None:
     """1. the folder is lost; 2. nobody reads the new log, and both sides say so; 3. the folder comes back"""
     plan, directory = make_plan(rate=50.0)
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -84,7 +84,7 @@ async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_cl
             assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
 
 
-def delivered(cluster: SimCluster) -> Any:
+def delivered(cluster: FaultyCluster) -> Any:
     return stable_rows(cluster.changes["c"], cluster.plan.query.schema_of(OUT.stream))
 
 
@@ -96,7 +96,7 @@ def on_disk(plan: Plan, directory: Directory) -> Deployed:
 async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
     """All nodes stop, and start from their disks after the log was lost."""
     plan, directory = on_disk(*make_plan(rate=50.0))
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -113,7 +113,7 @@ async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -
 
 
 async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan(rate=50.0)) as cluster:
+    async with FaultyCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -129,7 +129,7 @@ async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: J
 async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: JumpClock) -> None:
     """Nodes begin anew behind a new log; the client's recording holds results of the lost one."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await start_with(cluster, runs_client(cluster, kept))
             await trio.sleep(4)
@@ -152,7 +152,7 @@ async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: 
 @pytest.mark.parametrize("late", ["nobody", "a source"])
 async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock, late: str) -> None:
     """While a source was never reached, subscriptions are greeted without an origin; they begin anew when it is."""
-    async with SimCluster(*make_plan(rate=50.0)) as cluster:
+    async with FaultyCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             if late == "a source":
                 cluster.cut("source:a", "*")
@@ -172,7 +172,7 @@ async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock,
 async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_clock: JumpClock) -> None:
     drawn = []
     for lost in (0, 0, 1):
-        async with SimCluster(*make_plan(), seed=7) as cluster:
+        async with FaultyCluster(*make_plan(), seed=7) as cluster:
             await cluster.start()
             await trio.sleep(0.1)
             if lost:
@@ -184,7 +184,7 @@ async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_c
 
 async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpClock) -> None:
     """Only what is synced is ever sent, so the folder was cut, or is an older copy."""
-    cluster = SimCluster(*make_plan())
+    cluster = FaultyCluster(*make_plan())
     async with trio.open_nursery() as nursery:
         process = SourceProcess(
             cluster.env("source:a"), cluster.plan, cluster.directory, A.stream, folder=PurePosixPath("a")
@@ -201,7 +201,7 @@ async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpC
 
 
 async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*make_plan())
+    cluster = FaultyCluster(*make_plan())
     source, folder = cluster.plan.sources[A.stream], PurePosixPath("a")
     proxy = await SourceProxy.open(cluster.env("source:a"), source, folder)
     proxy.close()

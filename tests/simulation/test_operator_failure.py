@@ -9,7 +9,6 @@ import trio
 
 from consistency.dpc.manager import UnitReplica
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.directory import ClientSettings
 from spe.plan.nodes import Reconcile
@@ -20,6 +19,7 @@ from spe.stream.names import NodeState, StreamId
 from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
+from tests.support.faulty_cluster import FaultyCluster
 
 
 def with_a_mistake() -> Deployed:
@@ -43,7 +43,7 @@ def with_operator(name: str, rate: float = 100.0) -> Deployed:
     return Deployed(replace(plan, units=units), directory)
 
 
-async def restart_the_first(cluster: SimCluster) -> None:
+async def restart_the_first(cluster: FaultyCluster) -> None:
     """Its replica is given the state of its partner; then the sources come to their end."""
     await cluster.start()
     await trio.sleep(2)
@@ -53,7 +53,7 @@ async def restart_the_first(cluster: SimCluster) -> None:
     await trio.sleep(SECONDS)
 
 
-async def cut_a_source(cluster: SimCluster) -> None:
+async def cut_a_source(cluster: FaultyCluster) -> None:
     """For longer than X; what was tentative is corrected in the end."""
     await cluster.start()
     await trio.sleep(2)
@@ -66,7 +66,7 @@ async def cut_a_source(cluster: SimCluster) -> None:
 async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with SimCluster(*with_a_mistake()) as cluster:
+    async with FaultyCluster(*with_a_mistake()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(SECONDS + 2)
@@ -93,7 +93,7 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
 async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_it(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with SimCluster(*with_operator("Unstorable")) as cluster:
+    async with FaultyCluster(*with_operator("Unstorable")) as cluster:
         await restart_the_first(cluster)
         assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
         assert sum("no_snapshot replica=u1/0@n1a" in line and "builtins.set" in line for line in cluster.log) > 1
@@ -104,7 +104,7 @@ async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_i
 
 async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClock) -> None:
     """Nobody can tell which of the two is right, so it is said and nothing else happens (invariant 4)."""
-    async with SimCluster(*make_plan(1)) as same, SimCluster(*with_operator("Counts", rate=200.0)) as differing:
+    async with FaultyCluster(*make_plan(1)) as same, FaultyCluster(*with_operator("Counts", rate=200.0)) as differing:
         await same.start()
         await differing.start()
         await trio.sleep(SECONDS + 14)
@@ -121,7 +121,7 @@ async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClo
 async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with SimCluster(*with_operator("TakesNoState")) as cluster:
+    async with FaultyCluster(*with_operator("TakesNoState")) as cluster:
         await restart_the_first(cluster)
         assert "raised on the state that it was given: KeyError" in str(cluster.nodes["n1a"].status().replicas)
         assert cluster.replicas()["u1/0@n1b"].state is NodeState.STABLE
@@ -144,7 +144,7 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
     directory = replace(
         directory, nodes={n: replace(one, reconcile=Reconcile.UNDO) for n, one in directory.nodes.items()}
     )
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         await cut_a_source(cluster)
         for node in ("n1a", "n1b"):
             (replica,) = cluster.nodes[node].status().replicas
@@ -156,7 +156,7 @@ async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goe
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Counters are for people: everybody looks at all replicas, and would stop them all.  Also over a failure."""
-    async with SimCluster(*with_operator("CannotCount")) as cluster:
+    async with FaultyCluster(*with_operator("CannotCount")) as cluster:
         await cut_a_source(cluster)
         for _ in range(2):
             (replica,) = cluster.nodes["n1a"].status().replicas
@@ -168,7 +168,7 @@ async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goe
 
 
 async def test_what_an_operator_counted_with_numpy_is_told_as_well(jump_clock: JumpClock) -> None:
-    async with SimCluster(*with_operator("CountsWithNumPy")) as cluster:
+    async with FaultyCluster(*with_operator("CountsWithNumPy")) as cluster:
         await cluster.start()
         await trio.sleep(1)
         status = cluster.nodes["n1a"].status()
@@ -182,7 +182,7 @@ async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
     """It asked, stopped, and is granted: it must not say that it corrects, for its partner would wait for ever."""
     granted: list[int] = []
     monkeypatch.setattr(UnitReplica, "partner_grants", lambda self, number, now: granted.append(number))
-    async with SimCluster(*make_plan(1)) as cluster:
+    async with FaultyCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(2)
         node = cluster.nodes["n1a"]

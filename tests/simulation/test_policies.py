@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.config import load_data
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
@@ -22,6 +21,7 @@ from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import SCHEMA, SECONDS, X_US, Outcome, make_plan, run
 from tests.simulation.test_two_feeds import END_S, one_failure
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import chain, pass_on, placed, source
 from tests.support.situations import Met, inside, play
 
@@ -36,7 +36,7 @@ GRID = list(product(Policy, Policy))
 
 async def cut_a_source(plan: Plan, directory: Directory, *, until: float = SECONDS + 12) -> Outcome:
     """The outcome of a run in which a source is cut off for four seconds."""
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -102,7 +102,7 @@ def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
 def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
     """Under delay redo passes the buckets that live still holds back (R6)."""
 
-    async def failure_without_partner(cluster: SimCluster) -> None:
+    async def failure_without_partner(cluster: FaultyCluster) -> None:
         await trio.sleep_until(3)
         cluster.kill("n1b")
         await one_failure(cluster)
@@ -199,7 +199,7 @@ def two_paths() -> Deployed:
 
 
 async def test_an_output_that_a_failure_does_not_reach_stays_stable(jump_clock: JumpClock) -> None:
-    async with SimCluster(*two_paths()) as cluster:
+    async with FaultyCluster(*two_paths()) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -235,7 +235,7 @@ async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tenta
     """Shorter than αX, with what it takes to notice."""
     plan, directory = make_plan(2)
     directory = replace(directory, nodes={n: replace(one, x_us=4_000_000) for n, one in directory.nodes.items()})
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -271,7 +271,7 @@ async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tenta
 
 async def test_a_frozen_replica_that_wakes_with_old_data_undoes_nothing_stable(jump_clock: JumpClock) -> None:
     """Slow is not dead: it wakes after everybody has gone on, and neither it nor its consumers take anything back."""
-    async with SimCluster(*make_plan(2)) as cluster:
+    async with FaultyCluster(*make_plan(2)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from tests.simulation.test_cluster import run
+from tests.support.faulty_cluster import FaultyCluster
 
 SECONDS = 8
 
@@ -77,7 +77,7 @@ def make_plan(**defaults: Any) -> Deployed:
 async def test_both_ways_end_complete_down_a_chain(
     jump_clock: JumpClock, reconcile: str, options: dict[str, Any]
 ) -> None:
-    async with SimCluster(*make_plan(reconcile=reconcile, **options)) as cluster:
+    async with FaultyCluster(*make_plan(reconcile=reconcile, **options)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -94,7 +94,7 @@ async def test_both_ways_end_complete_down_a_chain(
 
 async def test_a_replica_that_undoes_gives_a_restarting_partner_its_state(jump_clock: JumpClock) -> None:
     """While it is in UP_FAILURE it has no snapshot; it makes the state at its marks again for the partner."""
-    async with SimCluster(*make_plan(reconcile="undo")) as cluster:
+    async with FaultyCluster(*make_plan(reconcile="undo")) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -115,13 +115,13 @@ DISK = {"every": "500ms", "disk": True}
 NODES = ("n1a", "n1b", "n2a", "n2b")
 
 
-def origins(cluster: SimCluster, since: float) -> dict[str, str]:
+def origins(cluster: FaultyCluster, since: float) -> dict[str, str]:
     """Where each replica that was installed after ``since`` seconds got its state."""
     words = [line.split() for line in cluster.log if " installed " in line]
     return {w[1]: w[4].removeprefix("origin=") for w in words if float(w[0]) > since}
 
 
-def stop_all(cluster: SimCluster) -> None:
+def stop_all(cluster: FaultyCluster) -> None:
     for node in NODES:
         cluster.kill(node)
 
@@ -129,7 +129,7 @@ def stop_all(cluster: SimCluster) -> None:
 @pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
 async def test_a_whole_cluster_that_stops_goes_on_from_its_disks(jump_clock: JumpClock, reconcile: str) -> None:
     """A5, A8: all replicas of all units at once; the client is the only one who remembers more than the disks."""
-    async with SimCluster(*make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -150,7 +150,7 @@ async def test_a_unit_whose_upstream_has_forgotten_the_beginning_goes_on_from_it
     jump_clock: JumpClock,
 ) -> None:
     """Without checkpoints on disk nobody could ever make its state again."""
-    async with SimCluster(*make_plan(checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -167,7 +167,7 @@ async def test_a_unit_whose_upstream_has_forgotten_the_beginning_goes_on_from_it
 
 async def test_upstream_keeps_what_no_checkpoint_holds(jump_clock: JumpClock) -> None:
     """A8: acknowledgements never pass the disk."""
-    async with SimCluster(*make_plan(checkpoint={"every": "2s", "disk": True})) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint={"every": "2s", "disk": True})) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1.8)
@@ -179,7 +179,7 @@ async def test_upstream_keeps_what_no_checkpoint_holds(jump_clock: JumpClock) ->
 
 
 async def test_a_partner_that_lives_is_asked_before_the_disk(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan(checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(3)
@@ -194,7 +194,7 @@ async def test_a_partner_that_lives_is_asked_before_the_disk(jump_clock: JumpClo
 
 
 async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan(checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(4)
@@ -214,7 +214,7 @@ async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(jump_cloc
 async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with SimCluster(*make_plan(checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2.2)
@@ -235,7 +235,7 @@ async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
 
 async def test_stopping_while_tentative_loses_nothing(jump_clock: JumpClock) -> None:
     """The disk holds the state before the failure; after the restart the failure is still on."""
-    async with SimCluster(*make_plan(checkpoint=DISK)) as cluster:
+    async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2.5)
@@ -255,7 +255,7 @@ async def test_whenever_and_however_often_it_stops_as_a_whole(jump_clock: JumpCl
     """Twice, at any moment of starting, failing, correcting and catching up, with disks of different ages."""
     random = Random(seed)
     plan, directory = make_plan(reconcile=random.choice(["checkpoint", "undo"]), checkpoint=DISK)
-    async with SimCluster(plan, directory, seed=seed) as cluster:
+    async with FaultyCluster(plan, directory, seed=seed) as cluster:
         with cluster.explain():
             await cluster.start()
             for _ in range(2):
@@ -280,7 +280,7 @@ async def test_what_lies_on_the_disk_is_not_given_up_for_a_partner_that_is_behin
     """A2, A3: the partner was given up as a dead one, so upstream has forgotten what it needs, and it is asked
     before it can know.  With its state both would wait for ever; ours on disk serves both."""
     plan, directory = make_plan(checkpoint=DISK, reconcile=reconcile)
-    async with SimCluster(replace(plan, limits=replace(plan.limits, output_bytes=20_000)), directory) as cluster:
+    async with FaultyCluster(replace(plan, limits=replace(plan.limits, output_bytes=20_000)), directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(1.5)

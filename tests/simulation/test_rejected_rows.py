@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
@@ -22,6 +21,7 @@ from spe.query.operators.custom import CustomSpec
 from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import union_of
 
 BAD = 7
@@ -55,14 +55,14 @@ def with_operators(plan: Plan, directory: Directory) -> Deployed:
     return Deployed(replace(plan, query=query), directory)
 
 
-def lines_of(cluster: SimCluster, node: str) -> list[dict[str, Any]]:
+def lines_of(cluster: FaultyCluster, node: str) -> list[dict[str, Any]]:
     data = cluster.env(node).storage.read(PATH / node / "rejected" / "u1-0.jsonl")
     header, *lines = map(json.loads, data.splitlines())
     assert set(header) == {"plan", "origin"}
     return lines
 
 
-def expected(cluster: SimCluster, *sources: str) -> list[int]:
+def expected(cluster: FaultyCluster, *sources: str) -> list[int]:
     """``n`` of each row that is to be rejected, in order of time."""
     rows = []
     for at, name in enumerate(sources):
@@ -79,7 +79,7 @@ def expected(cluster: SimCluster, *sources: str) -> list[int]:
 async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: JumpClock, reconcile: Reconcile) -> None:
     plan, directory = skipping_plan()
     directory = replace(directory, nodes={n: replace(one, reconcile=reconcile) for n, one in directory.nodes.items()})
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)
@@ -106,7 +106,7 @@ async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: Ju
 
 
 async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -> None:
-    async with SimCluster(*of_one_source()) as cluster:
+    async with FaultyCluster(*of_one_source()) as cluster:
         with cluster.explain():
             await cluster.start()
             outcome = await run(cluster, SECONDS + 4)
@@ -128,7 +128,7 @@ async def test_after_restarts_no_row_is_twice_in_a_file(jump_clock: JumpClock) -
     plan, directory = of_one_source()
     every = Checkpoints(every_us=500_000, disk=True)
     directory = replace(directory, nodes={n: replace(one, checkpoints=every) for n, one in directory.nodes.items()})
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

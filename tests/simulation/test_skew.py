@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
+from tests.support.faulty_cluster import FaultyCluster
 
 
 async def test_an_input_that_lags_though_all_is_alive_is_named_once(
@@ -20,7 +20,7 @@ async def test_an_input_that_lags_though_all_is_alive_is_named_once(
     name = StreamId("c")
     slow = replace(plan.sources[name], replay=plan.sources[name].replay | {"speed": 0.5})
     plan = replace(plan, sources={**plan.sources, name: slow})
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(SECONDS - 1)
@@ -37,7 +37,7 @@ async def test_an_input_that_lags_though_all_is_alive_is_named_once(
 
 
 async def test_a_cut_that_heals_is_no_skew(jump_clock: JumpClock) -> None:
-    async with SimCluster(*make_plan(1)) as cluster:
+    async with FaultyCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(2)
         cluster.cut("source:c", "*")

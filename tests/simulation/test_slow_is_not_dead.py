@@ -11,7 +11,6 @@ import trio
 
 from consistency.dpc.undo import UndoInstance
 from replicas.client import client
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import HOST, SimCompute
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
@@ -22,6 +21,7 @@ from spe.stream.history import Closed, FaultBegan, FaultEnded
 from spe.stream.names import NodeState
 from tests.simulation.test_buffers import Memory, longer
 from tests.simulation.test_cluster import make_plan
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import play, until
 
 #: A few seconds fill these.
@@ -35,7 +35,7 @@ def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pyt
         await trio.sleep(15 if HOST.get() == "n1a" else 0)
         return function()
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(1)
         cluster.kill("n1b")
         await trio.sleep_until(2)
@@ -58,7 +58,7 @@ def with_a_second_client(plan: Plan, directory: Directory) -> Deployed:
     return Deployed(plan, replace(directory, clients=clients))
 
 
-def lag(cluster: SimCluster, name: str, seconds: float) -> None:
+def lag(cluster: FaultyCluster, name: str, seconds: float) -> None:
     """The application of a client takes this long for each change; 0 ends it."""
     for fault in [e for e in cluster.history if isinstance(e, FaultBegan) and e.kind == "lag"]:
         cluster.ended(fault)
@@ -74,7 +74,7 @@ def test_a_client_that_lags_costs_nobody_else_anything(monkeypatch: pytest.Monke
     limits = replace(SMALL, spill_bytes=Limits().spill_bytes)
     memories: list[Memory] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         memories.append(memory := Memory(cluster))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(memory.watch)
@@ -97,7 +97,7 @@ def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(m
     """A2, A7: full buffers block up to the sources; it is no failure, and everything comes in the end."""
     monkeypatch.setattr(client, "WAITING_CHANGES", 20)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         memory = Memory(cluster)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(memory.watch)
@@ -114,7 +114,7 @@ def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(m
             await until(lambda: cluster.clients["c"].finished)
             nursery.cancel_scope.cancel()
 
-    def positions(cluster: SimCluster) -> dict[str, int]:
+    def positions(cluster: FaultyCluster) -> dict[str, int]:
         return {name: sum(i.port.position for i in r.inputs) for name, r in cluster.replicas().items()}
 
     play(*longer(*make_plan(rate=200.0, limits=SMALL), 11), script)
@@ -124,7 +124,7 @@ def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> 
     """T2, F4: who is full is silent, but neither dead nor stalled; nobody turns away from it, nothing is tentative."""
     full: set[str] = set()
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         memory = Memory(cluster)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(memory.watch)
@@ -158,7 +158,7 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
     """It freezes in UP_FAILURE; when it wakes everybody has what it lacks, and its own consumers have left it."""
     frozen: list[str] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
         cluster.cut("source:b", "*")
         await trio.sleep_until(4)
@@ -188,7 +188,7 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
 def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> None:
     """T1: what it did not run is not counted, but what it did is."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
         for host in ("n1a", "n1b"):
             cluster.slow(host, 10)
@@ -205,7 +205,7 @@ def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> N
 def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
     """T1: it freezes for longer than X with data in its sockets, wakes, and nothing is late."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(begins_s)
         for host in ("n1a", "n1b"):
             cluster.freeze(host)
@@ -260,7 +260,7 @@ def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
     """A9, R9: finite windows need finite state, and what is kept for the redo lies in spill files."""
     most: list[dict[str, int]] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         memory, buffered = Memory(cluster), 0
         await trio.sleep_until(60)
         cluster.cut("source:b", "*")

@@ -11,7 +11,6 @@ import trio
 
 from replicas.placement.coordinator import run_coordinator
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import COORDINATOR, Directory, Standbys
@@ -23,6 +22,7 @@ from spe.wire.messages import Order, SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_operator_failure import with_operator
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.operators_for_tests import NeedsAFile
 from tests.support.plans import placed
 from tests.support.situations import Met, play, until
@@ -38,11 +38,11 @@ def with_standbys(plan: Plan, directory: Directory, every_us: int = SECOND) -> D
     return Deployed(plan, placed(directory, placement, standbys))
 
 
-def runs(cluster: SimCluster, replica: str) -> bool:
+def runs(cluster: FaultyCluster, replica: str) -> bool:
     return replica in cluster.replicas() and cluster.replicas()[replica].state is NodeState.STABLE
 
 
-def gone(cluster: SimCluster, replica: str) -> bool:
+def gone(cluster: FaultyCluster, replica: str) -> bool:
     return replica not in cluster.replicas()
 
 
@@ -58,7 +58,7 @@ async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_stand
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes no operator before it runs: only then it shows that a file of the user's is not on its machine."""
-    async with SimCluster(*with_standbys(*with_operator("NeedsAFile"))) as cluster:
+    async with FaultyCluster(*with_standbys(*with_operator("NeedsAFile"))) as cluster:
         await cluster.start()
         await trio.sleep(3)
         first, second = cluster.nodes["n1a"], cluster.nodes["n1b"]
@@ -80,7 +80,7 @@ async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_stand
 def test_a_standby_takes_over_and_stands_by_again() -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 12))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4)
         assert sorted(cluster.replicas()) == ["u1/0@n1a"]
         cluster.kill("n1a")
@@ -100,7 +100,7 @@ def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> No
     plan, directory = with_standbys(*longer(*make_plan(2, rate=50.0, limits=Limits(output_bytes=5_000)), 12))
     answers: list[memoryview | SnapshotRefused] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         for reader in ("n2a", "n2b"):
             cluster.cut("n1a", reader)
         await trio.sleep(4)
@@ -127,7 +127,7 @@ def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
     """Source replay: what stands by and holds nothing acknowledges nothing, so upstream has everything."""
     plan, directory = with_standbys(*longer(*make_plan(1), 12), every_us=3600 * SECOND)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4)
         cluster.kill("n1a")
         await until(lambda: runs(cluster, "u1/0@n1b"))
@@ -142,7 +142,7 @@ def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tup
     """Correlated failure: upstream's checkpoint holds what downstream's does not, for it was trimmed by it."""
     plan, directory = with_standbys(*longer(*make_plan(3), 14))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4.3)
         for node in dead:
             cluster.kill(node)
@@ -160,7 +160,7 @@ def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
     """What it held lies on its disk."""
     plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4.3)
         for node in ("n1a", "n1b"):
             cluster.kill(node, power=True)
@@ -176,7 +176,7 @@ def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
 def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_was() -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         cluster.kill(COORDINATOR)
         await trio.sleep(2)
@@ -200,7 +200,7 @@ def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
     """H2: what follows the older of the two is still upstream, so nothing is lost; the damage is said by name."""
     plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(5.3)
         files = cluster.disks["n2b"].files
         newest = max(path for path in files if path.suffix == ".checkpoint")
@@ -219,7 +219,7 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
     """H6: two of them, by mistake: a node follows the one that began later, and the other hears of it."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         later = cluster.env("n1b").clock.wall_us() + 3 * SECOND
         cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
@@ -269,7 +269,7 @@ def test_a_budget_runs_standbys_where_they_do_most() -> None:
     """H7: the partition of the larger stream has an active replica, and the next coordinator knows it."""
     plan, directory = two_units(budget=1)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
         assert gone(cluster, "fa/0@n3")
         await trio.sleep(2)
@@ -290,7 +290,7 @@ def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
     together: list[bool] = []
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
         await until(lambda: runs(cluster, "fa/0@n3"))
         together.append(runs(cluster, "fb/0@n3"))
@@ -309,7 +309,7 @@ def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, 
     """H8, the last resort: upstream has forgotten the beginning, so it is made again from the sources' logs."""
     plan, directory = with_standbys(*longer(*make_plan(3), 16))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(6.3)
         for node in dead:
             spoil(cluster, node[:2] + "b")
@@ -327,7 +327,7 @@ def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, 
     assert sum("u1/0@n1a origin=nothing" in line for line in met.log) > 1  # once is its first start
 
 
-def spoil(cluster: SimCluster, node: str) -> None:
+def spoil(cluster: FaultyCluster, node: str) -> None:
     """Damages every checkpoint on its disk."""
     for path, file in cluster.disks[node].files.items():
         if path.suffix == ".checkpoint":
@@ -335,7 +335,7 @@ def spoil(cluster: SimCluster, node: str) -> None:
             cluster.ended(cluster.began("flip", (node,)))  # whoever judges the run knows of it
 
 
-async def seen(cluster: SimCluster, what: str) -> None:
+async def seen(cluster: FaultyCluster, what: str) -> None:
     """Waits for a line of the story."""
     await until(lambda: any(what in line for line in cluster.log), look_s=0.001)
 
@@ -355,7 +355,7 @@ def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(ste
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
     retires = "retire" in step
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(3)
         if not retires:
             cluster.kill("n1a")
@@ -381,7 +381,7 @@ def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_follow
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
     other = replace(directory, coordinator=replace(directory.coordinator, address="elsewhere:1"))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_coordinator, cluster.env("elsewhere"), plan, other)
@@ -405,7 +405,7 @@ def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> Non
     """H7: what is wanted lies on its disk; whoever follows goes on from there."""
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
         await seen(cluster, f"fa/0@n3 {step}" if step.startswith("state") else step)
         cluster.kill(COORDINATOR)
@@ -419,7 +419,7 @@ def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> Non
 def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> None:
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
         await seen(cluster, "ordered verb=install replica=fa/0@n3")
         cluster.kill("n3")
@@ -434,7 +434,7 @@ def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
     """The larger stream shrinks to a tenth after eight seconds."""
     plan, directory = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await until(lambda: runs(cluster, "fb/0@n3"))
         await trio.sleep(6)
         assert runs(cluster, "fb/0@n3")
@@ -450,7 +450,7 @@ def test_a_damaged_epoch_is_no_later_one() -> None:
     """H6: followed, it would disable every coordinator until the clock comes there."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         cluster.kill("n1a")
         await until(lambda: runs(cluster, "u1/0@n1b"))
@@ -469,7 +469,7 @@ def test_whoever_follows_a_superseded_coordinator_begins_later_whatever_the_cloc
     """H6: nodes have heard of an epoch that the clock will only come to in years."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         later = cluster.env("n1b").clock.wall_us() + 10**15  # thirty years
         cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))

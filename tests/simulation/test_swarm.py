@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from itertools import count, islice
 
-from consistency.checking.counters import Counters, empty_cells
-from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS
+from consistency.checking.counters import Counters
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.swarm import random_scenario
@@ -21,6 +20,7 @@ from spe.cli.campaign import Sums, play_all
 from spe.cli.campaign_report import sums_text
 from spe.cli.simulate import failure_text, read_seeds
 from tests.simulation.seldom import seldom
+from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS, empty_cells
 
 CANARIES = range(8)
 FRESH = 100

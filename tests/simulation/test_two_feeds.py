@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import trio
 
-from replicas.simulation.cluster import SimCluster
 from spe.plan.plan import Limits
 from spe.stream.batch import Batch, Undo
 from spe.stream.history import FeedMode
 from spe.stream.names import Kind, NodeState
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import Met, Span, apart, play
 
 #: With this a correction lasts: a few rows at a time, and each piece takes a while.
@@ -27,7 +27,7 @@ CUT_S, HEAL_S, END_S = 2, 5, 13
 GAP_US = 250_000
 
 
-async def one_failure(cluster: SimCluster) -> None:
+async def one_failure(cluster: FaultyCluster) -> None:
     await trio.sleep_until(CUT_S)
     cluster.cut("source:b", "*")
     await trio.sleep_until(HEAL_S)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import trio
 
-from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
@@ -17,6 +16,7 @@ from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import Message, SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import X_US, make_plan
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import Met, play, until
 
 SOURCES = "abc"
@@ -42,7 +42,7 @@ def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -
     other = {"n1a": "n1b", "n1b": "n1a"}[isolated]
     plan, directory = longer(*make_plan(1, rate=100.0, replicas=2), 18)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(4)
         for source in SOURCES:
             cluster.cut(f"source:{source}", isolated)
@@ -59,7 +59,7 @@ def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -
 def test_a_replica_that_suspends_is_left(suspends: str) -> None:
     plan, directory = with_policy(*longer(*make_plan(1, rate=100.0, replicas=2), 18), suspends, Policy.SUSPEND)
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(4)
         cluster.cut("source:b", "*")
         await trio.sleep_until(16)
@@ -69,14 +69,14 @@ def test_a_replica_that_suspends_is_left(suspends: str) -> None:
     assert met.longest_gap_us("c", during(4, 16)) <= GAP_US
 
 
-def slowly_corrected(partner: Callable[[SimCluster], None]) -> Met:
+def slowly_corrected(partner: Callable[[FaultyCluster], None]) -> Met:
     """n1b corrects ten seconds of input for some four seconds; ``partner``: what became of n1a before that."""
     plan, directory = longer(
         *make_plan(1, rate=100.0, replicas=2, limits=Limits(slice_rows=4)),
         30,
     )
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(4)
         cluster.cut("source:b", "n1b")
         await trio.sleep_until(4.4)
@@ -94,7 +94,7 @@ def slowly_corrected(partner: Callable[[SimCluster], None]) -> Met:
 def test_a_partner_without_inputs_grants_no_leave() -> None:
     """K6: nobody would have fresh results while the asker corrects."""
 
-    def isolate(cluster: SimCluster) -> None:
+    def isolate(cluster: FaultyCluster) -> None:
         for source in SOURCES:
             cluster.cut(f"source:{source}", "n1a")
 
@@ -118,7 +118,7 @@ def test_a_lagging_producer_keeps_nobody_recovering() -> None:
         30,
     )
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         for source in SOURCES:
             cluster.delay(f"source:{source}", "n1a", 0.15)
         await trio.sleep(0.05)
@@ -138,10 +138,10 @@ def test_a_lagging_producer_keeps_nobody_recovering() -> None:
     play(plan, directory, script, turn_us=5_000)
 
 
-def refuse_snapshots(*nodes: str) -> Callable[[SimCluster], Awaitable[None]]:
+def refuse_snapshots(*nodes: str) -> Callable[[FaultyCluster], Awaitable[None]]:
     """n1a is restarted, and ``nodes``, alive and STABLE as they are, never give it a snapshot."""
 
-    async def script(cluster: SimCluster) -> None:
+    async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(4)
         cluster.kill("n1a")
         await trio.sleep(1)

@@ -22,7 +22,7 @@ from pathlib import Path
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import SeedResult, Sums, play_all, run
-from spe.cli.campaign_report import empty_text, sums_data, sums_text
+from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
@@ -30,6 +30,7 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer
 from tests.soak.ledger import append, campaign_of
+from tests.support.reachable import empty_text, sums_data
 from tests.support.regressions import REGRESSIONS
 
 #: Failures that are made small; the others are only told.

@@ -9,7 +9,6 @@ import trio
 
 from consistency.checking.verdict import judge
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.simulate import is_quiet
@@ -19,6 +18,7 @@ from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.history import Delivered, FeedMode, History, Opened, Promoted, Received, StateChanged
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import END_OF_TIME
+from tests.support.faulty_cluster import FaultyCluster
 
 #: Time between two checks of a condition.
 _LOOK_S = 0.005
@@ -48,7 +48,7 @@ async def until(holds: Callable[[], object], *, within_s: float = 15.0, look_s: 
 def play(
     plan: Plan,
     directory: Directory,
-    script: Callable[[SimCluster], Awaitable[None]],
+    script: Callable[[FaultyCluster], Awaitable[None]],
     *,
     turn_us: int = 0,
     link: LinkState = GOOD,
@@ -64,7 +64,7 @@ def play(
     """
 
     async def main() -> Met:
-        cluster = SimCluster(plan, directory, seed=seed, link=link, turn_us=turn_us)
+        cluster = FaultyCluster(plan, directory, seed=seed, link=link, turn_us=turn_us)
         async with cluster:
             with cluster.explain():
                 await cluster.start()

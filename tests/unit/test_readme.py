@@ -20,7 +20,6 @@ import yaml
 from replicas.faults.model import load_faults_text
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from replicas.source.proxy import reference_elements
 from spe.cli.app import app
 from spe.config import load_plan, load_plan_text, load_text
@@ -30,6 +29,7 @@ from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Plan
 from spe.plan.review import review
 from spe.stream.names import StreamId
+from tests.support.faulty_cluster import FaultyCluster
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -92,7 +92,7 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "shop_operators", raising=False)
 
 
-def reading(cluster: SimCluster) -> ModuleType:
+def reading(cluster: FaultyCluster) -> ModuleType:
     """The page's program, which finds the simulated cluster."""
     module = ModuleType("reading")
     exec(compile(READING, "read-results.md", "exec"), module.__dict__)
@@ -169,12 +169,12 @@ def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
 
 
 @asynccontextmanager
-async def running_shop() -> AsyncIterator[SimCluster]:
+async def running_shop() -> AsyncIterator[FaultyCluster]:
     """The shop in virtual time, from now on, with fewer orders; the page's program takes its client's place."""
     smaller = SHOP.replace("start: 2026-01-01T12:00:00, duration: 30s", "duration: 14s").replace("00, keys", "0, keys")
     plan, directory = load_text(smaller)
     directory = with_addresses(directory, {name: f"{name.replace(':', '-')}:1" for name in directory.addresses()})
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(0.1)
@@ -182,7 +182,7 @@ async def running_shop() -> AsyncIterator[SimCluster]:
             yield cluster
 
 
-def logged_answer(cluster: SimCluster) -> list[tuple[Any, ...]]:
+def logged_answer(cluster: FaultyCluster) -> list[tuple[Any, ...]]:
     """What a run without failures makes of what the sources have logged."""
     inputs = {
         s: read_source_log(cluster.env(f"source:{s}").storage, PurePosixPath(s), source.schema)

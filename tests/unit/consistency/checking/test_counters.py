@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from consistency.checking.counters import Counters, empty_cells, show_table
-from consistency.checking.coverage import REACHABLE_EVENTS, REACHABLE_FAULTS, cover
+from consistency.checking.counters import Counters, show_table
+from consistency.checking.coverage import cover
 from tests.support.histories import told
+from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, empty_cells
 from tests.unit.consistency.checking.test_checkers import make_plan
 
 RUN = """
@@ -51,9 +52,9 @@ def test_faults_are_counted_by_the_state_in_which_they_found_whom_they_befell() 
     assert counters().amounts["faults"] == 2
 
 
-def test_counters_add_up_over_runs_and_survive_as_data() -> None:
+def test_counters_add_up_over_runs() -> None:
     total = counters()
-    total.merge(Counters.from_data(counters().to_data()))
+    total.merge(counters())
     assert total.amounts["faults"] == 4
     assert total.events["STABLE", "stable tuples"] == 2
     assert total.faults["cut", "STABLE"] == 2

@@ -17,7 +17,6 @@ from replicas.consumer.upstream import ACKS_MAX, ATTEMPTS, Upstream
 from replicas.link.connection import Connection, Identity, dial
 from replicas.producer.server import Bystander, Server, fetch_snapshot
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.errors import LinkBroken, LinkClosed
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
@@ -34,6 +33,7 @@ from spe.wire.messages import (
     Subscribed,
     Welcome,
 )
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
@@ -80,7 +80,7 @@ class Undecided(Opening):
 
 async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
     """Two heartbeat answers in one step: the first makes a replica the best, the second makes it a bad one."""
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     upstream = Upstream(
         cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
     )
@@ -101,7 +101,7 @@ async def test_a_connection_has_the_time_that_the_configuration_gives_it(
 ) -> None:
     plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster = SimCluster(plan, directory)
+    cluster = FaultyCluster(plan, directory)
     me, address = Identity("node", "n", 1, ""), directory.nodes[NodeId("n1a")].address
 
     async def silent(stream: trio.abc.Stream) -> None:
@@ -124,7 +124,7 @@ async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
     """What was sent across the cut will not arrive any more, however long a connection may take."""
     plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster, address = SimCluster(plan, directory), directory.nodes[NodeId("n1a")].address
+    cluster, address = FaultyCluster(plan, directory), directory.nodes[NodeId("n1a")].address
     reached: list[float] = []
 
     async def listen(stream: trio.abc.Stream) -> None:
@@ -147,7 +147,7 @@ async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
 
 async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_left(jump_clock: JumpClock) -> None:
     """Its kernel takes connections, and whatever it is sent; then all of them are answered in one moment."""
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address, moves, opened = cluster.directory.nodes[NodeId("n1a")].address, trio.Event(), 0
     now: set[Connection] = set()
     most: list[int] = []
@@ -190,7 +190,7 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
 
 async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpClock) -> None:
     """At once, and once a minute at whoever was refused; the other side counts how often it did."""
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
     server = Server(env, cluster.plan, cluster.directory, Identity("node", "n1a", 1, "secret"), Bystander())
@@ -211,7 +211,7 @@ async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpC
 
 async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def silent(stream: trio.abc.Stream) -> None:
@@ -281,7 +281,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
     jump_clock: JumpClock,
 ) -> None:
     """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def failing(stream: trio.abc.Stream) -> None:
@@ -310,7 +310,7 @@ async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
 
 
 async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     before = OutputStatus("s", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, sequence=1)
 
@@ -372,7 +372,7 @@ async def test_a_partner_that_is_at_work_on_its_snapshot_is_waited_for(jump_cloc
 async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock: JumpClock, connect_us: int) -> None:
     plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
-    cluster = SimCluster(plan, directory)
+    cluster = FaultyCluster(plan, directory)
     me, address = Identity("node", "n", 1, ""), directory.nodes[NodeId("n1a")].address
 
     async def answering(stream: trio.abc.Stream) -> None:
@@ -414,7 +414,7 @@ class Backing(Opening):
 
 
 async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     told: list[list[int]] = []
 

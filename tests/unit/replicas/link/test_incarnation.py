@@ -8,15 +8,15 @@ import trio
 
 from replicas.link.incarnation import claim
 from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
 from spe.stream.names import NodeState
 from tests.simulation.test_cluster import SECONDS, make_plan, run
+from tests.support.faulty_cluster import FaultyCluster
 
 PATH = PurePosixPath("nodes/n1/incarnation")
 
 
 async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*make_plan())
+    cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
     first = await claim(env, PATH)
     cluster.skew("n1a", -3_600_000_000)
@@ -29,7 +29,7 @@ async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> 
 
 
 async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) -> None:
-    cluster = SimCluster(*make_plan())
+    cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
     await env.storage.write_atomic(PATH, b"nonsense")
     cluster.disks["n1a"].space_left = 0
@@ -41,7 +41,7 @@ async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) ->
 async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(jump_clock: JumpClock) -> None:
     """Its acknowledgements count, so upstream's buffers shrink again."""
     plan, directory = make_plan(2)
-    async with SimCluster(plan, directory) as cluster:
+    async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
             await trio.sleep(2)

@@ -211,7 +211,7 @@ async def test_half_open_is_for_ever_and_for_what_there_is_now(clock: JumpClock)
     async with serving(network) as accepted:
         near = await connect(network)
         far = await accepted.receive()
-        network.lose("a", "b")
+        network.half_open("a", "b", Random(0))
         await near.send_all(b"into the void")
         network.set_links({})
         assert await silent_s(far, 20) == 20

@@ -13,7 +13,7 @@ from consistency.checking.finding import Finding
 from consistency.checking.measures import Cost
 from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import SeedResult, Sums
-from spe.cli.campaign_report import empty_text, sums_data, sums_text
+from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
 from spe.cli.simulate import read_seeds
 from spe.cli.simulated import configuration_to_simulate
@@ -23,6 +23,7 @@ from spe.errors import ConfigError, SpeError
 from spe.plots import Line, Panel, bars, svg
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
+from tests.support.reachable import empty_text, sums_data
 
 
 def result(seed: int, *, failed: bool = False) -> SeedResult:
