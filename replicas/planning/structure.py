@@ -12,6 +12,7 @@ sub-topologies.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -31,11 +32,17 @@ _Kind = tuple[int, tuple[int, ...]]
 
 def structure_aware(problem: PlanningProblem) -> ReplicationPlan:
     """See the module."""
-    growing = problem.start()
+    plan = np.zeros(problem.topology.tasks, np.bool_)
+    for tasks in growth(problem):
+        plan[tasks] = True
+    return ReplicationPlan.of("structure-aware", problem, plan)
+
+
+def growth(problem: PlanningProblem) -> Iterator[Ints]:
+    """The tasks of each extension that is not in an earlier one, in the order in which they are added."""
     finders = [Extensions(problem, failed) for failed in problem.failed]
     wanted = [(k, t) for k, failed in enumerate(problem.failed) for t in problem.candidates.tolist() if failed[t]]
-    _Growth(problem, growing, finders).run(wanted)
-    return ReplicationPlan.of("structure-aware", problem, growing.plan)
+    return _Growth(problem, problem.start(), finders).run(wanted)
 
 
 class _Growth:
@@ -58,7 +65,7 @@ class _Growth:
         #: Per kind, density of its best, as last asked.
         self._best: dict[_Kind, float] = {}
 
-    def run(self, wanted: list[_Want]) -> None:
+    def run(self, wanted: list[_Want]) -> Iterator[Ints]:
         self._ask(wanted)
         asked_at = -1.0
         while True:
@@ -73,8 +80,11 @@ class _Growth:
                 self._refresh(kind)  # others have used up what this one would have cost
                 continue
             _, want, _ = heapq.heappop(self._heaps[kind])
+            added = self._extension[want]
+            added = added[~self._growing.plan[added]]
             for touched in {kind, *self._add(self._extension[want])}:
                 self._refresh(touched)
+            yield added
 
     def _refresh(self, kind: _Kind) -> None:
         """Puts the best that the budget pays for on top of a heap."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from replicas.planning.recovery.placing import PlannedInstall
 from spe.stream.names import NodeState
 from tests.simulation import test_standbys as standbys
 from tests.unit.consistency.checking import test_checkers as checkers
@@ -26,6 +27,9 @@ from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_load as load
 from tests.unit.replicas.planning import test_placement as placement
+from tests.unit.replicas.planning.recovery import test_choosing as choosing
+from tests.unit.replicas.planning.recovery import test_order as recovery_order
+from tests.unit.replicas.planning.recovery import test_schedule as recovery_schedule
 from tests.unit.replicas.producer import test_output_log as output_log
 from tests.unit.replicas.source import test_proxy as source
 
@@ -90,4 +94,20 @@ UNITS: Final[dict[str, Test]] = {
         placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
     ),
     "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
+    "intersection-for-union": choosing.test_what_queries_share_is_paid_for_once,
+    "shared-cost-counted-twice": choosing.test_what_queries_share_is_paid_for_once,
+    "sharing-ignored": choosing.test_a_query_whose_partitions_are_shared_is_denser,
+    "only-the-densest-start": choosing.test_the_densest_query_alone_is_not_the_best,
+    "priority-ignored": recovery_schedule.test_each_node_takes_what_completes_most,
+    "most-value-first-however-long-it-takes": recovery_order.test_value_per_second_comes_first,
+    "room-averaged-over-nodes": partial(
+        recovery_order.test_where_the_checkpoint_is_if_there_is_room, 0.6, PlannedInstall(0, "n6", "n5")
+    ),
+    "room-that-completes-nothing-stays-empty": recovery_schedule.test_each_node_takes_what_completes_most,
+    "shadows-not-counted": recovery_schedule.test_a_shadow_takes_room_and_is_worth_nothing,
+    "no-plan-on-arrival": recovery_schedule.test_an_arrival_makes_a_new_plan,
+    "running-ones-ordered-again": recovery_schedule.test_what_is_ordered_or_runs_is_not_ordered_again,
+    "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
+    "silence-is-load-0": recovery_schedule.test_of_a_silent_partition_the_last_load_stays,
+    "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
 }

@@ -1,0 +1,145 @@
+"""Where partitions come back, and the plan of a recovery (rules O3-O5): a list of installs in order, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from replicas.planning.recovery.choosing import LITTLE
+from replicas.planning.recovery.goals import RecoveryGoal
+from replicas.planning.recovery.ordering import in_order
+from replicas.planning.topology import Bools, Floats
+
+
+class PlannedInstall(NamedTuple):
+    """A partition that is to run on a node.
+
+    Attributes:
+      fetch: the node that has its newest checkpoint, where that is another one; None where there is none.
+    """
+
+    partition: int
+    node: str
+    fetch: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RecoveryProblem:
+    """What is to be planned.
+
+    Attributes:
+      alive: [partitions]; those that run somewhere or are being installed.
+      cost: [partitions]; shares of a core.
+      work: [partitions]; seconds until it has caught up.
+      room: by node, shares of a core.
+      holders: by partition, the nodes that answer and have its newest checkpoint.
+    """
+
+    goal: RecoveryGoal
+    alive: Bools
+    cost: Floats
+    work: Floats
+    room: Mapping[str, float]
+    holders: Mapping[int, Collection[str]]
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """Attributes: installs in order; by partition, why it waits."""
+
+    installs: tuple[PlannedInstall, ...]
+    waits: Mapping[int, str]
+
+
+def plan_recovery(problem: RecoveryProblem) -> RecoveryPlan:
+    """Chooses, orders and places; what does not fit is left out and chosen anew.
+
+    Where no set that completes anything is left, the room goes to the beginning of the next one.
+    """
+    placing = _Placing(problem)
+    able = ~problem.alive
+    while placing.choose_and_place(able):
+        pass
+    placing.begin_next()
+    return RecoveryPlan(tuple(placing.installs), placing.waits())
+
+
+class _Placing:
+    """A plan that grows."""
+
+    def __init__(self, problem: RecoveryProblem) -> None:
+        self._problem = problem
+        self._room = dict(problem.room)
+        self._alive = problem.alive.copy()
+        self.installs: list[PlannedInstall] = []
+
+    def choose_and_place(self, able: Bools) -> bool:
+        """Places what is chosen among ``able``; takes out of it what has no place.  False: all is done."""
+        goal, cost = self._problem.goal, self._problem.cost
+        able &= ~self._alive & (cost <= max(self._room.values(), default=-1.0) + LITTLE)
+        room = sum(max(0.0, r) for r in self._room.values())
+        if not able.any():
+            return False
+        chosen = able if cost[able].sum() <= room + LITTLE else goal.choose(self._alive, able, cost, room)
+        for extension in in_order(goal, self._alive, chosen, self._problem.work) if chosen.any() else ():
+            if (misfit := self._place_all(extension)) is not None:
+                able[misfit] = False
+                return True
+        return False
+
+    def begin_next(self) -> None:
+        """Starts what still fits of the next extension; after one of which a part has no place, nothing more."""
+        rest = ~self._alive
+        for extension in in_order(self._problem.goal, self._alive, rest, self._problem.work) if rest.any() else ():
+            fitted = [self._place(partition) for partition in self._upstream_first(extension)]
+            if any(fitted) and not all(fitted):
+                return
+
+    def waits(self) -> dict[int, str]:
+        """Why, of those that have no place."""
+        most = max(self._room, key=lambda n: (self._room[n], n), default=None)
+        found = {}
+        for partition in np.flatnonzero(~self._alive).tolist():
+            needs = f"needs {self._problem.cost[partition]:.2f} of a core"
+            if most is None:
+                found[partition] = f"{needs}; there is no node"
+            elif self._problem.cost[partition] > self._room[most] + LITTLE:
+                found[partition] = f"{needs}; the most room is {max(0.0, self._room[most]):.2f}, on {most}"
+            else:
+                found[partition] = f"{needs}; it completes nothing until others have room as well"
+        return found
+
+    def _place_all(self, extension: Bools) -> int | None:
+        """All of it or nothing; returns a partition that has no place."""
+        before = dict(self._room), self._alive.copy(), len(self.installs)
+        # The largest first: that leaves room on one node rather than a little on each.
+        for partition in sorted(np.flatnonzero(extension).tolist(), key=lambda p: (-self._problem.cost[p], p)):
+            if not self._place(partition):
+                self._room, self._alive = before[0], before[1]
+                del self.installs[before[2] :]
+                return int(partition)
+        depth = self._problem.goal.depth
+        self.installs[before[2] :] = sorted(self.installs[before[2] :], key=lambda i: (depth[i.partition], i.partition))
+        return None
+
+    def _place(self, partition: int) -> bool:
+        """On the node with most room among those with the newest checkpoint, else on that with most room (O5)."""
+        cost = float(self._problem.cost[partition])
+        holders = self._problem.holders.get(partition, ())
+        fits = [n for n, room in self._room.items() if room >= cost - LITTLE]
+        near = [n for n in fits if n in holders] or fits
+        node = min(near, key=lambda n: (-round(self._room[n], 9), n), default=None)
+        if node is None:
+            return False
+        fetch = None if node in holders else min(holders, default=None)
+        self.installs.append(PlannedInstall(partition, node, fetch))
+        self._room[node] -= cost
+        self._alive[partition] = True
+        return True
+
+    def _upstream_first(self, extension: Bools) -> list[int]:
+        depth = self._problem.goal.depth
+        return sorted(np.flatnonzero(extension).tolist(), key=lambda p: (depth[p], p))

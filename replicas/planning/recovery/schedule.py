@@ -1,0 +1,169 @@
+"""Recovery while things change (rule O6): news comes in, installs to order come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from replicas.planning.recovery.goals import RecoveryGoal
+from replicas.planning.recovery.placing import PlannedInstall, RecoveryPlan, RecoveryProblem, plan_recovery
+from replicas.planning.topology import Bools, Floats
+
+#: A load that has moved by this part of what was planned with makes a new plan.
+MOVED: Final = 0.2
+#: Loads below are noise, shares of a core.
+_NOISE: Final = 0.01
+
+
+class RecoverySchedule:
+    """What to install next, where, and what waits for what.
+
+    A plan is made again whenever something has changed that it depends on.  What runs or is being installed is never
+    taken back, nor ordered again while its node is there; what is not ordered yet follows the newest plan.  A partition
+    that comes back as ordered changes nothing: the plan counted on it.
+
+    Partitions are numbers, as in the goal.
+
+    Args:
+      loads: of each partition, shares of a core, as last measured.
+      work: of each, seconds that it takes to load its checkpoint and to catch up.
+      cap: the share of a node's capacity that may be filled.
+      at_once: installs that a node works on at the same time.
+    """
+
+    def __init__(
+        self, goal: RecoveryGoal, loads: Iterable[float], work: Iterable[float], *, cap: float, at_once: int = 1
+    ) -> None:
+        self.goal = goal
+        self._load: Floats = np.array(list(loads), np.float64)
+        self._work: Floats = np.array(list(work), np.float64)
+        self._cap = cap
+        self._at_once = at_once
+        self._capacity: dict[str, float] = {}
+        self._running: dict[str, set[int]] = {}
+        self._shadows: dict[str, set[int]] = {}
+        self._checkpoints: dict[int, dict[str, int]] = {}
+        #: What has been ordered and is not back, with its node.
+        self.ordered: dict[int, str] = {}
+        self._plan = RecoveryPlan((), {})
+        self._planned_with = self._load.copy()
+        self._stale = True
+
+    # --- news ---
+
+    def came(self, node: str, capacity: float = 1.0, runs: Iterable[int] = (), shadows: Iterable[int] = ()) -> None:
+        """A node answers, and may be filled from now on.
+
+        Args:
+          capacity: cores.
+          runs: what it runs.
+          shadows: what it runs without results of its own; that takes room, and is worth nothing.
+        """
+        self._capacity[node] = capacity
+        self._running[node], self._shadows[node] = set(runs), set(shadows)
+        self._stale = True
+
+    def went(self, node: str) -> None:
+        """A node answers no more: what it ran or was to run must run elsewhere."""
+        for known in (self._capacity, self._running, self._shadows):
+            known.pop(node, None)
+        self.ordered = {partition: where for partition, where in self.ordered.items() if where != node}
+        self._stale = True
+
+    def back(self, partition: int, node: str) -> None:
+        """A node runs a partition."""
+        self._running[node].add(partition)
+        if self.ordered.get(partition) == node:
+            del self.ordered[partition]
+        else:
+            self._stale = True
+
+    def measured(self, loads: Mapping[int, float]) -> None:
+        """Loads of some partitions; of the others the last ones stay, also of those that are silent."""
+        for partition, load in loads.items():
+            self._load[partition] = load
+        known = np.maximum(self._planned_with, _NOISE)
+        self._stale |= bool((np.abs(self._load - self._planned_with) > MOVED * known).any())
+
+    def holds(self, partition: int, node: str, position: int) -> None:
+        """A node has a checkpoint; the greater the position, the newer.  It keeps it while it is away."""
+        held = self._checkpoints.setdefault(partition, {})
+        self._stale |= held.get(node) != position
+        held[node] = position
+
+    # --- what follows from it ---
+
+    def step(self) -> list[PlannedInstall]:
+        """Installs to order now, each once."""
+        if self._stale:
+            self._plan = plan_recovery(self._problem())
+            self._planned_with = self._load.copy()
+            self._stale = False
+        found, later = [], []
+        busy = list(self.ordered.values())
+        for install in self._plan.installs:
+            if busy.count(install.node) < self._at_once:
+                busy.append(install.node)
+                self.ordered[install.partition] = install.node
+                found.append(install)
+            else:
+                later.append(install)
+        self._plan = RecoveryPlan(tuple(later), self._plan.waits)
+        return found
+
+    @property
+    def planned(self) -> tuple[PlannedInstall, ...]:
+        """What has a place, and is ordered when its node has finished what comes before."""
+        return self._plan.installs
+
+    @property
+    def waits(self) -> Mapping[int, str]:
+        """By partition that has no place, the reason."""
+        return self._plan.waits
+
+    @property
+    def running(self) -> Bools:
+        """[partitions]; those that run somewhere."""
+        return self._mask(p for runs in self._running.values() for p in runs)
+
+    @property
+    def value(self) -> float:
+        """Of what runs."""
+        return float(self.goal.values(self.running[None, :])[0])
+
+    def room(self) -> dict[str, float]:
+        """By node, shares of a core that may still be filled; what is being installed there counts."""
+        found = {}
+        for node, capacity in self._capacity.items():
+            coming = {p for p, where in self.ordered.items() if where == node}
+            here = self._running[node] | self._shadows[node] | coming
+            found[node] = self._cap * capacity - float(self._load[sorted(here)].sum())
+        return found
+
+    @property
+    def work(self) -> Floats:
+        """[partitions]; seconds."""
+        return self._work
+
+    @property
+    def loads(self) -> Floats:
+        """[partitions]; shares of a core."""
+        return self._load
+
+    def _problem(self) -> RecoveryProblem:
+        alive = self.running | self._mask(self.ordered)
+        missing = np.flatnonzero(~alive).tolist()
+        holders = {p: self._newest(p) for p in missing}
+        return RecoveryProblem(self.goal, alive, self._load, self._work, self.room(), holders)
+
+    def _newest(self, partition: int) -> frozenset[str]:
+        """Nodes that answer and have the newest checkpoint of those that can be had."""
+        held = {n: at for n, at in self._checkpoints.get(partition, {}).items() if n in self._capacity}
+        return frozenset(n for n, at in held.items() if at == max(held.values()))
+
+    def _mask(self, partitions: Iterable[int]) -> Bools:
+        found = np.zeros(len(self._load), np.bool_)
+        found[list(partitions)] = True
+        return found

@@ -1,0 +1,94 @@
+"""Mistakes in the order of recovery (rules O1-O6).
+
+One that the design names cannot be made: that a partition's number of queries is not reduced as queries are chosen.
+While a partition is not chosen, no query that needs it is, so the number stays.
+"""
+
+from __future__ import annotations
+
+from replicas.planning.recovery import choosing, ordering
+from replicas.planning.recovery.goals import CompleteQueries
+from replicas.planning.recovery.placing import _Placing
+from replicas.planning.recovery.schedule import RecoverySchedule
+from tests.mutants.patching import Edit, edited
+
+edited(
+    "intersection-for-union",
+    "of what several queries need only that is recovered which all of them need, as the paper prints it (O3)",
+    Edit(choosing.Unions, "members", "any(axis=0)", "all(axis=0)"),
+)
+edited(
+    "shared-cost-counted-twice",
+    "what a chosen query needs as well is paid for again (O3)",
+    Edit(choosing, "best_density", "extra = lacking @", "extra = np.ones(lacking.shape) @"),
+)
+edited(
+    "sharing-ignored",
+    "density does not know that other queries need a partition too (O3)",
+    Edit(choosing, "best_density", "needs * short.shares", "needs * short.cost"),
+)
+edited(
+    "only-the-densest-start",
+    "of single queries only the densest is a start, as in the paper (O3)",
+    Edit(choosing, "_starts", "singles, pairs])", "singles[:1], pairs])"),
+)
+edited(
+    "priority-ignored",
+    "all queries count the same (O2)",
+    Edit(CompleteQueries, "shortage", "self.priority[feasible]", "np.ones(feasible.sum())"),
+)
+edited(
+    "most-value-first-however-long-it-takes",
+    "the order does not know how long a partition takes (O4)",
+    Edit(ordering, "best_order", "unions @ work", "unions.sum(axis=1)"),
+)
+edited(
+    "room-averaged-over-nodes",
+    "what fits into the mean room is put on a node that has less (O5)",
+    Edit(
+        _Placing,
+        "_place",
+        "if room >= cost",
+        "if sum(self._room.values()) / len(self._room) >= cost",
+    ),
+)
+edited(
+    "room-that-completes-nothing-stays-empty",
+    "nothing is begun that does not complete a query at once (O4)",
+    Edit(_Placing, "begin_next", "rest = ~self._alive", "rest = np.zeros(len(self._alive), np.bool_)"),
+)
+edited(
+    "shadows-not-counted",
+    "what runs without results of its own takes no room (O1)",
+    Edit(RecoverySchedule, "room", "self._running[node] | self._shadows[node] |", "self._running[node] |"),
+)
+edited(
+    "no-plan-on-arrival",
+    "a node that comes is filled by the old plan (O6)",
+    Edit(RecoverySchedule, "came", "self._stale = True", "self._stale |= False"),
+)
+edited(
+    "running-ones-ordered-again",
+    "what is being installed counts as missing (O6)",
+    Edit(RecoverySchedule, "_problem", "self.running | self._mask(self.ordered)", "self.running"),
+)
+edited(
+    "orders-of-a-dead-node-stay",
+    "what was to run on a node that went is waited for (O6)",
+    Edit(RecoverySchedule, "went", "if where != node", "if where"),
+)
+edited(
+    "silence-is-load-0",
+    "a partition that was not measured has no load (O1)",
+    Edit(
+        RecoverySchedule,
+        "measured",
+        "in loads.items()",
+        "in {**dict.fromkeys(range(len(self._load)), 0.0), **loads}.items()",
+    ),
+)
+edited(
+    "an-old-checkpoint-fetched",
+    "a partition starts from an older checkpoint than the newest (O5)",
+    Edit(RecoverySchedule, "_newest", "max(held.values())", "min(held.values())"),
+)
