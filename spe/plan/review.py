@@ -93,6 +93,19 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
         )
 
 
+def refused_share(plan: Plan, directory: Directory, node: NodeId) -> str | None:
+    """Why a node's share of X is too short for a unit that it hosts, an error of :func:`review`; None: it is not."""
+    for unit in plan.units:
+        if not any(node in directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)):
+            continue
+        share = directory.share(plan, unit.id, node)
+        for short in _shortfalls(plan, unit, share.alpha_x_us):
+            if short.severity is Severity.ERROR:
+                divided = ", the share of one unit there," if share is not directory.nodes[node] else ""
+                return f"αX = {_show(share.alpha_x_us)}{divided} {short.why}"
+    return None
+
+
 def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
     alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)

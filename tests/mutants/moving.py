@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from replicas.planning import placement
+from replicas.planning import placement, prediction, relief
 from replicas.planning.load import LoadHistory
+from replicas.planning.relief import ReliefProblem
+from replicas.planning.shares import SharesOfX
 from tests.mutants.patching import Edit, edited
 
 # --- loads ---
@@ -70,4 +72,52 @@ edited(
     "worst-gain-first",
     "the checkpoint moves first that gains least (L3)",
     Edit(placement, "relocations", "np.argmax", "np.argmin"),
+)
+
+# --- moves ---
+
+edited(
+    "moves-that-never-catch-up",
+    "a partition moves to where rows come in faster than they are taken in (L4)",
+    Edit(prediction, "predict", "free <= load.cpu", "False"),
+)
+edited(
+    "rows-that-come-meanwhile-are-free",
+    "what comes in while a checkpoint is read need not be taken in (L4)",
+    Edit(prediction, "predict", "checkpoint_age_s + read_s", "checkpoint_age_s"),
+)
+edited(
+    "checkpoint-taken-however-old",
+    "a checkpoint is read though a partner would be sooner (L4)",
+    Edit(prediction, "predict", "return min(ways, key=lambda way: way.seconds)", "return ways[-1]"),
+)
+edited(
+    "memory-has-no-cap",
+    "memory has no cap (L5)",
+    Edit(relief._Program, "_caps", "enumerate(problem.cap)", "enumerate(problem.cap[:1])"),
+)
+edited(
+    "caps-hold-on-average",
+    "the mean over nodes counts, and no node by itself (L5)",
+    Edit(ReliefProblem, "excess", "np.bincount(where, need, nodes)", "np.full(nodes, need.sum() / nodes)"),
+)
+edited(
+    "fewest-moves",
+    "the number of moves counts in the place of their seconds (L5)",
+    Edit(relief._Program, "run", "self._problem.costs[pair]", "float(self._problem.costs[pair] > 0)"),
+)
+edited(
+    "replicas-meet-on-a-node",
+    "a partition moves to a node that runs it (L5)",
+    Edit(relief._Program, "_apart", "(*of.values(), *moving.values())", "moving.values()"),
+)
+edited(
+    "refused-together-and-made",
+    "moves are made together that are refused together (L6)",
+    Edit(relief._Program, "_apart", "len(moves) - 1.0", "len(moves)"),
+)
+edited(
+    "share-of-x-ignored",
+    "a partition moves to where its share of X is too short (L6)",
+    Edit(SharesOfX, "refused", "roles_of([*hosts[partition], target])", "roles_of(hosts[partition])"),
 )

@@ -27,6 +27,9 @@ from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_load as load
 from tests.unit.replicas.planning import test_placement as placement
+from tests.unit.replicas.planning import test_prediction as prediction
+from tests.unit.replicas.planning import test_relief as relief
+from tests.unit.replicas.planning import test_shares as shares
 from tests.unit.replicas.planning.recovery import test_choosing as choosing
 from tests.unit.replicas.planning.recovery import test_order as recovery_order
 from tests.unit.replicas.planning.recovery import test_schedule as recovery_schedule
@@ -94,6 +97,15 @@ UNITS: Final[dict[str, Test]] = {
         placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
     ),
     "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
+    "moves-that-never-catch-up": partial(prediction.test_what_would_never_catch_up_is_refused_with_the_reason, 0.1),
+    "rows-that-come-meanwhile-are-free": prediction.test_what_came_in_since_is_taken_in_beside_what_comes,
+    "checkpoint-taken-however-old": prediction.test_the_sooner_way_is_taken_an_old_checkpoint_is_not,
+    "memory-has-no-cap": partial(relief.test_memory_has_a_cap_of_its_own, True),
+    "caps-hold-on-average": relief.test_each_node_counts_by_itself_not_their_mean,
+    "fewest-moves": partial(relief.test_two_short_moves_are_made_before_a_long_one, True),
+    "replicas-meet-on-a-node": partial(relief.test_two_replicas_of_a_partition_are_never_on_one_node, True),
+    "refused-together-and-made": partial(relief.test_moves_that_are_refused_together_are_not_made_together, True),
+    "share-of-x-ignored": shares.test_units_in_sequence_would_divide_the_nodes_x_and_the_message_names_it,
     "intersection-for-union": choosing.test_what_queries_share_is_paid_for_once,
     "shared-cost-counted-twice": choosing.test_what_queries_share_is_paid_for_once,
     "sharing-ignored": choosing.test_a_query_whose_partitions_are_shared_is_denser,

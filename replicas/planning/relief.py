@@ -1,0 +1,240 @@
+"""Moves that bring every node within its caps, with the fewest predicted seconds (rule L5).
+
+Up to 60 partitions on 12 nodes a mixed-integer program finds them, if SciPy is installed.  Else they are found one by
+one: off the fullest node goes what relieves it most per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from replicas.planning.program import solver
+from replicas.planning.topology import Bools, Floats, Ints
+from spe.errors import ConfigError
+
+#: Partitions and nodes up to which the program is solved.
+MOST_PARTITIONS: Final = 60
+MOST_NODES: Final = 12
+#: Branches that the solver looks at: a number and no time, so that the same problem has the same answer.
+_BRANCHES: Final = 10_000
+#: What loads may differ by, against a cap: the solver's tolerance.
+_LITTLE: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class ReliefProblem:
+    """Replicas on nodes, what each needs, and where else it could run.
+
+    Attributes:
+      home: node of each replica, [replicas].
+      partition: which one each replica is of; two of one are never on one node, and only one of them moves.
+      need: of CPU and memory, [measures, replicas].
+      cap: what a node may be filled to, [measures, nodes]; infinite: no limit.
+      seconds: what the move of each replica to each node takes, above 0, [replicas, nodes]; infinite: it cannot be.
+      together: sets of moves (replica, node) that cannot all be made.
+    """
+
+    home: Ints
+    partition: Ints
+    need: Floats
+    cap: Floats
+    seconds: Floats
+    together: tuple[frozenset[tuple[int, int]], ...] = ()
+
+    @cached_property
+    def may(self) -> Bools:
+        """Where each replica may be at the end, [replicas, nodes]."""
+        may = np.isfinite(self.seconds)
+        may[np.arange(len(self.home)), self.home] = True
+        return may
+
+    @cached_property
+    def costs(self) -> Floats:
+        """Seconds, and 0 for whoever stays."""
+        costs = np.where(np.isfinite(self.seconds), self.seconds, 0.0)
+        costs[np.arange(len(self.home)), self.home] = 0.0
+        return costs
+
+    def excess(self, where: Ints) -> Floats:
+        """What each node has beyond its cap, against the cap, [measures, nodes]; 0: nothing."""
+        nodes = self.cap.shape[1]
+        load = np.array([np.bincount(where, need, nodes) for need in self.need])
+        over = np.maximum((load - self.cap) / self._unit, 0.0)
+        return np.where(over > _LITTLE, over, 0.0)
+
+    def beyond(self, where: Ints) -> list[int]:
+        """Nodes that are beyond a cap."""
+        return [n for n, over in enumerate(self.excess(where).T) if over.any()]
+
+    def fill(self, where: Ints) -> Floats:
+        """The fullest measure of each node, against its cap, [nodes]."""
+        nodes = self.cap.shape[1]
+        load = np.array([np.bincount(where, need, nodes) for need in self.need])
+        return np.asarray((load / np.maximum(self.cap, _LITTLE)).max(axis=0))
+
+    def moves(self, where: Ints) -> list[tuple[int, int]]:
+        """(replica, node) of those that do not stay."""
+        return [(r, int(where[r])) for r in np.flatnonzero(where != self.home).tolist()]
+
+    def total(self, where: Ints) -> float:
+        """Seconds of all moves."""
+        return float(self.costs[np.arange(len(where)), where].sum())
+
+    def valid(self, where: Ints) -> bool:
+        """Can these moves be made?  Caps are not looked at."""
+        pairs = set(zip(self.partition.tolist(), where.tolist(), strict=True))
+        moves = set(self.moves(where))
+        moved = [int(self.partition[r]) for r, _ in moves]
+        apart = len(pairs) == len(where) and len(set(moved)) == len(moved)
+        may = bool(self.may[np.arange(len(where)), where].all())
+        return may and apart and not any(not_all <= moves for not_all in self.together)
+
+    @property
+    def _unit(self) -> Floats:
+        return np.where(np.isfinite(self.cap) & (self.cap > 0), self.cap, 1.0)
+
+
+def relieve(problem: ReliefProblem, *, exact: bool | None = None) -> Ints:
+    """Where each replica runs at the end.  What cannot be brought within its cap comes as near as it can.
+
+    No node goes beyond a cap, or further beyond it.
+
+    Args:
+      exact: solve the program; None: if it is small enough and SciPy is there.
+
+    Raises:
+      ConfigError: ``exact`` is true, and SciPy is not installed.
+    """
+    if exact is None:
+        exact = _installed() and len(set(problem.partition.tolist())) <= MOST_PARTITIONS
+        exact = exact and problem.cap.shape[1] <= MOST_NODES
+    if not problem.beyond(problem.home):
+        return problem.home.copy()
+    found = _Program(problem).run() if exact else None
+    return _greedy(problem) if found is None else found
+
+
+def _installed() -> bool:
+    try:
+        solver()
+    except ConfigError:
+        return False
+    return True
+
+
+class _Program:
+    """Binary variables: a replica ends on a node; beyond them what each full node keeps beyond each cap."""
+
+    def __init__(self, problem: ReliefProblem) -> None:
+        self._problem = problem
+        self._at = {(int(r), int(n)): v for v, (r, n) in enumerate(zip(*np.nonzero(problem.may), strict=True))}
+        over = problem.excess(problem.home)
+        self._over = [(int(m), int(n), float(over[m, n])) for m, n in zip(*np.nonzero(over), strict=True)]
+        self._rows = [*self._each_once(), *self._apart(), *self._caps()]
+
+    def run(self) -> Ints | None:
+        """None: the solver gives up."""
+        seconds = np.array([self._problem.costs[pair] for pair in self._at] + [0.0] * len(self._over))
+        none = [0.0] * len(self._over)
+        found, impossible = self._solve(seconds, none)
+        if not impossible:
+            return found
+        left = np.array([0.0] * len(self._at) + [1.0] * len(self._over))
+        least, _ = self._solve(left, [most for *_, most in self._over])
+        if least is None:
+            return None
+        kept = self._problem.excess(least)
+        found, _ = self._solve(seconds, [float(kept[m, n]) for m, n, _ in self._over])
+        return least if found is None else found
+
+    def _solve(self, cost: Floats, excess: list[float]) -> tuple[Ints | None, bool]:
+        """Where each ends, if that was found; and whether it is known that nothing can be."""
+        from scipy.sparse import csr_array
+
+        optimize = solver()
+        entries = [(row, v, f) for row, (terms, _, _) in enumerate(self._rows) for v, f in terms.items()]
+        rows, columns, values = zip(*entries, strict=True)
+        shape = (len(self._rows), len(cost))
+        result = optimize.milp(
+            cost,
+            integrality=np.array([1] * len(self._at) + [0] * len(self._over)),
+            bounds=optimize.Bounds(0, np.array([1.0] * len(self._at) + excess)),
+            constraints=optimize.LinearConstraint(
+                csr_array((values, (rows, columns)), shape=shape),
+                [least for _, least, _ in self._rows],
+                [most for _, _, most in self._rows],
+            ),
+            options={"node_limit": _BRANCHES, "mip_rel_gap": 0.0},
+        )
+        if result.x is None:
+            return None, result.status == 2
+        where = self._problem.home.copy()
+        for (replica, node), variable in self._at.items():
+            if result.x[variable] > 0.5:
+                where[replica] = node
+        return where, False
+
+    def _each_once(self) -> Iterator[tuple[dict[int, float], float, float]]:
+        for replica in range(len(self._problem.home)):
+            yield {v: 1.0 for (r, _), v in self._at.items() if r == replica}, 1.0, 1.0
+
+    def _apart(self) -> Iterator[tuple[dict[int, float], float, float]]:
+        of: dict[tuple[int, int], dict[int, float]] = {}
+        for (replica, node), variable in self._at.items():
+            of.setdefault((int(self._problem.partition[replica]), node), {})[variable] = 1.0
+        moving: dict[int, dict[int, float]] = {}
+        for (replica, node), variable in self._at.items():
+            if node != self._problem.home[replica]:
+                moving.setdefault(int(self._problem.partition[replica]), {})[variable] = 1.0
+        for terms in (*of.values(), *moving.values()):
+            if len(terms) > 1:
+                yield terms, 0.0, 1.0
+        for moves in self._problem.together:
+            if all(move in self._at for move in moves):
+                yield {self._at[move]: 1.0 for move in moves}, 0.0, len(moves) - 1.0
+
+    def _caps(self) -> Iterator[tuple[dict[int, float], float, float]]:
+        problem = self._problem
+        extra = {(m, n): len(self._at) + at for at, (m, n, _) in enumerate(self._over)}
+        for measure, caps in enumerate(problem.cap):
+            for node, cap in enumerate(caps.tolist()):
+                if not np.isfinite(cap):
+                    continue
+                unit = cap if cap > 0 else 1.0
+                terms = {v: float(problem.need[measure, r]) / unit for (r, n), v in self._at.items() if n == node}
+                if (measure, node) in extra:
+                    terms[extra[measure, node]] = -1.0
+                yield terms, -np.inf, cap / unit
+
+
+def _greedy(problem: ReliefProblem) -> Ints:
+    """From the fullest node, what relieves it most per second, to the emptiest node that stays within its caps."""
+    where = problem.home.copy()
+    while True:
+        before = problem.excess(where)
+        fill = problem.fill(where)
+        full = [n for n in np.argsort(-fill, kind="stable").tolist() if before[:, n].any()]
+        for node in full:
+            gains = [
+                ((before[:, node] - problem.excess(moved)[:, node]).sum() / problem.seconds[r, n], -fill[n], -r, -n)
+                for r in np.flatnonzero((where == node) & (where == problem.home)).tolist()
+                for n in np.flatnonzero(np.isfinite(problem.seconds[r])).tolist()
+                if n != node and problem.valid(moved := _with(where, r, n)) and not problem.excess(moved)[:, n].any()
+            ]
+            if gains and max(gains)[0] > 0:
+                *_, replica, target = max(gains)
+                where[-replica] = -target
+                break
+        else:
+            return where
+
+
+def _with(where: Ints, replica: int, node: int) -> Ints:
+    moved = where.copy()
+    moved[replica] = node
+    return moved
