@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -88,18 +88,25 @@ def text_map(value: Any) -> Any:
     raise ValueError("expected a map with text keys")
 
 
-def records_of(make: Callable[..., Any], *checks: Check) -> Check:
-    """A list of records of the named tuple ``make``, one check per field.
+def checks_of(kind: type) -> list[tuple[str, Check]]:
+    """Name and check of each field of a message or a record, as it is annotated."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [(name, hint.__metadata__[0]) for name, hint in hints.items() if hasattr(hint, "__metadata__")]
+
+
+def records_of(make: type) -> Check:
+    """A list of records of the named tuple ``make``.
 
     Most records come again and again, to one peer after the other and while nothing changes, so a checked one is kept
     for a while, by its values and their types.
     """
+    checks = [check for _, check in checks_of(make)]
 
     @lru_cache(RECORDS_KEPT, typed=True)
     def record(*values: Any) -> Any:
         return make(*[c(v) for c, v in zip(checks, values)])
 
-    def check(value: Any) -> Any:
+    def check_all(value: Any) -> Any:
         if type(value) not in (list, tuple) or len(value) > MANY:
             raise ValueError(f"expected a list of at most {MANY}")
         records = []
@@ -112,7 +119,7 @@ def records_of(make: Callable[..., Any], *checks: Check) -> Check:
                 records.append(make(*[c(v) for c, v in zip(checks, item)]))
         return tuple(records)
 
-    return check
+    return check_all
 
 
 is_id = integer(0, _ID_MAX)
@@ -127,11 +134,12 @@ Name = Annotated[str, is_name]
 Reason = Annotated[str, is_reason]
 Flag = Annotated[bool, is_boolean]
 State = Annotated[NodeState, is_state]
+Share = Annotated[float, is_share]
+Policy = Annotated[str, one_of("suspend", "delay", "process")]
+Reconcile = Annotated[str, one_of("checkpoint", "undo")]
 Role = Annotated[
     Literal["node", "source", "client", "coordinator", "control"],
     one_of("node", "source", "client", "coordinator", "control"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
-is_policy = one_of("suspend", "delay", "process")
-is_reconcile = one_of("checkpoint", "undo")
 Verb = Annotated[Literal["install", "retire", "replay"], one_of("install", "retire", "replay")]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import msgpack
 
 from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.status import ProcessStatus, plain, status_of
-from spe.stream.names import NodeState
 from spe.wire.budget import check_cost
 from spe.wire.fields import (
     MANY,
@@ -23,19 +22,14 @@ from spe.wire.fields import (
     Flag,
     Id,
     Name,
+    Policy,
     Reason,
+    Reconcile,
+    Share,
     State,
     Time,
+    checks_of,
     integer,
-    is_boolean,
-    is_count,
-    is_id,
-    is_name,
-    is_policy,
-    is_reconcile,
-    is_share,
-    is_state,
-    is_time,
     records_of,
     snapshot_data,
     text_map,
@@ -78,10 +72,10 @@ M = TypeVar("M", bound="Message")
 class Ack(NamedTuple):
     """``consumer`` needs nothing with an id ≤ ``id`` of a channel any more (rule A1)."""
 
-    stream: str
-    partition: int
-    consumer: str
-    id: int
+    stream: Name
+    partition: Count
+    consumer: Name
+    id: Id
 
 
 class OutputStatus(NamedTuple):
@@ -99,20 +93,20 @@ class OutputStatus(NamedTuple):
       stands_in: it has fresh results for the consumers of a partner that reconciles (K6).
     """
 
-    stream: str
-    partition: int
-    state: NodeState
-    fresh: bool
-    last_id: int
-    frontier: int
-    tentative_frontier: int
-    first: int
-    fill: float
-    marked_id: int = 0
-    digest: int = 0
-    lacking: bool = False
-    sequence: int = 0
-    stands_in: bool = False
+    stream: Name
+    partition: Count
+    state: State
+    fresh: Flag
+    last_id: Id
+    frontier: Time
+    tentative_frontier: Time
+    first: Id
+    fill: Share
+    marked_id: Id = 0
+    digest: Id = 0
+    lacking: Flag = False
+    sequence: Id = 0
+    stands_in: Flag = False
 
 
 class Announcement(NamedTuple):
@@ -127,34 +121,21 @@ class Announcement(NamedTuple):
       waited_us: longest time from the first arrival of a bucket to its release, so far.
     """
 
-    node: str
-    unit: str
-    incarnation: int
-    since_us: int
-    x_us: int
-    share_us: int
-    alpha: float
-    during_failure: str
-    during_stabilization: str
-    reconcile: str
-    waited_us: int
+    node: Name
+    unit: Name
+    incarnation: Id
+    since_us: Id
+    x_us: Id
+    share_us: Id
+    alpha: Share
+    during_failure: Policy
+    during_stabilization: Policy
+    reconcile: Reconcile
+    waited_us: Id
 
 
 #: A list of announcements, checked.
-announcements: Final = records_of(
-    Announcement,
-    is_name,
-    is_name,
-    is_id,
-    is_id,
-    is_id,
-    is_id,
-    is_share,
-    is_policy,
-    is_policy,
-    is_reconcile,
-    is_id,
-)
+announcements: Final = records_of(Announcement)
 
 
 # -- the messages --------------------------------------------------------------------------------------------------
@@ -323,7 +304,7 @@ class Heartbeat(Message):
     number: Id
     incarnation: Id
     period_us: Id
-    acks: Annotated[Sequence[Ack], records_of(Ack, is_name, is_count, is_name, is_id)]
+    acks: Annotated[Sequence[Ack], records_of(Ack)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,26 +314,7 @@ class HeartbeatAnswer(Message):
     TAG: ClassVar[int] = 11
     number: Id
     incarnation: Id
-    outputs: Annotated[
-        Sequence[OutputStatus],
-        records_of(
-            OutputStatus,
-            is_name,
-            is_count,
-            is_state,
-            is_boolean,
-            is_id,
-            is_time,
-            is_time,
-            is_id,
-            is_share,
-            is_id,
-            is_id,
-            is_boolean,
-            is_id,
-            is_boolean,
-        ),
-    ]
+    outputs: Annotated[Sequence[OutputStatus], records_of(OutputStatus)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,9 +483,7 @@ _FLAT: Final = frozenset({Heartbeat.TAG, HeartbeatAnswer.TAG})
 #: A body of so many bytes cannot cost much, whatever is in it: no array in it can declare more entries than it has
 #: bytes, nor hold that many arrays.  Of these messages the walk over all values would be a third of decoding them.
 SMALL_BYTES: Final = 512
-_CHECKS: Final = {
-    m: [(f.name, get_type_hints(m, include_extras=True)[f.name].__metadata__[0]) for f in fields(m)] for m in MESSAGES
-}
+_CHECKS: Final = {m: checks_of(m) for m in MESSAGES}
 
 
 def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
