@@ -48,11 +48,3 @@ def after(state: NodeState, event: Event) -> NodeState:
         return TRANSITIONS[state][event]
     except KeyError:
         raise LocalProtocolError(f"no transition from {state.name} on {event.name}") from None
-
-
-def draw() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", "    [*] --> RECOVERING"]
-    for state, row in TRANSITIONS.items():
-        lines += [f"    {state.name} --> {target.name}: {event.value}" for event, target in row.items()]
-    return "\n".join(lines)

@@ -19,13 +19,13 @@ from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from replicas.reference import reference_rows
 from replicas.source.proxy import reference_elements
 from spe.config import load_plan_text, load_text
-from spe.config.tables import TABLES, filled
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import OPTIONS
 from spe.errors import ConfigError
 from spe.plan.draw import check_text
 from spe.query.operators import OPERATORS
 from spe.stream.schema import Schema
+from tests.support.doc_tables import TABLES, filled
 from tests.support.operators import check_contract, make, text, tuples
 
 ROOT = Path(__file__).parents[4]
@@ -47,7 +47,7 @@ query:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_generated_tables_are_up_to_date(page: Path) -> None:
-    """``python -m spe.config.tables docs/reference/*.md`` makes them."""
+    """``python -m tests.support.doc_tables docs/reference/*.md`` makes them."""
     written = page.read_text(encoding="utf-8")
     assert filled(written) == written
 

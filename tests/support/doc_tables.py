@@ -1,4 +1,4 @@
-"""Tables of the documentation that declarations make: ``python -m spe.config.tables docs/reference/*.md``.
+"""Tables of the documentation that declarations make: ``python -m tests.support.doc_tables docs/reference/*.md``.
 
 In a page, what stands between the lines ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
 """
