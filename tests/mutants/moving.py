@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replicas.planning import placement, prediction, relief
+from replicas.planning.balancing import Balancer
 from replicas.planning.load import LoadHistory
 from replicas.planning.relief import ReliefProblem
 from replicas.planning.shares import SharesOfX
@@ -120,4 +121,64 @@ edited(
     "share-of-x-ignored",
     "a partition moves to where its share of X is too short (L6)",
     Edit(SharesOfX, "refused", "roles_of([*hosts[partition], target])", "roles_of(hosts[partition])"),
+)
+
+# --- when, and who ---
+
+edited(
+    "one-period-is-enough",
+    "a peak of one period moves partitions (L7)",
+    Edit(Balancer, "_full", ">= PATIENCE", ">= 1"),
+)
+edited(
+    "periods-need-not-follow",
+    "two periods beyond a cap count though the one between them was within it (L7)",
+    Edit(Balancer, "_end_period", "if id in beyond and own & heard else 0", "if id in beyond else one.full"),
+)
+edited(
+    "silent-node-is-empty",
+    "a node that was silent for a period counts as empty (L1)",
+    Edit(
+        Balancer, "_load", "self._history.mean(partition, now) if latest is None", "LoadSample(0.0) if latest is None"
+    ),
+)
+edited(
+    "silent-cluster-is-idle",
+    "a node drains while nobody knows what others need (L8)",
+    Edit(Balancer, "_end_period", "len(heard) == len(self._running) and ", ""),
+)
+edited(
+    "moved-partition-does-not-rest",
+    "a partition goes to and fro (L7)",
+    Edit(Balancer, "_rested", "moved_at is None or", "True or"),
+)
+edited(
+    "two-moves-at-a-time",
+    "a move begins while another one is under way (L5)",
+    Edit(Balancer, "tick", "self._order is not None or not self._due", "not self._due"),
+)
+edited(
+    "memory-of-nodes-ignored",
+    "what memory a node has is not looked at (L5)",
+    Edit(Balancer, "_problem", "[r.memory for r in rooms]", "[inf for _ in rooms]"),
+)
+edited(
+    "balance-ignores-x",
+    "the balancer does not ask whether a target keeps its X (L6)",
+    Edit(Balancer, "_predicted", "(reason := self._refused(self._running, partition, target)) is not None", "False"),
+)
+edited(
+    "drained-node-keeps-what-needs-nothing",
+    "a node is drained while it runs a partition (L8)",
+    Edit(Balancer, "_problem", "np.ones(len(replicas))", "np.zeros(len(replicas))"),
+)
+edited(
+    "dead-spare-joins",
+    "a spare joins that does not answer (L8)",
+    Edit(Balancer, "spares", " and one.alive", ""),
+)
+edited(
+    "failed-move-is-tried-again",
+    "a move that was dropped is ordered again at once (L7)",
+    Edit(Balancer, "failed", "self._failed_at[order.partition, order.target] = now", "pass"),
 )

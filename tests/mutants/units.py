@@ -25,6 +25,7 @@ from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_standby as standby
+from tests.unit.replicas.planning import test_balancing as balancing
 from tests.unit.replicas.planning import test_load as load
 from tests.unit.replicas.planning import test_placement as placement
 from tests.unit.replicas.planning import test_prediction as prediction
@@ -84,6 +85,17 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads),
+    "one-period-is-enough": partial(balancing.test_trace_9_the_move_with_the_fewest_seconds_after_two_periods, True),
+    "periods-need-not-follow": balancing.test_periods_beyond_the_cap_must_follow_each_other,
+    "silent-node-is-empty": balancing.test_a_silent_node_counts_with_its_last_load_and_not_as_empty,
+    "silent-cluster-is-idle": balancing.test_a_cluster_that_is_silent_is_not_idle,
+    "moved-partition-does-not-rest": balancing.test_who_has_moved_rests_for_three_periods,
+    "two-moves-at-a-time": balancing.test_one_move_at_a_time_and_the_next_one_when_it_has_ended,
+    "memory-of-nodes-ignored": balancing.test_memory_beyond_its_cap_is_reason_enough,
+    "balance-ignores-x": balancing.test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it,
+    "drained-node-keeps-what-needs-nothing": balancing.test_what_needs_nothing_leaves_a_draining_node_too,
+    "dead-spare-joins": balancing.test_a_spare_that_is_dead_or_helps_nobody_does_not_join,
+    "failed-move-is-tried-again": balancing.test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
     "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
     "what-does-not-vary-is-correlated": placement.test_trace_10_what_each_checkpoint_costs_on_each_node,

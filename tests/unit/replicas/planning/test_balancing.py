@@ -1,0 +1,453 @@
+"""Who moves where as load shifts (rules L5 to L8): trace 9 of the design, and random shifts and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicas.planning.balancing import (
+    PATIENCE,
+    REST,
+    Balancer,
+    BalanceSettings,
+    DrainNode,
+    JoinSpare,
+    MovePartition,
+    NodeRoom,
+    StillFull,
+)
+from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
+from replicas.planning.prediction import Speeds, StateSource
+from replicas.planning.shares import Running
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from spe.stream.times import SECOND
+from tests.support.distribution import Situations
+
+N1, N2, N3, N4 = (NodeId(f"n{n}") for n in (1, 2, 3, 4))
+PERIOD_US = 30 * SECOND
+#: A state of 400 bytes: 4 s from a partner, 1 s from a checkpoint, and what comes in meanwhile.
+SETTINGS = BalanceSettings(PERIOD_US, cap=0.8, idle=0.3, speeds=Speeds(network=100, disk=400))
+STATE = 400.0
+SPARE = NodeRoom(spare=True)
+
+
+def p(number: int) -> PartitionId:
+    return PartitionId(UnitId("f"), number)
+
+
+class Cluster:
+    """A balancer, the loads that it is told of each 10 s, and moves that take as long as is predicted.
+
+    Args:
+      running: nodes of each partition.
+      loads: of each.
+      spares: more nodes.
+    """
+
+    def __init__(
+        self,
+        running: Mapping[int, tuple[NodeId, ...]],
+        loads: Mapping[int, float],
+        *,
+        nodes: Mapping[NodeId, NodeRoom] | None = None,
+        memory: Mapping[int, float] | None = None,
+        refused: Callable[[Running, PartitionId, NodeId], str | None] = lambda *_: None,
+        exact: bool | None = None,
+    ) -> None:
+        rooms = dict.fromkeys(sorted({n for hosts in running.values() for n in hosts}), NodeRoom())
+        self.rooms = {**rooms, **(nodes or {})}
+        self.loads, self.memory = dict(loads), dict(memory or {})
+        self.state = STATE
+        self.now = 0
+        self.silent: set[NodeId] = set()
+        self.said: list[object] = []
+        self.fails = False
+        self._ends_at = 0
+        self.balancer = Balancer(
+            LoadHistory(),
+            SETTINGS,
+            self.rooms,
+            {p(number): hosts for number, hosts in running.items()},
+            0,
+            refused=refused,
+            exact=exact,
+        )
+        for node in self.rooms:
+            self.balancer.came(node)
+
+    def step(self) -> list[object]:
+        """10 s: samples, the end of a move, decisions."""
+        self.now += SAMPLE_US
+        for partition, hosts in self.balancer.running.items():
+            number = partition.partition
+            if set(hosts) - self.silent:
+                load = LoadSample(self.loads[number], memory=self.memory.get(number, 0.0), state=self.state)
+                self.balancer.sampled(partition, load, self.now)
+        order = self.balancer.order
+        if order is not None and self.now >= self._ends_at:
+            (self.balancer.failed if self.fails else self.balancer.moved)(order, self.now)
+        said: list[object] = [*self.balancer.tick(self.now)]
+        for action in said:
+            if isinstance(action, MovePartition):
+                self._ends_at = self.now + round(action.seconds * SECOND)
+        self.said += said
+        return said
+
+    def periods(self, many: int) -> list[object]:
+        return [action for _ in range(3 * many) for action in self.step()]
+
+    def load_of(self, node: NodeId) -> float:
+        hosts = self.balancer.running
+        return sum(self.loads[of.partition] for of in hosts if node in hosts[of])
+
+
+def moves(said: list[object]) -> list[tuple[int, NodeId, NodeId]]:
+    return [(a.partition.partition, a.source, a.target) for a in said if isinstance(a, MovePartition)]
+
+
+def trace_9(**options: bool) -> Cluster:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N1,), 3: (N2,)}, {0: 0.5, 1: 0.3, 2: 0.2, 3: 0.3}, **options)
+    cluster.balancer.checkpointed(p(1), N2, 2 * PERIOD_US - SECOND)
+    return cluster
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_trace_9_the_move_with_the_fewest_seconds_after_two_periods(exact: bool) -> None:
+    cluster = trace_9(exact=exact)
+    assert cluster.periods(1) == [], "one period beyond the cap may be a peak"
+    (order,) = cluster.periods(1)
+    assert isinstance(order, MovePartition)
+    assert (order.partition, order.source, order.target, order.state) == (p(1), N1, N2, StateSource.CHECKPOINT)
+    # 1 s to read, and what came in 1 + 1 s at 0.3 of a core beside 0.7 that are free
+    assert order.seconds == pytest.approx(1 + 2 * 0.3 / (0.7 - 0.3))
+    assert order.reason == "n1 needs 1.00 of 0.80 cores"
+    assert cluster.periods(5) == []
+    assert (cluster.load_of(N1), cluster.load_of(N2)) == (pytest.approx(0.7), pytest.approx(0.6))
+
+
+def test_periods_beyond_the_cap_must_follow_each_other() -> None:
+    cluster = trace_9()
+    cluster.periods(1)
+    cluster.loads[0] = 0.2
+    cluster.periods(1)
+    cluster.loads[0] = 0.5
+    assert cluster.periods(1) == []
+    assert len(cluster.periods(1)) == 1
+
+
+def test_a_silent_period_is_no_period_within_the_cap_and_none_beyond_it() -> None:
+    cluster = trace_9()
+    cluster.periods(1)
+    cluster.silent = {N1}
+    assert cluster.periods(2) == [], "nobody knows what n1 needs"
+    cluster.silent = set()
+    assert cluster.periods(1) == []
+    assert len(cluster.periods(1)) == 1
+
+
+def test_a_silent_node_counts_with_its_last_load_and_not_as_empty() -> None:
+    """n1's 0.3 would fit on a silent n2 if that had no load."""
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,)}, {0: 0.2, 1: 0.3, 2: 0.7})
+    cluster.periods(1)
+    cluster.silent = {N2}
+    cluster.loads[0] = 0.6
+    assert moves(cluster.periods(3)) == []
+
+
+def test_one_move_at_a_time_and_the_next_one_when_it_has_ended() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N1,), 3: (N2,), 4: (N3,)}, {0: 0.5, 1: 0.4, 2: 0.5, 3: 0.1, 4: 0.1})
+    cluster.state = 4000.0
+    assert len(moves(cluster.periods(4))) == 1, "it takes longer than a period"
+    cluster.periods(8)
+    assert len(moves(cluster.said)) == 2
+    assert all(cluster.load_of(n) <= 0.8 + 1e-9 for n in (N1, N2, N3))
+
+
+def test_memory_beyond_its_cap_is_reason_enough() -> None:
+    room = NodeRoom(memory=10.0)
+    cluster = Cluster(
+        {0: (N1,), 1: (N1,), 2: (N2,), 3: (N3,)},
+        {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.5},
+        memory={0: 5.0, 1: 4.0, 2: 5.0, 3: 1.0},
+        nodes={N1: room, N2: room, N3: room},
+    )
+    assert moves(cluster.periods(3)) in ([(0, N1, N3)], [(1, N1, N3)]), "n2 has no memory left, though the most CPU"
+
+
+def test_who_has_moved_rests_for_three_periods() -> None:
+    cluster = trace_9()
+    cluster.periods(2)
+    cluster.loads |= {0: 0.2, 3: 0.7}  # n2 is full now, and the newcomer would fit on n1
+    assert moves(cluster.periods(REST)) == []
+    assert moves(cluster.periods(1)) == [(1, N2, N1)]
+
+
+def test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it() -> None:
+    why = "αX = 450ms, the share of one unit there, is too short for unit 'f'"
+    cluster = Cluster(
+        {0: (N1,), 1: (N1,), 2: (N2,)},
+        {0: 0.5, 1: 0.5, 2: 0.1},
+        refused=lambda running, of, target: why if target == N2 else None,
+    )
+    (said,) = cluster.periods(6)
+    assert isinstance(said, StillFull)
+    assert said.node == N1
+    assert said.reason == f"f/0 to n2: {why}"
+
+
+def test_what_is_refused_together_goes_to_different_nodes() -> None:
+    """Either may go to n2, and not both: the second would find that out too late."""
+
+    def apart(running: Running, of: PartitionId, target: NodeId) -> str | None:
+        both = {p(0), p(1)}
+        return "too short" if of in both and any(target in running[o] for o in both - {of}) and target != N1 else None
+
+    cluster = Cluster(
+        {0: (N1,), 1: (N1,), 2: (N1,), 3: (N2,), 4: (N3,)},
+        {0: 0.3, 1: 0.3, 2: 0.8, 3: 0.1, 4: 0.1},
+        refused=apart,
+    )
+    cluster.periods(4)
+    assert cluster.balancer.running[p(0)] != cluster.balancer.running[p(1)]
+    assert cluster.load_of(N1) == pytest.approx(0.8)
+
+
+def test_where_nothing_fits_a_spare_joins() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,)}, {0: 0.5, 1: 0.5, 2: 0.5}, nodes={N3: SPARE})
+    said = cluster.periods(2)
+    assert [type(a) for a in said] == [JoinSpare, MovePartition]
+    assert said[0] == JoinSpare(N3, "n1 needs 1.00 of 0.80 cores")
+    assert cluster.balancer.spares() == []
+    assert moves(cluster.periods(5)) == []
+
+
+def test_a_spare_that_is_dead_or_helps_nobody_does_not_join() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,)}, {0: 0.5, 1: 0.5, 2: 0.5}, nodes={N3: SPARE})
+    cluster.balancer.went(N3)
+    (said,) = cluster.periods(4)
+    assert isinstance(said, StillFull)
+    hot = Cluster({0: (N1,), 1: (N2,)}, {0: 0.9, 1: 0.7}, nodes={N3: SPARE})
+    (said,) = hot.periods(4)
+    assert said == StillFull(N1, "f/0 to n2: 0.30 of a core is free, and 0.90 would never catch up")
+
+
+def test_people_are_told_once_and_again_after_it_was_well() -> None:
+    cluster = Cluster({0: (N1,), 1: (N2,)}, {0: 0.9, 1: 0.7})
+    assert len(cluster.periods(9)) == 1
+    cluster.loads[0] = 0.5
+    cluster.periods(2)
+    cluster.loads[0] = 0.9
+    assert len(cluster.periods(9)) == 1
+
+
+def test_an_idle_cluster_does_with_one_node_fewer_and_then_has_a_spare() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,), 3: (N3,)}, {0: 0.3, 1: 0.2, 2: 0.1, 3: 0.2})
+    cluster.periods(6)
+    assert cluster.said[0] == DrainNode(N2, "load is below 0.3, and fits without n2")
+    assert moves(cluster.said)[0][:2] == (2, N2)
+    assert N2 in cluster.balancer.spares()
+    assert cluster.load_of(N2) == 0
+
+
+def test_what_needs_nothing_leaves_a_draining_node_too() -> None:
+    cluster = Cluster({0: (N1,), 1: (N2,)}, {0: 0.3, 1: 0.0})
+    cluster.periods(4)
+    assert cluster.load_of(N1) + cluster.load_of(N2) == pytest.approx(0.3)
+    assert len({n for hosts in cluster.balancer.running.values() for n in hosts}) == 1
+
+
+def test_two_nodes_with_two_replicas_of_everything_stay_however_idle() -> None:
+    cluster = Cluster({0: (N1, N2), 1: (N1, N2)}, {0: 0.05, 1: 0.05})
+    assert cluster.periods(6) == []
+
+
+def test_a_cluster_that_is_silent_is_not_idle() -> None:
+    cluster = Cluster({0: (N1,), 1: (N2,)}, {0: 0.6, 1: 0.2})
+    cluster.periods(2)
+    cluster.loads[0] = 0.1
+    cluster.periods(1)
+    cluster.silent = {N2}
+    assert cluster.periods(4) == []
+    cluster.silent = set()
+    assert cluster.periods(2) != []
+
+
+def test_more_load_ends_a_drain() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,), 3: (N2,), 4: (N3,)}, {0: 0.2, 1: 0.2, 2: 0.1, 3: 0.1, 4: 0.2})
+    while not any(isinstance(a, DrainNode) for a in cluster.step()):
+        pass
+    cluster.fails = True
+    cluster.loads |= {0: 0.6, 1: 0.6}
+    cluster.periods(3)
+    cluster.fails = False
+    cluster.periods(8)
+    assert all(cluster.load_of(n) <= 0.8 + 1e-9 for n in (N1, N2, N3))
+    assert not cluster.balancer.spares()
+
+
+def test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is() -> None:
+    cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,), 3: (N3,)}, {0: 0.7, 1: 0.3, 2: 0.2, 3: 0.3})
+    cluster.fails = True
+    while len(moves(cluster.said)) < 2:
+        cluster.step()
+    first, second = moves(cluster.said)
+    assert first[0] == second[0] == 1
+    assert first[2] != second[2]
+
+
+def test_news_that_come_twice_or_too_late_change_nothing() -> None:
+    cluster = trace_9()
+    cluster.periods(2)
+    order = cluster.balancer.order
+    assert order is not None
+    cluster.periods(1)
+    before = cluster.balancer.running
+    cluster.balancer.moved(order, cluster.now)
+    cluster.balancer.failed(order, cluster.now)
+    assert cluster.balancer.running == before
+
+
+def test_after_a_failure_a_partition_that_rests_may_move_at_once() -> None:
+    cluster = trace_9()
+    cluster.periods(3)
+    assert cluster.balancer.running[p(1)] == (N2,)
+    cluster.balancer.went(N2)
+    cluster.balancer.came(N3)
+    cluster.balancer.runs(p(1), [N1])
+    cluster.balancer.runs(p(3), [N3])
+    cluster.loads |= {0: 0.55, 2: 0.0, 3: 0.1}
+    cluster.periods(2)
+    assert moves(cluster.said)[1:] == [(1, N1, N3)]
+
+
+# --- at random ---
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    nodes = draw(st.integers(2, 4))
+    names = [N1, N2, N3, N4][:nodes]
+    partitions = draw(st.integers(2, 6))
+    replicas = draw(st.sampled_from([1, 1, 2]))
+    running = {}
+    for number in range(partitions):
+        first = draw(st.integers(0, nodes - 1))
+        running[number] = tuple(names[(first + r) % nodes] for r in range(replicas))
+    rooms = {n: SPARE if n == N4 and draw(st.booleans()) and not used(running, N4) else NodeRoom() for n in names}
+    return Cluster(
+        running, dict.fromkeys(range(partitions), 0.1), nodes=rooms, exact=draw(st.sampled_from([None, False]))
+    )
+
+
+def used(running: Mapping[int, tuple[NodeId, ...]], node: NodeId) -> bool:
+    return any(node in hosts for hosts in running.values())
+
+
+def shift(draw: st.DrawFn, cluster: Cluster) -> None:
+    """Another load, in twentieths, of some partitions."""
+    for number in cluster.loads:
+        if draw(st.booleans()):
+            cluster.loads[number] = draw(st.sampled_from([7, 11, 3, 1, 13, 0])) / 20
+
+
+SHIFTS = Situations({"moves": 0.3, "two moves of one partition": 0.05, "a drain": 0.05})
+
+
+@SHIFTS.required
+@settings(max_examples=30)
+@given(data=st.data(), cluster=clusters())
+def test_without_failures_no_partition_moves_twice_within_three_periods(data: st.DataObject, cluster: Cluster) -> None:
+    ended_at: dict[PartitionId, int] = {}
+    twice = drained = False
+    for _ in range(12):
+        shift(data.draw, cluster)
+        for _ in range(3 * data.draw(st.integers(1, 4))):
+            order = cluster.balancer.order
+            said = cluster.step()
+            if order is not None and cluster.balancer.order is not order:
+                ended_at[order.partition] = cluster.now
+            drained |= any(isinstance(a, DrainNode) for a in said)
+            for action in said:
+                if isinstance(action, MovePartition) and action.partition in ended_at:
+                    twice = True
+                    assert cluster.now - ended_at[action.partition] >= REST * PERIOD_US
+    SHIFTS.example(
+        {"moves": moves(cluster.said), "two moves of one partition": twice, "a drain": drained},
+    )
+
+
+STEADY = Situations({"full at first": 0.3, "moves": 0.2})
+
+
+@STEADY.required
+@settings(max_examples=30)
+@given(data=st.data(), cluster=clusters())
+def test_under_a_steady_load_every_node_ends_within_its_cap_if_that_is_possible(
+    data: st.DataObject, cluster: Cluster
+) -> None:
+    cluster.balancer._exact = True
+    for number in cluster.loads:
+        cluster.loads[number] = data.draw(st.sampled_from([8, 11, 5, 13, 2, 1])) / 20
+    before = cluster.balancer.running
+    full = [n for n in cluster.rooms if cluster.load_of(n) > 0.8 + 1e-9]
+    possible = any(fits(cluster, before, ends) for ends in all_ends(cluster, before)) if full else True
+    cluster.periods(PATIENCE + 8)
+    if possible:
+        assert all(cluster.load_of(n) <= 0.8 + 1e-6 for n in cluster.rooms)
+    STEADY.example({"full at first": full, "moves": moves(cluster.said)})
+
+
+def all_ends(cluster: Cluster, running: Running) -> list[dict[PartitionId, tuple[NodeId, ...]]]:
+    """All that one move of each partition at most, straight to where it fits at once, can lead to."""
+    choices = []
+    for of, hosts in running.items():
+        moved = [
+            (*[h for h in hosts if h != source], target)
+            for source in hosts
+            for target in cluster.rooms
+            if target not in hosts and cluster.load_of(target) + cluster.loads[of.partition] < 1.0 - 1e-9
+        ]
+        choices.append([hosts, *moved])
+    return [dict(zip(running, ends, strict=True)) for ends in product(*choices)]
+
+
+def fits(cluster: Cluster, before: Running, running: Running) -> bool:
+    loads = {n: sum(cluster.loads[of.partition] for of, hosts in running.items() if n in hosts) for n in cluster.rooms}
+    return all(load <= 0.8 + 1e-9 for load in loads.values())
+
+
+CHAOS = Situations({"moves": 0.15, "a node dies during a move": 0.05})
+
+
+@CHAOS.required
+@settings(max_examples=30)
+@given(data=st.data(), cluster=clusters())
+def test_whatever_fails_every_order_is_one_that_can_be_followed(data: st.DataObject, cluster: Cluster) -> None:
+    """The balancer's own assertions judge; orders to dead nodes fail, and partitions of dead nodes run elsewhere."""
+    dead: set[NodeId] = set()
+    during = False
+    cluster.state = 3000.0  # moves take longer than a period
+    for _ in range(15):
+        shift(data.draw, cluster)
+        node = data.draw(st.sampled_from(sorted(cluster.rooms)))
+        if node in dead:
+            dead.remove(node)
+            cluster.balancer.came(node)
+        elif len(dead) + 1 < len(cluster.rooms):
+            dead.add(node)
+            during |= cluster.balancer.order is not None
+            cluster.balancer.went(node)
+        order = cluster.balancer.order
+        cluster.fails = order is not None and order.target in dead
+        cluster.silent = dead
+        for _ in range(data.draw(st.sampled_from([7, 9, 2, 1]))):
+            for action in cluster.step():
+                if isinstance(action, MovePartition):
+                    assert action.target not in dead
+                    cluster.fails = False
+    CHAOS.example({"moves": moves(cluster.said), "a node dies during a move": during})
