@@ -1,4 +1,4 @@
-"""Operators and aggregates of one's own."""
+"""Operators and aggregates written by users."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Plain(Changes):
         return None if ports[0] is None else ports[0].to_tuples()
 
 
-def test_an_operator_of_ones_own_keeps_state_like_any_other() -> None:
+def test_a_user_operator_keeps_state_like_any_other() -> None:
     spec = CustomSpec((IN,), f"{HERE}:Changes", {"attribute": "value", "by": 1.0})
     rows = tuples(READINGS, "1 a 1 \n 2 a 1.5 \n 3 a 4 \n 4 a 4 \n 5 a 0")
     out = check_contract(lambda: make(spec, READINGS), [READINGS], [rows], [(2, False), (4, True)])
@@ -128,7 +128,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-operators.md").read
 
 @pytest.fixture
 def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's sessions, in a module that can be imported."""
+    """The session window of docs/how-to/own-operators.md, as a module."""
     (block,) = [
         b for b in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "class Sessions" in b
     ]
@@ -137,7 +137,7 @@ def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "documented_operator", raising=False)
 
 
-def test_the_sessions_of_the_page_keep_the_contract(documented: None) -> None:
+def test_the_documented_session_window_keeps_the_contract(documented: None) -> None:
     spec = CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 3e-6})
     rows = tuples(READINGS, "1 a 1 \n 2 b 1 \n 3 a 1 \n 5 b 1 \n 5 c 1 \n 6 a 1 \n 7 - 1 \n 8 a 1 \n 12 b 1")
     cuts = [(3, False), (4, True), (5, False), (6, True), (8, False), (9, True), (11, False)]
@@ -153,12 +153,12 @@ def test_the_sessions_of_the_page_keep_the_contract(documented: None) -> None:
     """)
 
 
-def test_the_sessions_of_the_page_refuse_a_gap_that_is_none(documented: None) -> None:
+def test_the_documented_session_window_refuses_a_wrong_gap(documented: None) -> None:
     with pytest.raises(QueryError, match="gap: expected seconds, above 0"):
         make(CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 0}), READINGS)
 
 
-def test_an_aggregate_of_ones_own_works_in_sliding_windows() -> None:
+def test_a_user_aggregate_works_in_sliding_windows() -> None:
     calls = {"span": AggregateCall(f"{HERE}:Span", "value")}
     spec = AggregateSpec(IN, Window(WindowKind.SLIDING, 4, 2), {"sensor": "sensor"}, calls)
     operator = make(spec, READINGS)
@@ -197,7 +197,7 @@ def test_output_that_breaks_the_contract_is_refused(name: str, message: str) -> 
         (f"{HERE}:Changes", {"attribute": "sensor", "by": 1.0}, "arguments", "sensor is no float64"),
     ],
 )
-def test_a_class_that_cannot_be_used_is_refused_when_the_query_is_read(
+def test_an_unusable_class_is_refused_when_the_query_is_read(
     path: str, arguments: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(QueryError, match=message) as error:

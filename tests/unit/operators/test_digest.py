@@ -1,4 +1,4 @@
-"""The digest by which replicas compare what they made."""
+"""The digest by which replicas compare their stable output."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def digest(*parts: Rows) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 7, 999, 1_000, 1_001, 8_192, 19_999])
-def test_it_is_the_same_however_many_rows_come_at_a_time(size: int) -> None:
-    """Across marks, and across more blocks than are taken in at once; and wherever it is asked for."""
+def test_a_digest_does_not_depend_on_batches(size: int) -> None:
+    """Across marks and many blocks, and wherever the digest is taken."""
     stream = numbered(3_000 if size < 100 else 30_500)
     whole, pieces, asked = RollingDigest(), RollingDigest(), RollingDigest()
     whole.add(stream)
@@ -45,8 +45,8 @@ def test_it_is_the_same_however_many_rows_come_at_a_time(size: int) -> None:
     assert pieces.value() == asked.value() == whole.value()
 
 
-def test_it_is_the_same_in_every_release() -> None:
-    """It lies in checkpoints, and replicas compare it.  Whoever changes it says so in the changelog."""
+def test_a_digest_is_the_same_in_every_release() -> None:
+    """Checkpoints contain it, and replicas compare it.  A change needs a line in the changelog."""
     rolling = RollingDigest()
     rolling.add(numbered(2_500))
     assert rolling.value() == 6807341814111134658
@@ -54,7 +54,7 @@ def test_it_is_the_same_in_every_release() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 999, 1_000, 1_001, 2_000])
-def test_it_goes_on_from_a_value(place: int) -> None:
+def test_a_digest_continues_from_a_value(place: int) -> None:
     stream = numbered(3_500)
     begun = RollingDigest(place, digest(stream.slice(0, place)))
     begun.add(stream.slice(place, len(stream)))
@@ -63,11 +63,11 @@ def test_it_goes_on_from_a_value(place: int) -> None:
 
 
 @pytest.mark.parametrize("floats", [False, True])
-def test_any_other_order_of_rows_is_seen(floats: bool) -> None:
-    """Also of equal ones in mirrored pairs, x y y x and y x x y, which a factor that grows with the place misses."""
+def test_any_other_order_of_rows_changes_the_digest(floats: bool) -> None:
+    """Also of equal rows in mirrored pairs, x y y x and y x x y, which a factor growing with the place would miss."""
 
     def rows(values: tuple[int, ...]) -> Rows:
-        """That differ in one attribute only."""
+        """Rows that differ in one attribute only."""
         time = np.full(len(values), 7, np.int64)
         column = np.array(values, np.float64 if floats else np.int64)
         return Rows(time, time, (Column(np.ones(len(values), np.int64)), Column(column)))
@@ -76,7 +76,7 @@ def test_any_other_order_of_rows_is_seen(floats: bool) -> None:
     assert len({digest(rows(s)) for s in sequences}) == len(sequences)
 
 
-def test_rows_that_change_places_between_blocks_are_seen() -> None:
+def test_rows_exchanged_between_blocks_change_the_digest() -> None:
     stream = numbered(STREAM)
     order = np.arange(len(stream))
     order[[5, MARK_EVERY + 5]] = order[[MARK_EVERY + 5, 5]]
@@ -84,7 +84,7 @@ def test_rows_that_change_places_between_blocks_are_seen() -> None:
     assert len({digest(one) for one in (stream, stream.take(order), stream.take(blocks))}) == 3
 
 
-def test_a_changed_value_a_null_and_an_exchange_are_seen() -> None:
+def test_a_changed_value_a_null_and_an_exchange_change_the_digest() -> None:
     plain = numbered(100)
     number, text, on = plain.columns
     at = np.arange(100)
@@ -121,12 +121,12 @@ def changed(*changes: tuple[int, int, int]) -> Rows:
     ],
     ids=["highest bit", "high bits of two", "columns exchanged", "other column", "a block later", "and to the right"],
 )
-def test_differences_that_sums_might_lose_are_seen(one: Rows, other: Rows) -> None:
+def test_differences_that_cancel_in_sums_change_the_digest(one: Rows, other: Rows) -> None:
     assert digest(one) != digest(other)
 
 
-def test_high_bytes_that_change_places_are_seen() -> None:
-    """As of keys that bear a region in their top byte."""
+def test_exchanged_high_bytes_change_the_digest() -> None:
+    """Such as keys with a region in the top byte."""
     count = 60
     plain = changed(*((row, 0, row << 56) for row in range(count)))
     exchanged = [
@@ -138,8 +138,8 @@ def test_high_bytes_that_change_places_are_seen() -> None:
 
 
 @pytest.mark.parametrize("type_", [np.int64, np.bool_])
-def test_a_null_beside_a_number_is_not_a_zero_beside_the_next_number(type_: type[np.generic]) -> None:
-    """As sum and count of nothing are, and of a zero."""
+def test_null_and_n_differ_from_zero_and_n_plus_one(type_: type[np.generic]) -> None:
+    """Such as (sum, count) of no rows, and of a zero."""
     time = np.zeros(1, np.int64)
     zero = np.zeros(1, type_)
     nothing = Rows(time, time, (Column(zero, np.zeros(1, np.bool_)), Column(np.array([0]))))
@@ -147,7 +147,7 @@ def test_a_null_beside_a_number_is_not_a_zero_beside_the_next_number(type_: type
     assert digest(nothing) != digest(found)
 
 
-def test_strings_go_by_their_text() -> None:
+def test_strings_are_digested_by_their_text() -> None:
     time = np.zeros(2, np.int64)
     forward, backward = StringDictionary(["a", "b"]), StringDictionary(["b", "a"])
     mine = Rows(time, time, (Column(np.array([0, 1], np.int32), None, forward),))

@@ -1,4 +1,4 @@
-"""A fragment takes an input as the SUnion holds it, in parts; what its operators see does not depend on the parts."""
+"""A fragment takes an input in the parts that the SUnion holds; its operators see the same rows in any division."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILTER = QueryOperator(FEW, FilterSpec(A, "x % 2 = 0"), SCHEMA)
 
 
 def rows(*times: int, first: int, pool: StringPool | None = None) -> Rows:
-    """Rows that tell their place: x counts up."""
+    """Rows numbered by x."""
     made = [(first + n, f"s{(first + n) % 3}") for n in range(len(times))]
     return Rows.from_tuples(SCHEMA, times, made, pool)
 
@@ -51,7 +51,7 @@ def cells(found: Rows | None) -> list[tuple[int, int, str]]:
 
 
 def as_they_come(*parts: Rows) -> list[tuple[int, int, str]]:
-    """By time, those of one time by part and place: what every replica must make of them."""
+    """Sorted by time, then by part and place: the order that every replica must give."""
     return sorted((row for part in parts for row in cells(part)), key=lambda row: row[0])
 
 
@@ -73,7 +73,7 @@ def test_a_result_with_too_much_text_names_operator_and_limit(watched: bool, mon
 
 @pytest.mark.parametrize("watched", [False, True])
 def test_with_skip_a_result_with_too_much_text_is_left_out(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it does not leave the unit: else results would depend on how the query is cut into fragments."""
+    """Also inside the unit; otherwise results would depend on how the query is divided into fragments."""
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 20)
     spec = MapSpec(A, {"long": "concat(name, name)"}, False, OnError.SKIP)
     wide = QueryOperator(StreamId("wide"), spec, Schema.of(long="string!"))
@@ -94,7 +94,7 @@ def test_with_skip_a_result_with_too_much_text_is_left_out(watched: bool, monkey
     assert fragment.take_rejections() == []
 
 
-def test_a_rejected_row_of_an_input_has_its_id() -> None:
+def test_a_rejected_row_keeps_its_id() -> None:
     """Also of a source out of order, in several chunks, of several inputs, cut by a slice."""
     sunion = SUnion(inputs=[(0, False), (0, False)], streams=1, bucket_us=10)
     batches = [(0, [5, 1, 12, 3], [4, 7, 7, 7]), (0, [3, 14], [7, 8]), (1, [3, 2], [7, 1])]
@@ -120,18 +120,18 @@ def test_a_rejected_row_of_an_input_has_its_id() -> None:
 
 @pytest.mark.parametrize("watched", [False, True])
 class TestParts:
-    def test_a_union_of_inputs_in_parts(self, watched: bool) -> None:
+    def test_a_union_merges_inputs_in_parts(self, watched: bool) -> None:
         a = [rows(1, 3, 3, first=0), rows(3, 9, first=10)]
         b = [rows(3, 4, first=20), rows(2, 3, 9, first=30)]
         assert step([a, b], watched=watched, of=unit(UNION, outputs=(OUT,))) == [as_they_come(*a, *b)]
 
-    def test_one_part_that_is_not_in_order_of_time(self, watched: bool) -> None:
-        """As the one chunk of a source is that does not send in order."""
+    def test_a_part_out_of_order_is_sorted(self, watched: bool) -> None:
+        """Such as the only chunk of a source that sends out of order."""
         a = [rows(5, 1, 1, 3, first=0)]
         made = step([a, []], watched=watched, of=unit(UNION, FILTER, outputs=(OUT, FEW)))
         assert made == [as_they_come(*a), [row for row in as_they_come(*a) if not row[1] % 2]]
 
-    def test_a_union_of_what_an_operator_made_and_of_parts(self, watched: bool) -> None:
+    def test_a_union_merges_results_and_parts(self, watched: bool) -> None:
         a = [rows(4, 2, 4, first=0), rows(1, 4, first=10)]
         b = [rows(4, 3, first=20), rows(4, first=30)]
         both = QueryOperator(OUT, UnionSpec((B, FEW)), SCHEMA)
@@ -139,7 +139,7 @@ class TestParts:
         few = [row for row in as_they_come(*a) if not row[1] % 2]
         assert made == [few, sorted([*as_they_come(*b), *few], key=lambda row: row[0])]
 
-    def test_nulls_and_t_max_of_some_parts_only(self, watched: bool) -> None:
+    def test_nulls_and_t_max_may_be_of_some_parts_only(self, watched: bool) -> None:
         """An operator's results keep the newest time that went into them, a source's rows their own."""
         one, other = rows(2, 6, first=0), rows(4, 6, first=10)
         x, name = other.columns
@@ -152,12 +152,12 @@ class TestParts:
                 found = sorted(zip(made.time.tolist(), made.t_max.tolist(), [c[0] for c in made.to_tuples()]), key=str)
                 assert found == [(2, 2, 0), (4, 9, None), (6, 11, 11), (6, 6, 1)]
 
-    def test_strings_of_several_dictionaries(self, watched: bool) -> None:
+    def test_strings_of_several_dictionaries_are_merged(self, watched: bool) -> None:
         a = [rows(1, 5, first=0, pool=StringPool()), rows(2, 5, first=10, pool=StringPool())]
         b = [rows(5, 6, first=20, pool=StringPool())]
         assert step([a, b], watched=watched, of=unit(UNION, outputs=(OUT,))) == [as_they_come(*a, *b)]
 
-    def test_a_slice_gives_the_same_wherever_it_is_cut(self, watched: bool) -> None:
+    def test_results_do_not_depend_on_where_a_slice_is_cut(self, watched: bool) -> None:
         a, b = rows(*range(40), first=0), rows(*range(0, 80, 2), first=100)
         of = unit(UNION, FILTER, outputs=(OUT, FEW))
         whole = step([[a], [b]], watched=watched, of=of)
@@ -167,7 +167,7 @@ class TestParts:
             assert step(pieces, watched=watched, of=of) == whole
 
 
-def test_operators_that_release_nothing_make_no_pause() -> None:
+def test_operators_without_output_make_no_pause() -> None:
     """A pause is a turn for others: one for each operator, in each slice without rows, and a node of many replicas
     falls behind and stays RECOVERING (seed 1796246440)."""
     of = Fragment(unit(FILTER, outputs=(FEW,)))

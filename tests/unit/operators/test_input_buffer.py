@@ -1,4 +1,4 @@
-"""Undo/redo's side of the operators: what is kept of their input makes their state again, and is bounded."""
+"""Input buffers of undo/redo (R9): kept input rebuilds the state of operators, and is bounded."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _make(name: str) -> tuple[Operator, int]:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_made_again_goes_on_as_if_nothing_had_happened(name: str, seed: int) -> None:
-    """At every thirtieth cut: from the marker alone, in an operator that has seen another stream; to the last bit."""
+def test_a_rebuilt_state_continues_like_the_original(name: str, seed: int) -> None:
+    """At every thirtieth cut: rebuilt in an operator that has seen another stream; equal to the last bit."""
     with step_sizes(8, 6, 4, 8) if seed else nullcontext():
         _made_again(name, seed)
 
@@ -62,7 +62,7 @@ def _made_again(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_what_is_kept_is_bounded_by_the_window_however_long_it_runs(name: str) -> None:
+def test_kept_input_is_bounded_by_the_window(name: str) -> None:
     operator, ports = _make(name)
     data = [stream(at, 10 * UNTIL) for at in range(ports)]
     times = [[time for time, _ in port] for port in data]
@@ -77,15 +77,15 @@ def test_what_is_kept_is_bounded_by_the_window_however_long_it_runs(name: str) -
 
 
 @pytest.mark.parametrize("name", UNBOUNDED)
-def test_state_without_bound_is_carried_by_the_marker(name: str) -> None:
+def test_unbounded_state_is_stored_in_the_marker(name: str) -> None:
     operator, _ = _make(name)
     marker = InputBuffer(operator).mark()
     assert marker.base is not None
     assert marker.given == ()
 
 
-def test_an_installed_state_is_kept_until_everything_in_it_has_passed() -> None:
-    """Nobody gives us the input that a partner's snapshot was made of."""
+def test_an_installed_state_is_kept_until_it_has_expired() -> None:
+    """The input behind a partner's snapshot is not available."""
     operator, _ = _make("sliding")
     feed = Run(operator, [SCHEMA])
     data = [stream(1, 200)]
@@ -103,8 +103,8 @@ def test_an_installed_state_is_kept_until_everything_in_it_has_passed() -> None:
 
 
 @pytest.mark.parametrize("name", ["tumbling", "sliding", "top-k", "inner join", "full join", "join in windows"])
-def test_an_operator_that_only_saw_time_pass_is_wound_back(name: str) -> None:
-    """Without rows and without results its state is the same, or it says that it is not."""
+def test_an_operator_that_only_saw_time_pass_is_reset(name: str) -> None:
+    """Without rows and results its state is unchanged, or it reports the change."""
     kept = changed = 0
     for seed in range(4):
         for pause, idle in itertools.product((0, 12, 25), (2, 8, 15)):
@@ -128,8 +128,8 @@ def test_an_operator_that_only_saw_time_pass_is_wound_back(name: str) -> None:
     assert changed > 0 or name != "inner join"  # an outer one releases what it forgets
 
 
-def test_what_is_not_needed_any_more_is_freed_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window that ends needs none of its rows any more; with their strings they take long to free (B8)."""
+def test_expired_input_is_freed_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that ends needs none of its rows; freeing them with their strings takes long (B8: steps are bounded)."""
     monkeypatch.setattr(steps, "INDEXED", 8)
     window = Window(WindowKind.TUMBLING, 1000, 1000)
     operator = make(AggregateSpec(StreamId("in"), window, {}, {"n": AggregateCall("count")}), Schema.of(n="int64"))

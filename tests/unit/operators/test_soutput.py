@@ -1,4 +1,4 @@
-"""SOutput: ids, kinds, and what a redo may repeat (rules U8, U9, C1, R8, invariants 2 and 4)."""
+"""SOutput: kinds (U8), ids (U9), checkpoints (C1) and repetitions (R8); invariants 2 and 4."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_stable_ids_are_the_ordinals_of_the_stable_stream() -> None:
     assert out.last_id == 5
 
 
-def test_a_slice_without_rows_is_just_its_boundary() -> None:
+def test_an_empty_slice_gives_only_its_boundary() -> None:
     out = after_ten()
     assert show(out.stable(None, 20)) == "B20(2)"
     assert show(out.stable(Rows.empty(PAYLOAD), 30)) == "B30(2)"
@@ -49,7 +49,7 @@ def test_a_slice_without_rows_is_just_its_boundary() -> None:
     assert show(out.stable(None, END_OF_TIME)) == "Binf(2)"
 
 
-def test_tentative_ids_go_on_from_the_last_stable_one_through_the_run() -> None:
+def test_tentative_ids_continue_the_stable_ones() -> None:
     out = after_ten()
     first = out.tentative(rows("15x 24y"), 30)
     second = out.tentative(rows("31z"), 40)
@@ -59,12 +59,12 @@ def test_tentative_ids_go_on_from_the_last_stable_one_through_the_run() -> None:
     assert out.last_id == 2
 
 
-def test_an_empty_tentative_slice_is_just_its_boundary() -> None:
+def test_an_empty_tentative_slice_gives_only_its_boundary() -> None:
     assert show(after_ten().tentative(None, 20)) == "b20"
 
 
-def test_live_and_redo_are_two_outputs_of_one_stream() -> None:
-    """Trace 6, at SOutput: the live one goes on tentatively while the restored one makes the stable ids (R5)."""
+def test_live_and_redo_make_separate_ids() -> None:
+    """Trace 6 at SOutput (R5): live continues tentatively while the restored instance makes the stable ids."""
     live = after_ten()
     checkpoint = live.snapshot()
     assert show(live.tentative(rows("15x 24y"), 30)) == "T/15x T/24y b30"
@@ -93,7 +93,7 @@ def test_nothing_stable_follows_something_tentative_without_a_restore() -> None:
     [("9x", 20), ("20x", 20), ("15x 12y", 20), ("12x", 9)],
     ids=["before the slice", "at its end", "out of order", "boundary goes back"],
 )
-def test_a_slice_that_is_no_slice_is_refused(text: str, boundary: int) -> None:
+def test_an_invalid_slice_is_refused(text: str, boundary: int) -> None:
     with pytest.raises(LocalProtocolError, match="orders"):
         after_ten().stable(rows(text), boundary)
     with pytest.raises(LocalProtocolError, match="orders"):
@@ -120,7 +120,7 @@ def test_what_was_released_before_is_dropped_by_counting() -> None:
     assert out.dropped == 3
 
 
-def test_another_instance_can_be_told_what_was_released() -> None:
+def test_another_instance_can_drop_what_was_released() -> None:
     out, checkpoint = released_to_thirty()
     redo = SOutput("orders")
     redo.restore(checkpoint, out.snapshot())
@@ -128,7 +128,7 @@ def test_another_instance_can_be_told_what_was_released() -> None:
     assert show(redo.stable(None, 40)) == "B40(5)"
 
 
-def test_a_second_restore_still_knows_the_furthest_release() -> None:
+def test_a_second_restore_remembers_the_furthest_release() -> None:
     out, checkpoint = released_to_thirty()
     out.restore(checkpoint)
     assert show(out.stable(rows("12u"), 15)) == ""
@@ -142,7 +142,7 @@ def test_a_second_restore_still_knows_the_furthest_release() -> None:
     [("12u 15x 24Z", 30), ("12u 15x 23y", 30), ("12x 15u 24y", 30)],
     ids=["other payload", "other time", "payloads exchanged"],
 )
-def test_what_is_made_again_must_be_the_same(text: str, boundary: int) -> None:
+def test_repeated_results_must_be_equal(text: str, boundary: int) -> None:
     out, checkpoint = released_to_thirty()
     out.restore(checkpoint)
     with pytest.raises(LocalProtocolError, match="orders: the stable tuples up to id 5 were made again, and differ"):
@@ -150,7 +150,7 @@ def test_what_is_made_again_must_be_the_same(text: str, boundary: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["12u 15x", "12u 15x 24y 25z"], ids=["fewer", "more"])
-def test_as_many_tuples_are_made_again_as_were_released(text: str) -> None:
+def test_as_many_tuples_must_be_repeated_as_were_released(text: str) -> None:
     out, checkpoint = released_to_thirty()
     out.restore(checkpoint)
     with pytest.raises(LocalProtocolError, match="on the second time, but 5 were released"):
@@ -160,8 +160,8 @@ def test_as_many_tuples_are_made_again_as_were_released(text: str) -> None:
 # --- digests (invariant 4) ---
 
 
-def test_digests_of_replicas_agree_however_the_stream_was_cut_and_coded() -> None:
-    """A mark each 1,000 tuples; string codes differ between processes and mean nothing."""
+def test_digests_do_not_depend_on_cuts_and_string_codes() -> None:
+    """A mark every 1,000 tuples; string codes differ between processes."""
     one, other = SOutput("s"), SOutput("s")
     pool = StringPool()
     pool.current().encode(["k4", "k3", "unrelated"])
@@ -175,7 +175,7 @@ def test_digests_of_replicas_agree_however_the_stream_was_cut_and_coded() -> Non
     assert one.snapshot() == other.snapshot()
 
 
-def test_a_digest_goes_on_from_a_snapshot() -> None:
+def test_a_digest_continues_from_a_snapshot() -> None:
     whole, first = SOutput("s"), SOutput("s")
     stream = numbered(1_700)
     whole.stable(stream, 1_700)

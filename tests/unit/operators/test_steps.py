@@ -1,4 +1,4 @@
-"""What one step copies, fills or releases is bounded however large the state is (B8): counted in entries."""
+"""One step copies, fills or releases a bounded number of entries, however large the state is (B8)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.operators import make
 
 IN, OTHER = StreamId("in"), StreamId("other")
 SCHEMA = Schema.of(key="int64!", value="float64!")
-#: Groups: many times what a step may do.
+#: Many times as many groups as a step may process.
 GROUPS = 2_000
 ROWS = 16
 
@@ -48,7 +48,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counter:
-    """How many entries are saved for snapshots before they are overwritten."""
+    """Counts the entries that are saved for snapshots before they are overwritten."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.saved = 0
@@ -96,7 +96,7 @@ def pauses(work: Iterator[Any]) -> int:
 
 @pytest.mark.parametrize("window", [TUMBLING, SLIDING, COUNTED])
 def test_a_write_after_a_snapshot_saves_what_it_writes(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups anywhere in the state; only their cells are saved, each once."""
+    """Groups are spread over the state; only their cells are saved, each once."""
     operator, counter = filled(window), Counter(monkeypatch)
     snapshot = operator.snapshot()
     some = np.random.default_rng(2).choice(GROUPS, ROWS, replace=False) << 40
@@ -106,7 +106,7 @@ def test_a_write_after_a_snapshot_saves_what_it_writes(window: Window, monkeypat
     assert counter.saved == ROWS
     del snapshot
     operator.step([rows((np.arange(ROWS) << 40), 6)], 7)
-    assert counter.saved == ROWS  # nobody needs them
+    assert counter.saved == ROWS  # no snapshot needs them
 
 
 @pytest.mark.parametrize("window", [TUMBLING, SLIDING, COUNTED])
@@ -152,7 +152,7 @@ def test_a_match_after_a_snapshot_saves_the_flags_that_it_sets(monkeypatch: pyte
 
 @pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.FULL])
 def test_a_join_merges_restores_and_releases_in_steps(kind: JoinKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Much on one side, little on the other: what one step makes, or picks out of what is there, is bounded."""
+    """Many rows on one side, few on the other: what one step makes or searches is bounded."""
     spec = dataclasses.replace(FULL, kind=kind)
     join = make(spec, SCHEMA, SCHEMA)
     random = np.random.default_rng(3)
@@ -175,7 +175,7 @@ def test_a_join_merges_restores_and_releases_in_steps(kind: JoinKind, monkeypatc
 
 
 @pytest.mark.parametrize("window", [None, TUMBLING])
-def test_top_k_of_many_groups_is_ranked_in_steps(window: Window | None) -> None:
+def test_a_top_k_of_many_groups_is_ranked_in_steps(window: Window | None) -> None:
     spec = TopKSpec(IN, 1, (("value", True),), ("key",), window)
     operator = make(spec, SCHEMA)
     many = rows(np.random.default_rng(1).permutation(np.arange(GROUPS)) << 40, 1)
@@ -187,7 +187,7 @@ def test_top_k_of_many_groups_is_ranked_in_steps(window: Window | None) -> None:
 
 
 def test_keys_of_two_attributes_get_wide_pairs_while_they_are_few() -> None:
-    """More values of the second attribute never mean a new table of all pairs."""
+    """New values of the second attribute never cause a new table of all pairs."""
     index = KeyIndex([AttributeType.INT64, AttributeType.INT64])
     first = np.arange(GROUPS)
     finished(index.reserve(GROUPS))
@@ -216,7 +216,7 @@ def test_sorting_in_steps_is_a_stable_sort(values: npt.NDArray[np.int64]) -> Non
 
 
 def test_sorting_in_steps_clears_its_memory_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system clears a page where it is written first, so no step may write to new pages all over an array."""
+    """The kernel clears a page at its first write, so no step may write to new pages all over an array."""
     made: list[npt.NDArray[Any]] = []
     real, page = np.empty, 8
 
@@ -237,8 +237,8 @@ def test_sorting_in_steps_clears_its_memory_in_portions(monkeypatch: pytest.Monk
     assert len(made) == 2
 
 
-def test_what_is_often_there_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal values cannot be divided, and are in order as they were dealt."""
+def test_frequent_equal_values_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal values cannot be divided further, and are in order already."""
     longest = 0
 
     class Watched(np.ndarray[Any, np.dtype[Any]]):
@@ -303,7 +303,7 @@ def test_many_strings_are_kept_restored_and_released_in_steps(monkeypatch: pytes
 
 
 class Pass(StepwiseOperator):
-    """Passes rows on, in portions; tells what it was given."""
+    """Passes rows on in portions, and records its input."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -322,7 +322,7 @@ class Pass(StepwiseOperator):
 
 
 def passing(*operators: Operator) -> Fragment:
-    """A fragment of these, one behind the other."""
+    """A fragment of several of these in sequence."""
     fragment = Fragment(Unit(UnitId("u"), "f", (InputStream(IN, SCHEMA, 1, None),), (), (), partitions=1))
     names = [IN, *[StreamId(f"s{n}") for n in range(len(operators))]]
     fragment._steps = [(name, (before,), one) for before, name, one in zip(names, names[1:], operators, strict=False)]
@@ -331,7 +331,7 @@ def passing(*operators: Operator) -> Fragment:
 
 
 def test_many_rows_of_one_time_are_taken_in_piece_by_piece() -> None:
-    """No boundary divides them, so they are one slice; several steps all the same (B8)."""
+    """No boundary divides them, so they are one slice, but still several steps (B8)."""
     one = Pass(SCHEMA)
     parts = [rows(np.arange(at, at + 50), 1) for at in range(0, 400, 50)]
     (made,) = finished(passing(one).work(Slice([parts], 9, Kind.STABLE)))
@@ -341,8 +341,8 @@ def test_many_rows_of_one_time_are_taken_in_piece_by_piece() -> None:
     assert one.given[-1][1] == 9
 
 
-def test_operators_behind_each_other_take_what_leaves_in_pieces_one_by_one() -> None:
-    """Cut between rows of one time: more of it follows while the boundary is this time."""
+def test_a_chain_of_operators_passes_pieces_on_one_by_one() -> None:
+    """Cut between rows of one time: more rows follow while the boundary stays at this time."""
     filter_ = Filter(FilterSpec(IN, "value >= 0"), SCHEMA)
     first, last = Pass(SCHEMA), Pass(SCHEMA)
     fragment = passing(first, filter_, last)
@@ -354,7 +354,7 @@ def test_operators_behind_each_other_take_what_leaves_in_pieces_one_by_one() -> 
     assert [(times[-1], end) for times, end in last.given] == [(1, 1), (2, 2), (3, 3), (3, 9)]
 
 
-def test_many_small_writes_after_a_snapshot_are_kept_together() -> None:
+def test_many_small_writes_after_a_snapshot_are_stored_together() -> None:
     columns = Columns([(np.int64, 0), (np.float64, 0.5)])
     columns.add(GROUPS)
     leaves = columns.freeze()
@@ -369,8 +369,8 @@ def test_many_small_writes_after_a_snapshot_are_kept_together() -> None:
     assert leaves[1].array().tolist() == [0.5] * GROUPS
 
 
-def test_new_strings_of_a_slice_are_taken_in_in_portions() -> None:
-    """One slice, however many texts it brings; the ids are those that all of them together get."""
+def test_new_strings_of_a_slice_are_added_in_portions() -> None:
+    """One slice, however many texts it has; the ids are as if all were added at once."""
     texts = [f"group {n}" for n in range(100)]
     column = Column.from_list([texts[n % 100] for n in range(0, 1000, 7)], AttributeType.STRING)
     ids = TextIds()
@@ -387,7 +387,7 @@ def test_new_strings_of_a_slice_are_taken_in_in_portions() -> None:
         assert pauses(operator.work([piece], 2)) >= 100 // steps.RELEASED
 
 
-def test_a_few_rows_bring_no_more_texts_to_another_dictionary_than_they_have() -> None:
+def test_few_rows_add_few_texts_to_another_dictionary() -> None:
     large, target = StringDictionary([f"text {n}" for n in range(1000)]), StringDictionary(["text 3"])
     for codes in ([3, 5, 5], [5, 7], [], [999]):
         column = Column(np.array(codes, np.int32), None, large)
@@ -400,8 +400,8 @@ def test_a_few_rows_bring_no_more_texts_to_another_dictionary_than_they_have() -
         assert len(Column(np.array([2000], np.int32), np.array([False]), source).in_dictionary(target)) == 1
 
 
-def test_small_pieces_are_put_together_in_portions() -> None:
-    """Whoever releases few rows at a time has all of them put together at the end, but not in one step."""
+def test_small_pieces_are_concatenated_in_portions() -> None:
+    """An operator that releases few rows at a time has them concatenated at the end, but not in one step."""
     size, work = steps.RELEASED // 2 - 1, _of_good_size([rows(np.arange(at, at + 5), 1) for at in range(0, GROUPS, 5)])
     found = finished(work)
     assert [n for piece in found for n in piece.columns[0].values.tolist()] == list(range(GROUPS))

@@ -1,4 +1,4 @@
-"""``on_error: skip`` of an operator of one's own: which rows are rejected, however the input is cut (U15)."""
+"""``on_error: skip`` of user operators (U15: rows that fail): which rows are rejected, however the input is cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN = (StreamId("in"),)
 
 
 class Sums(CustomOperator):
-    """The sum so far of what all ports bring, which must not pass ``limit``; a row is released two instants later.
+    """A running sum over all ports that must not exceed ``limit``; a row is released two instants later.
 
     Null raises; so does time, from ``until`` on.
     """
@@ -68,7 +68,7 @@ class Sums(CustomOperator):
 
 
 class Narrow(Sums):
-    """Returns what the host refuses, where there is a 6."""
+    """Returns an invalid result for a 6."""
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         rows = ports[0]
@@ -92,7 +92,7 @@ def skipping(ports: int = 1, name: str = "Sums", **arguments: Any) -> Skipping:
 def rejected(
     operator: Skipping, ports: Sequence[Sequence[Tuple]], cuts: Sequence[int] = ()
 ) -> tuple[list[Tuple], list[Rejected]]:
-    """What comes out, and what was left out."""
+    """Results, and rejected rows."""
     feed = Run(operator, [NUMBERS] * len(ports))
     out, found = [], []
     for cut in [*sorted(set(cuts)), END_OF_TIME]:
@@ -105,7 +105,7 @@ def brief(found: Sequence[Rejected]) -> list[str]:
     return [f"{one.number} port {one.port} {one.time} {one.values['n']}: {one.reason}" for one in found]
 
 
-def test_a_row_with_which_it_raises_is_left_out_and_the_rest_goes_on() -> None:
+def test_a_row_that_makes_it_raise_is_left_out() -> None:
     out, found = rejected(skipping(), [tuples(NUMBERS, "1 50 \n 2 60 \n 3 - \n 4 50 \n 5 1")])
     assert text(out) == "3 50\n6 100"
     assert brief(found) == [
@@ -115,7 +115,7 @@ def test_a_row_with_which_it_raises_is_left_out_and_the_rest_goes_on() -> None:
     ]
 
 
-def test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept() -> None:
+def test_rows_of_one_time_are_tried_in_order() -> None:
     left = tuples(NUMBERS, "7 40 \n 7 70 \n 7 30")
     right = tuples(NUMBERS, "7 30 \n 7 31 \n 7 0")
     out, found = rejected(skipping(2), [left, right])
@@ -123,13 +123,13 @@ def test_of_rows_of_one_time_those_that_fit_behind_each_other_are_kept() -> None
     assert [(one.port, one.row, one.values["n"]) for one in found] == [(0, 1, 70), (1, 1, 31)]
 
 
-def test_what_the_host_refuses_is_as_if_it_had_raised() -> None:
+def test_a_refused_result_counts_as_an_exception() -> None:
     out, found = rejected(skipping(name="Narrow"), [tuples(NUMBERS, "1 5 \n 2 6 \n 2 7")])
     assert text(out) == "1 5\n2 7"
     assert brief(found) == ["1 port 0 2 6: ValueError: returned 0 columns, the schema has 1"]
 
 
-def test_where_time_alone_raises_nobody_is_to_blame() -> None:
+def test_an_exception_without_rows_stops_the_replica() -> None:
     operator = skipping(until=5)
     with pytest.raises(RuntimeError, match=r"given no row, up to .*: ZeroDivisionError: time is up"):
         rejected(operator, [tuples(NUMBERS, "1 1 \n 4 1 \n 6 1")], [7])
@@ -137,12 +137,12 @@ def test_where_time_alone_raises_nobody_is_to_blame() -> None:
         rejected(skipping(until=5), [[]], [7])
 
 
-def test_what_says_something_of_the_machine_rejects_no_row() -> None:
+def test_an_error_of_the_machine_rejects_no_row() -> None:
     with pytest.raises(MemoryError):
         rejected(skipping(name="OutOfMemory"), [tuples(NUMBERS, "1 1")])
 
 
-def test_counts_are_state() -> None:
+def test_counts_are_part_of_the_state() -> None:
     operator = skipping()
     port = tuples(NUMBERS, "1 50 \n 2 60 \n 3 1")
     feed = Run(operator, [NUMBERS])
@@ -155,8 +155,8 @@ def test_counts_are_state() -> None:
 
 
 @pytest.mark.parametrize(("bad", "least", "most"), [(1, 0, 0), (64, 4, 30)])
-def test_others_get_their_turn_when_some_trials_have_been_made(bad: int, least: int, most: int) -> None:
-    """B8.  A pause costs the replica a turn: one for each trial made it too slow to ever catch up."""
+def test_it_pauses_after_some_trials(bad: int, least: int, most: int) -> None:
+    """B8: steps are bounded.  A pause costs a turn; with one per trial the replica never caught up."""
     operator = skipping(limit=0)
     rows = Rows.from_tuples(NUMBERS, list(range(64)), [(1,)] * bad + [(0,)] * (64 - bad))
     pauses = sum(portion is None for portion in operator.work([rows], 64))
@@ -182,7 +182,7 @@ def one_by_one(ports: Sequence[Sequence[Tuple]], limit: int = 100) -> Iterator[t
 
 
 @given(st.lists(PORT, min_size=1, max_size=3), st.lists(st.integers(0, 10), max_size=4))
-def test_however_it_is_cut_the_same_rows_are_rejected(ports: list[list[Tuple]], cuts: list[int]) -> None:
+def test_the_rejected_rows_do_not_depend_on_cuts(ports: list[list[Tuple]], cuts: list[int]) -> None:
     whole = rejected(skipping(len(ports)), ports)
     cut = rejected(skipping(len(ports)), ports, cuts)
     assert cut[0] == whole[0]
@@ -191,6 +191,6 @@ def test_however_it_is_cut_the_same_rows_are_rejected(ports: list[list[Tuple]], 
 
 
 @given(st.lists(PORT, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0, 10), st.booleans()), max_size=3))
-def test_it_keeps_what_every_operator_promises(ports: list[list[Tuple]], cuts: list[tuple[int, bool]]) -> None:
+def test_it_keeps_the_contract_of_operators(ports: list[list[Tuple]], cuts: list[tuple[int, bool]]) -> None:
     distinct = sorted(dict(cuts).items())
     check_contract(lambda: skipping(len(ports)), [NUMBERS] * len(ports), ports, distinct)

@@ -37,8 +37,8 @@ def test_a_window_is_released_by_the_first_tuple_at_its_end_whatever_the_bucket(
     assert operator.counters() == {"late": 1, "dropped": 1, "without_time": 0}
 
 
-def test_a_count_window_that_travelled_goes_on_where_it_was_open() -> None:
-    """What arrives is read-only: a tuple that opens no window must not write to it."""
+def test_a_transferred_count_window_continues() -> None:
+    """Received arrays are read-only: a tuple that opens no window must not write to them."""
     spec = AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, COUNT)
     rows = tuples(KEYED, "1 a 1 \n 2 b 1 \n 3 a 1 \n 4 a 1")
     before, after = make(spec, KEYED), make(spec, KEYED)
@@ -58,7 +58,7 @@ def test_a_tuple_that_is_late_for_one_of_its_windows_counts_in_the_others() -> N
     assert operator.counters() == {"late": 1, "dropped": 0, "without_time": 0}
 
 
-def test_between_windows_with_gaps_a_tuple_counts_nowhere_and_is_not_late() -> None:
+def test_a_tuple_between_windows_with_gaps_is_not_late() -> None:
     operator = make(AggregateSpec(IN, Window(WindowKind.SLIDING, 2, 5), {}, COUNT), EVENTS)
     assert text(run(operator, [EVENTS], [tuples(EVENTS, "0 0 \n 1 1 \n 2 2 \n 4 4 \n 5 5")])) == lines("""
         1 0 2 2
@@ -87,7 +87,7 @@ def test_int64_sums_wrap_around() -> None:
     assert run(operator, [KEYED], [rows]) == [(9, (0, 10, -(2**63)))]
 
 
-def test_a_window_that_reaches_beyond_the_end_of_time_ends_there() -> None:
+def test_a_window_beyond_the_end_of_time_ends_there() -> None:
     operator = make(AggregateSpec(IN, tumbling(1000, on="ts"), {}, COUNT), EVENTS)
     rows = [(5, (END_OF_TIME - 1,)), (6, (2**63 - 1,))]
     feed = Run(operator, [EVENTS])
@@ -138,8 +138,8 @@ def test_top_k_over_the_results_of_a_window_needs_no_state() -> None:
     assert operator.snapshot() == {}
 
 
-def test_state_does_not_grow_with_keys_that_are_gone() -> None:
-    """A hundred thousand keys, a hundred at a time: what is kept is in proportion to the hundred."""
+def test_state_does_not_grow_with_expired_keys() -> None:
+    """100,000 keys, 100 at a time: the state stays in proportion to the 100."""
     schema = Schema.of(key="int64", name="string")
     spec = AggregateSpec(IN, tumbling(10), {"key": "key", "name": "name"}, {"last": AggregateCall("last", "name")})
     operator = make(spec, schema)

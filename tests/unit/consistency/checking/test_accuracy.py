@@ -1,4 +1,4 @@
-"""What tentative results may lack, and what they may hold: forged histories, and runs of a simulated cluster."""
+"""What tentative results may lack and contain: constructed histories, and runs of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def world() -> list[str]:
 
 
 def history(plan: Plan, tentative: Rows, *, more: str = "") -> History:
-    """b is cut off in second 5; the client has everything before as stable, and then ``tentative``, as time goes on."""
+    """b is cut off in second 5.  Until then the client gets stable rows, then ``tentative`` in time order."""
     events = [*told("\n".join(sorted([*world(), *more.splitlines()], key=lambda line: float(line.split()[0]))))]
     for stream in (A, B):
         for place, at in enumerate(times(stream), 1):
@@ -136,7 +136,7 @@ COUNT = AggregateSpec(
 )
 
 
-def test_what_a_lost_source_leaves_is_all_that_can_be_given() -> None:
+def test_results_from_the_remaining_source_are_accepted() -> None:
     plan, directory = plan_of()
     verdict = judged(plan, directory, without_b(plan))
     assert rules(verdict) == []
@@ -146,7 +146,7 @@ def test_what_a_lost_source_leaves_is_all_that_can_be_given() -> None:
 
 
 @pytest.mark.parametrize("place", [12, 25])
-def test_a_row_of_a_source_that_was_there_is_missed(place: int) -> None:
+def test_a_missing_row_of_an_available_source_is_found(place: int) -> None:
     plan, directory = plan_of()
     rows = without_b(plan)
     (finding,) = [f for f in judged(plan, directory, but(rows, place)).findings if f.property == "accuracy"]
@@ -195,7 +195,7 @@ def test_a_row_that_no_source_has_sent_is_found() -> None:
         "just now",
     ],
 )
-def test_only_what_is_available_for_certain_is_asked_for(more: str, wrong: list[str]) -> None:
+def test_rows_that_may_have_been_unavailable_are_not_demanded(more: str, wrong: list[str]) -> None:
     """The row of second 17 is lacking."""
     plan, directory = plan_of()
     rows = without_b(plan)
@@ -203,7 +203,7 @@ def test_only_what_is_available_for_certain_is_asked_for(more: str, wrong: list[
     assert rules(judged(plan, directory, but(rows, lacking), more=more)) == wrong
 
 
-def test_windows_are_those_of_what_was_available() -> None:
+def test_windows_of_the_available_rows_are_accepted() -> None:
     plan, directory = plan_of(COUNT, COUNTS)
     right = without_b(plan)
     verdict = judged(plan, directory, right)
@@ -214,8 +214,8 @@ def test_windows_are_those_of_what_was_available() -> None:
     assert rules(judged(plan, directory, but(right, 12))) == [LACKING]
 
 
-def test_windows_that_hold_rows_of_a_source_that_is_out_are_found() -> None:
-    """They cannot have come; nor may windows reach into the time in which it is not known what came."""
+def test_windows_with_rows_of_an_unavailable_source_are_found() -> None:
+    """Such rows were not available.  Windows that reach into a time of unknown input are not judged."""
     plan, directory = plan_of(COUNT, COUNTS)
     whole = results(plan)[Channel(StreamId("s2"), 0)][1]
     first, middle, last = np.searchsorted(whole.time, [CUT_S * SECOND, (CUT_S + 3) * SECOND, END_S * SECOND])
@@ -223,7 +223,7 @@ def test_windows_that_hold_rows_of_a_source_that_is_out_are_found() -> None:
     assert rules(judged(plan, directory, whole.slice(int(first), int(last)))) == [LACKING]
 
 
-def test_of_operators_that_remember_everything_nothing_is_said() -> None:
+def test_operators_with_unbounded_memory_are_not_judged() -> None:
     spec = replace(COUNT, window=Window(WindowKind.COUNT, count=3))
     plan, directory = plan_of(spec, Schema.of(n="int64!"))
     rows = Rows.from_tuples(Schema.of(n="int64!"), [10 * SECOND], [(5,)])
@@ -232,7 +232,7 @@ def test_of_operators_that_remember_everything_nothing_is_said() -> None:
     assert verdict.counters.amounts["accuracy unknown operators that remember everything"] == 1
 
 
-def test_of_a_unit_behind_one_that_holds_back_nothing_is_said() -> None:
+def test_a_unit_downstream_of_policy_delay_is_not_judged() -> None:
     sources = [source("a", reader={"kind": "generator"}, schema=SCHEMA)]
     stages = [("s1", union_of("a"), SCHEMA), ("s2", union_of("s1"), SCHEMA)]
     for policy, said in ((Policy.DELAY, False), (Policy.PROCESS, True)):
@@ -248,21 +248,21 @@ def unknown(plan: Plan, directory: Directory) -> Mapping[str, int]:
     return {name: n for name, n in amounts.items() if name.startswith("accuracy unknown") and n}
 
 
-def test_with_little_room_nothing_is_said() -> None:
+def test_nothing_is_judged_where_buffers_are_small() -> None:
     plan, directory = plan_of()
     for limits in (replace(plan.limits, suffix_bytes=1_000), replace(plan.limits, input_bytes=1_000)):
         assert unknown(replace(plan, limits=limits), directory) == {"accuracy unknown little room": 1}
 
 
-def test_without_the_sources_nothing_is_said() -> None:
+def test_nothing_is_judged_without_the_sources_events() -> None:
     plan, directory = plan_of()
     events = [e for e in history(plan, without_b(plan)) if not isinstance(e, Sent)]
     verdict = judge(History(events), plan, directory, results(plan), premise=Premise(healed=False))
     assert verdict.counters.amounts["accuracy unknown sources"] == 1
 
 
-def test_of_a_row_that_left_its_source_late_nothing_is_asked() -> None:
-    """Its bucket may have been given out: alpha X is over since the first row of that time."""
+def test_a_row_that_left_its_source_late_is_not_demanded() -> None:
+    """Its bucket may have been released before: αX has passed since the first row of that bucket."""
     plan, directory = plan_of()
     rows = without_b(plan)
     place = 12
@@ -284,8 +284,8 @@ def test_of_a_row_that_left_its_source_late_nothing_is_asked() -> None:
     assert rules(verdict) == []
 
 
-def test_what_only_a_source_that_has_ended_could_drive_on_is_not_missed() -> None:
-    """An end of input starts no clocks (B3), so windows behind it stay open while all others are out."""
+def test_windows_that_wait_for_an_ended_source_are_not_demanded() -> None:
+    """The end of an input starts no clocks (B3), so windows after it stay open while all other sources are out."""
     plan, directory = plan_of(COUNT, COUNTS)
     rows = without_b(plan)
     kept = rows.slice(0, int(np.searchsorted(rows.time, 15 * SECOND)))

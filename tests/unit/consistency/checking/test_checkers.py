@@ -1,4 +1,4 @@
-"""Each checker: histories that hold, and for each rule a smallest one that does not."""
+"""Each checker, with histories that hold, and for each rule a minimal history that breaks it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stable(first: int, last: int) -> str:
 
 
 def verdict(text: str, *, premise: Premise | None = None, deployed: Deployed | None = None) -> RunVerdict:
-    """Without what accuracy says: tentative tuples are made up here.  test_accuracy.py is about that."""
+    """The verdict without the accuracy checker, because tentative tuples are invented here; see test_accuracy.py."""
     judged = judge(told(text), *(deployed or make_plan()), REFERENCE, premise=premise or Premise(healed=False))
     judged.findings = [f for f in judged.findings if f.property != "accuracy"]
     return judged
@@ -147,13 +147,13 @@ def test_a_correct_subscription_has_no_findings(text: str) -> None:
     assert verdict(text).findings == []
 
 
-def test_a_rec_done_does_not_stand_between_an_undo_and_its_correction() -> None:
+def test_a_rec_done_between_undo_and_correction_is_found() -> None:
     text = FEED + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) R+ S2/20x"
     assert found(text) == {("P2", "a rec_done comes when the correction is complete")}
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_FEEDS.items(), ids=[f"{p} {r}" for p, r in BAD_FEEDS])
-def test_a_subscription_that_breaks_one_rule(rule: tuple[str, str], text: str) -> None:
+def test_each_broken_rule_of_a_subscription_is_found(rule: tuple[str, str], text: str) -> None:
     if not text:
         history = told(FEED)
         rows = Rows.from_tuples(PAYLOAD, [10, 20], [("x",), ("x",)])
@@ -192,13 +192,13 @@ BAD_DELIVERIES = {
 
 
 @pytest.mark.parametrize("text", GOOD_DELIVERIES.values(), ids=GOOD_DELIVERIES.keys())
-def test_a_client_that_is_served_rightly(text: str) -> None:
+def test_a_correct_client_has_no_findings(text: str) -> None:
     text = text.removeprefix(FEED)
     assert verdict(text).findings == []
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_DELIVERIES.values(), ids=BAD_DELIVERIES.keys())
-def test_a_client_that_is_served_wrongly(rule: str, text: str) -> None:
+def test_each_fault_at_a_client_is_found(rule: str, text: str) -> None:
     assert found(text) == {("P2", rule)}
 
 
@@ -215,7 +215,7 @@ WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestam
     ],
     ids=["corrected", "other groups and windows", "two versions of a window", "a version of a stable window"],
 )
-def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool) -> None:
+def test_a_second_tentative_result_of_a_window_is_found(text: str, holds: bool) -> None:
     plan, directory = make_plan()
     window = Window(WindowKind.TUMBLING, 10, 10)
     spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
@@ -226,8 +226,8 @@ def test_of_an_aggregate_one_version_of_each_window_lives(text: str, holds: bool
     assert [f.rule for f in findings] == ([] if holds else ["no result lives twice"])
 
 
-def test_a_top_k_of_part_of_the_input_may_equal_a_right_result() -> None:
-    """Only where more input only adds results can a right one be counted."""
+def test_a_tentative_top_k_may_equal_a_stable_result() -> None:
+    """How often a correct result may occur can be counted only where more input merely adds results."""
     plan, directory = make_plan()
     operator = replace(plan.query.operators[0], spec=TopKSpec(StreamId("a"), 1, (("x", False),)))
     topk = replace(plan, query=replace(plan.query, operators=(operator,)))
@@ -243,7 +243,7 @@ HOSTS = ("source:a", "source:b", "n1a", "n1b", "client:c")
 
 
 def calm(*, without: str = "", instead: str = "") -> str:
-    """A run that ends as it should, one line left out or put in place of another."""
+    """A run that ends correctly; optionally with one line removed or replaced."""
     lines = [f"0 up {h}" for h in HOSTS] + [f"1 state {r} {s}" for r in REPLICAS for s in ("RECOVERING", "STABLE")]
     lines += [f"1 open {r}<{s} source:{s} #1 main 0" for r in REPLICAS for s in "ab"]
     lines += ["1 open client:c n1a #1 main 0", "2 sent a 9 90 4611686018427387904", "2 sent b 9 90 4611686018427387904"]
@@ -283,18 +283,18 @@ ENDINGS = {
 }
 
 
-def test_an_end_without_traces_of_failures_holds() -> None:
+def test_an_end_where_everything_is_cleaned_up_holds() -> None:
     judged = verdict(calm(), premise=Premise())
     assert judged.findings == []
     assert judged.counters.amounts["tuples of the reference"] == LENGTH
 
 
 @pytest.mark.parametrize(("property", "rule", "without", "instead"), ENDINGS.values(), ids=ENDINGS.keys())
-def test_what_is_left_of_failures_at_the_end_is_found(property: str, rule: str, without: str, instead: str) -> None:
+def test_remains_of_failures_at_the_end_are_found(property: str, rule: str, without: str, instead: str) -> None:
     assert found(calm(without=without, instead=instead), premise=Premise()) == {(property, rule)}
 
 
-def test_without_its_premise_nothing_is_asked_of_the_end() -> None:
+def test_the_end_is_not_judged_without_its_premises() -> None:
     text = calm(without=f"3 give client:c: {WHOLE} Binf")
     assert verdict(text, premise=Premise(healed=True, survivors=False)).findings == []
     assert verdict(text + "\n9 close client:c #1", premise=Premise(healed=False)).findings == []
@@ -315,7 +315,7 @@ SETTLED = (
 def running(
     until: int, *, kind: str = "B", given: tuple[int, int] = (0, 10**9), fault: str = "", begun: int = 30
 ) -> str:
-    """A tuple a second enters both replicas; a boundary covers it at the client 0.5 s later, in the seconds ``given``.
+    """A tuple a second enters both replicas.  In seconds ``given``, a boundary covers it at the client 0.5 s later.
 
     The fault happens at second ``begun``.
     """
@@ -334,22 +334,22 @@ CUT_ALL = "fault 1 cut n1a>client:c n1b>client:c"
 CLIENT_FROZEN = "fault 1 freeze client:c"
 
 
-def test_results_that_come_within_kx_hold_and_are_counted() -> None:
+def test_results_within_kx_hold_and_are_counted() -> None:
     judged = verdict(running(30))
     assert judged.findings == []
     assert judged.counters.amounts["p1 stable_us"] > 1_000_000
     assert judged.counters.amounts["p1 tuples due"] >= 2 * 15
 
 
-def test_a_client_that_gets_nothing_for_twelve_seconds_is_found() -> None:
-    """The vacuous oracle: silence must not look like the absence of anything late."""
+def test_twelve_seconds_without_results_are_found() -> None:
+    """A client without any results must not pass as one without late results."""
     (finding,) = verdict(running(30, given=(0, 17))).findings
     assert (finding.property, finding.rule, finding.consumer) == ("P1", "results come within kX", "client:c")
     assert 17e6 < finding.at_us < 20e6
     assert "covered up to 17" in finding.what
 
 
-def test_a_client_that_never_gets_anything_is_found() -> None:
+def test_a_client_without_any_result_is_found() -> None:
     assert found(running(30, given=(0, 0))) == {("P1", "results come within kX")}
 
 
@@ -359,14 +359,14 @@ def test_silence_while_a_source_is_cut_off_is_found() -> None:
     assert "tentative paths since 30.000 s" in judged.findings[0].what
 
 
-def test_tentative_boundaries_cover_while_a_source_is_cut_off() -> None:
+def test_tentative_boundaries_count_as_results_while_a_source_is_cut_off() -> None:
     judged = verdict(running(60, kind="b", fault=CUT_B))
     assert judged.findings == []
     assert judged.counters.amounts["p1 tentative_us"] > 1_000_000
 
 
 @pytest.mark.parametrize("fault", [CUT_ALL, CLIENT_FROZEN, "fault 1 slow=20000 n1a>client:c", "fault 1 clock n1a"])
-def test_without_a_path_or_in_the_unknown_nothing_is_claimed(fault: str) -> None:
+def test_p1_claims_nothing_without_a_path_or_under_unknown_faults(fault: str) -> None:
     judged = verdict(running(60, given=(0, 30), fault=fault))
     assert judged.findings == []
 
@@ -413,8 +413,8 @@ def test_one_replica_that_suspends_excuses_no_silence(node: str, wrong: bool) ->
         ("fault 1 refuse n1a>client:c", 1.4, False),
     ],
 )
-def test_what_makes_results_late_makes_the_bound_wider(fault: str, late_s: float, holds: bool) -> None:
-    """Everything comes, and late; X is one second, and P 0.2 s."""
+def test_faults_of_known_delay_widen_the_bound(fault: str, late_s: float, holds: bool) -> None:
+    """All results arrive late; X is 1 s and P is 0.2 s."""
     lines = [f"{29.9} {fault}"]
     for second in range(1, 60):
         lines += [f"{second} recv {r}<a source:a #1 main: S{second}/{second}x" for r in REPLICAS]
@@ -437,13 +437,13 @@ def healed(second: int, *, silent: tuple[int, int]) -> str:
 
 @pytest.mark.parametrize(("silent", "holds"), [((40, 41), True), ((40, 44), False)])
 def test_silence_while_a_failure_is_corrected_is_found(silent: tuple[int, int], holds: bool) -> None:
-    """K6: a change for the better takes no path away, so it gives time for one change of producers and no more."""
+    """K6: an improvement removes no path, so it excuses one switch of producers and no more."""
     judged = verdict(healed(40, silent=silent))
     assert [f.rule for f in judged.findings] == ([] if holds else ["results come within kX"])
     assert all(40e6 < f.at_us < 44e6 for f in judged.findings)
 
 
-def test_excused_times_are_counted() -> None:
+def test_excused_periods_are_counted() -> None:
     amounts = verdict(running(60, fault="fault 1 slow=2000 n1a>client:c")).counters.amounts
     assert amounts["p1 excused slow_us"] > 29e6
     assert verdict(running(60, fault=CUT_ALL)).counters.amounts["p1 excused no path_us"] > 29e6
@@ -451,7 +451,7 @@ def test_excused_times_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("disk", "sinks"), [(True, False), (False, True), (False, False)])
-def test_small_buffers_are_an_excuse_where_disks_hold_up_acknowledgements(disk: bool, sinks: bool) -> None:
+def test_small_buffers_are_an_excuse_where_acks_wait_for_disks(disk: bool, sinks: bool) -> None:
     plan, directory = make_plan()
     client = replace(directory.clients["c"], sinks=({"kind": "jsonl", "path": "p", "mode": "stable"},) if sinks else ())
     checkpoints = Checkpoints(1_000_000, disk=disk)
@@ -465,13 +465,13 @@ def test_small_buffers_are_an_excuse_where_disks_hold_up_acknowledgements(disk: 
     assert bool(judged.counters.amounts["p1 excused little room_us"]) is (disk or sinks)
 
 
-def test_a_suspended_node_owes_nothing_tentative() -> None:
+def test_policy_suspend_owes_no_tentative_results() -> None:
     suspends = make_plan(failure=Policy.SUSPEND)
     assert verdict(running(60, given=(0, 30), fault=CUT_B), deployed=suspends).findings == []
     assert found(running(60, given=(0, 30)), deployed=suspends) == {("P1", "results come within kX")}
 
 
-def test_a_lost_replica_leaves_a_path() -> None:
+def test_a_lost_replica_leaves_the_path_through_its_partner() -> None:
     assert found(running(60, given=(0, 30), fault="down n1b")) == {("P1", "results come within kX")}
     assert verdict(running(60, fault="down n1b")).findings == []
 
@@ -508,8 +508,8 @@ def test_a_partition_that_is_lost_for_long_is_found() -> None:
     assert verdict(beside_a_cut, deployed=standing_by()).findings == []
 
 
-def test_of_a_partition_that_may_have_to_begin_anew_nothing_is_claimed() -> None:
-    """Its checkpoints may be damaged; and who comes or goes may have been the one on its way."""
+def test_a_partition_whose_checkpoints_may_be_damaged_is_not_judged() -> None:
+    """The checkpoints may be damaged, and a process that starts or stops may have been the next one to serve."""
     damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
     assert verdict(damaged, deployed=standing_by()).findings == []
     lost = "0 state u1/0@n1a STABLE\n0 state u1/0@n1b RECOVERING\n10 down n1a\n{0}60 rounds 1"
@@ -557,23 +557,23 @@ BAD_ORDERS = {
 
 
 @pytest.mark.parametrize("text", GOOD_ORDERS.values(), ids=GOOD_ORDERS.keys())
-def test_orders_that_harm_nobody(text: str) -> None:
+def test_correct_orders_have_no_findings(text: str) -> None:
     assert verdict(text, deployed=standing_by(budget=1)).findings == []
 
 
-def test_a_standby_that_has_only_begun_again_is_not_asked_what_it_reads() -> None:
-    """It ran before its process died; the run ended in the moment in which that came back."""
+def test_a_standby_that_just_restarted_need_not_read_yet() -> None:
+    """It ran before its process died, and the run ends at the moment of the restart."""
     again = "\n5 down n1b\n5 up coordinator\n5 up n1b"
     assert found(calm() + again, premise=Premise()) == {("quiet", "every input is read")}
     assert found(calm() + again, premise=Premise(), deployed=standing_by()) == set()
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
-def test_an_order_that_does_harm(rule: str, text: str) -> None:
+def test_each_wrong_order_is_found(rule: str, text: str) -> None:
     assert [f.rule for f in verdict(text, deployed=standing_by(budget=1)).findings] == [rule]
 
 
-def test_a_helper_that_leaves_others_behind_is_found() -> None:
+def test_a_retire_before_others_have_caught_up_is_found() -> None:
     helper = "4.1 open u1/0@n1b<a source:a #1 main 0\n5 recv u1/0@n1b<a source:a #1 main: B10(5)\n"
     as_far = "8 open u1/0@n1a<a source:a #1 main 5\n"
     behind = {("H5", "a helper leaves when others are as far")}
@@ -581,12 +581,12 @@ def test_a_helper_that_leaves_others_behind_is_found() -> None:
     assert not behind & found(SERVED + helper + as_far + RETIRES, deployed=standing_by())
 
 
-def test_a_standby_that_was_away_for_a_moment_is_waited_for() -> None:
+def test_a_replay_while_a_standby_is_briefly_away_is_found() -> None:
     text = SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n"
     assert found(text, deployed=standing_by()) == {("H8", "replay is the last resort")}
 
 
-def test_tentative_results_beside_a_whole_tree_are_found() -> None:
+def test_tentative_results_while_all_inputs_work_are_found() -> None:
     assert found(running(30) + "\n29.7 give client:c: T/31y") == {("P1", "stable where a tree is whole")}
     late = running(60, kind="b", fault=CUT_B) + "\n59.7 give client:c: T/61y"
     assert verdict(late).findings == []
@@ -597,7 +597,7 @@ def test_tentative_results_beside_a_whole_tree_are_found() -> None:
     [(0, 29, False), (0.2, 29, False), (3, 29, True), (3, 10, False)],
     ids=["no window", "a window with room in αX", "a window longer than αX", "it ended long ago"],
 )
-def test_what_comes_early_for_its_source_ends_may_be_tentative(seconds: float, ended: int, holds: bool) -> None:
+def test_results_of_a_source_that_ends_early_may_be_tentative(seconds: float, ended: int, holds: bool) -> None:
     plan, directory = make_plan()
     if seconds:
         window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
@@ -644,7 +644,7 @@ def test_a_consumer_that_reads_nobody_is_found() -> None:
     ],
     ids=["switched", "the other fails too", "out of reach", "not there", "evicted"],
 )
-def test_a_consumer_that_does_what_it_can(text: str) -> None:
+def test_a_consumer_without_a_better_producer_has_no_findings(text: str) -> None:
     assert verdict(FAILING + text).findings == []
 
 
@@ -658,7 +658,7 @@ def test_a_consumer_that_does_what_it_can(text: str) -> None:
     ],
     ids=["late", "too late for heartbeats", "a busy producer", "unknown"],
 )
-def test_a_late_producer_is_preferred_as_well(fault: str, holds: bool) -> None:
+def test_a_stable_producer_over_a_slow_link_is_preferred_too(fault: str, holds: bool) -> None:
     text = f"1.1 fault 1 {fault}\n12 state u1/0@n1b STABLE"
     assert found(FAILING + text) == (set() if holds else {("preferred", "a STABLE producer is taken")})
 
@@ -667,18 +667,18 @@ def test_a_late_producer_is_preferred_as_well(fault: str, holds: bool) -> None:
     ("fault", "lasts_s", "holds"),
     [("busy=1 n1b", 3.4, False), ("busy=2 n1b", 3.4, True), ("busy=2 n1b", 5, False)],
 )
-def test_slowness_widens_the_time_for_a_better_one(fault: str, lasts_s: float, holds: bool) -> None:
+def test_slow_links_widen_the_time_to_switch(fault: str, lasts_s: float, holds: bool) -> None:
     text = f"1.1 fault 1 {fault}\n{1.1 + lasts_s} state u1/0@n1b UP_FAILURE"
     assert (found(FAILING + text) == set()) is holds
 
 
-def test_a_consumer_that_was_evicted_elsewhere_is_found() -> None:
+def test_an_eviction_by_another_partition_excuses_no_consumer() -> None:
     """By another partition on the same node."""
     text = "1.1 note n1b evicted replica=u1/1@n1b consumers=['client:c']\n9 state u1/0@n1b STABLE"
     assert found(FAILING + text) == {("preferred", "a STABLE producer is taken")}
 
 
-def test_a_consumer_that_was_evicted_and_read_the_better_one_again_is_asked_for() -> None:
+def test_an_evicted_consumer_that_resubscribed_is_judged_again() -> None:
     text = (
         "1.1 note n1b evicted replica=u1/0@n1b consumers=['client:c']\n"
         "1.5 close client:c #1\n1.5 open client:c n1b #2 main 0\n"
@@ -763,14 +763,14 @@ def test_forced_rec_dones_soon_after_each_other_are_found() -> None:
     assert found(FAILS + corrects(3, 4, bucket=1) + between + corrects(4.3, 4.5, bucket=3)) == FLAPS
 
 
-def test_who_has_no_room_for_fresh_results_may_end_its_redo_at_once() -> None:
+def test_without_room_for_fresh_results_a_redo_may_end_at_once() -> None:
     first, second = corrects(3, 4, bucket=1), corrects(4.1, 4.5, bucket=2)
     stands_back = f"4.2 state {REPLICA} STABILIZATION\n"
     begins, ends = second.splitlines(keepends=True)[:-1], second.splitlines(keepends=True)[-1:]
     assert verdict(FAILS + first + "".join([*begins, stands_back, *ends])).findings == []
 
 
-def test_who_began_anew_has_ended_no_redo() -> None:
+def test_a_restart_is_no_end_of_a_redo() -> None:
     anew = f"4.05 state {REPLICA} RECOVERING\n" + "".join(
         f"4.05 close {REPLICA}<{s} #1\n4.06 open {REPLICA}<{s} source:{s} #2 main 0\n" for s in "ab"
     )
@@ -778,7 +778,7 @@ def test_who_began_anew_has_ended_no_redo() -> None:
     assert verdict(text + corrects(4.1, 4.5, bucket=2, feed=2)).findings == []
 
 
-def test_where_live_is_suspended_while_it_corrects_nothing_is_claimed() -> None:
+def test_policy_suspend_during_a_correction_is_not_judged() -> None:
     plan, directory = make_plan()
     nodes = {n: replace(o, during_stabilization=Policy.SUSPEND) for n, o in directory.nodes.items()}
     text = FAILS + (corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)).replace(" fresh", "")
@@ -793,7 +793,7 @@ def test_a_redo_of_nothing_is_found() -> None:
     assert found(FAILS + corrects(3, 4, bucket=1) + corrects(6, 7)) == IN_VAIN
 
 
-def test_of_inputs_that_the_history_does_not_tell_of_nothing_is_claimed() -> None:
+def test_inputs_without_events_in_the_history_are_not_judged() -> None:
     states = "\n".join(line for line in (FAILS + corrects(3, 4) + corrects(4.1, 4.2)).splitlines() if " state " in line)
     judged = verdict(states)
     assert judged.findings == []
@@ -829,14 +829,14 @@ def test_replicas_that_correct_in_turn_hold_and_are_counted() -> None:
         (f" fresh\n3.2 state {REPLICA} STABILIZATION", "", set()),  # it has no room for fresh results
     ],
 )
-def test_replicas_that_correct_at_once_are_found_where_neither_has_fresh_results(
+def test_two_corrections_at_once_without_fresh_results_are_found(
     first: str, second: str, wrong: set[tuple[str, str]]
 ) -> None:
     text = BOTH + f"3 state {REPLICA} STABILIZATION{first}\n3.5 state {OTHER} STABILIZATION{second}\n"
     assert found(text) == wrong
 
 
-def test_whose_leave_may_have_come_from_the_dead_is_not_judged() -> None:
+def test_a_grant_by_a_replica_that_died_since_is_not_judged() -> None:
     died = f"2.5 down n1b\n2.6 up n1b\n2.7 state {OTHER} STABLE\n2.8 state {OTHER} UP_FAILURE\n"
     lines = (BOTH + died).splitlines()
     begun = "".join(f"{line}\n" for line in sorted(lines, key=lambda line: float(line.split()[0])))
@@ -849,7 +849,7 @@ def test_whose_leave_may_have_come_from_the_dead_is_not_judged() -> None:
 # --- all of it ---
 
 
-def test_a_finding_shows_what_happened_around_it() -> None:
+def test_a_finding_shows_the_events_around_it() -> None:
     text = (
         FEED + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 recv client:c n1a #1 main: S5/50x\n4 note n1a far away"
     )
@@ -863,7 +863,7 @@ def test_a_finding_shows_what_happened_around_it() -> None:
     assert not any("far away" in line for line in finding.around)
 
 
-def test_of_one_rule_only_the_first_findings_are_told() -> None:
+def test_only_the_first_findings_of_a_rule_are_reported() -> None:
     text = FEED + "2 recv client:c n1a #1 main: " + " B10(1) B5(0)" * 50
     judged = verdict(text)
     assert 0 < len(judged.findings) <= 6
@@ -871,7 +871,7 @@ def test_of_one_rule_only_the_first_findings_are_told() -> None:
 
 
 def test_a_hundred_thousand_received_tuples_take_about_a_second() -> None:
-    """Twice that is allowed here, for other work on the machine; a loop over tuples would take ten times as long."""
+    """The limit is twice that, for other work on the machine.  A loop over tuples would take ten times as long."""
     count, size = 100_000, 10
     history = History([Opened(0, "client:c", OUT, "n1a", 1, "main", 0, 0, False, 0)])
     times = np.arange(1, count + 1, dtype=np.int64) * 10
@@ -902,7 +902,7 @@ def test_bounds_grow_with_the_depth() -> None:
 def recovering(
     *, until: int = 40, opened: bool = True, lag_s: int = 0, serves_at: float | None = None, more: str = ""
 ) -> str:
-    """n1a begins anew in second 11, subscribes or not, and has what the sources sent ``lag_s`` seconds before."""
+    """n1a restarts in second 11, subscribes or not, and has received what the sources sent ``lag_s`` seconds ago."""
     lines = [
         *SETTLED.splitlines(),
         *more.splitlines(),
@@ -942,20 +942,20 @@ def test_a_replica_that_recovers_in_time_holds(opened: bool) -> None:
     assert judged.counters.amounts["recovering followed_us"] == 3_000_000
 
 
-def test_a_replica_that_finds_no_state_is_named() -> None:
+def test_a_replica_that_finds_no_state_is_found() -> None:
     (finding,) = [f for f in verdict(recovering(opened=False, until=24)).findings if f.property == "recovering"]
     assert (finding.rule, finding.consumer) == (NO_STATE, REPLICA)
     assert 15e6 < finding.at_us < 20e6
     assert "since 11.000 s" in finding.what
 
 
-def test_a_replica_that_has_caught_up_and_does_not_serve_is_found() -> None:
+def test_a_caught_up_replica_that_does_not_serve_is_found() -> None:
     assert recovered(recovering(until=24)) == [CAUGHT_UP]
 
 
 @pytest.mark.parametrize(("serves_at", "rules"), [(14, []), (24, [CAUGHT_UP])])
-def test_who_has_caught_up_serves_though_no_state_is_in_reach(serves_at: float, rules: list[str]) -> None:
-    """All replicas of a unit begin anew; what they read is another unit."""
+def test_a_caught_up_replica_must_serve_without_any_partner(serves_at: float, rules: list[str]) -> None:
+    """All replicas of a unit restart; their input comes from another unit."""
     sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
     stages = [("s0", union_of("a"), PAYLOAD), ("s1", union_of("s0"), PAYLOAD)]
     lines = []
@@ -997,16 +997,16 @@ def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:
         "frozen",
     ],
 )
-def test_a_state_must_be_found_where_one_is_in_reach(more: str, rules: list[str]) -> None:
+def test_a_reachable_state_must_be_found_in_time(more: str, rules: list[str]) -> None:
     assert recovered(recovering(opened=False, until=24, more=more)) == rules
 
 
-def test_of_subscriptions_before_it_began_anew_nothing_is_left() -> None:
+def test_subscriptions_before_a_restart_do_not_count() -> None:
     before = "\n".join(f"9 open {REPLICA}<{s} source:{s} #1 main 0" for s in "ab")
     assert recovered(recovering(opened=False, until=24, more=before)) == [NO_STATE]
 
 
-def test_with_little_room_no_recovery_is_judged() -> None:
+def test_recovery_is_not_judged_where_buffers_are_small() -> None:
     plan, directory = make_plan()
     tight = Deployed(replace(plan, limits=replace(plan.limits, output_bytes=1_000)), directory)
     judged = verdict(recovering(opened=False, until=24), deployed=tight)
@@ -1046,7 +1046,7 @@ def test_a_redo_beside_a_silent_input_is_found() -> None:
     assert judged.counters.amounts["redos checked for silent inputs"] == 1
 
 
-def test_who_corrects_by_leave_of_one_that_does_not_serve_is_found() -> None:
+def test_a_correction_whose_granter_does_not_serve_is_found() -> None:
     begins = BOTH + arriving(3.1) + ASKS + f"3.2 state {REPLICA} STABILIZATION\n"
     ends = f"6 state {REPLICA} STABLE\n"
     for gone in (f"3.5 state {OTHER} STABILIZATION\n", "3.5 down n1b\n", f"3.5 state {OTHER} RECOVERING\n"):
@@ -1055,7 +1055,7 @@ def test_who_corrects_by_leave_of_one_that_does_not_serve_is_found() -> None:
     assert not LEFT_ALONE & found(in_order(begins + ends))
 
 
-def test_what_has_healed_and_is_not_corrected_is_found() -> None:
+def test_a_healed_failure_without_correction_is_found() -> None:
     text = BOTH + arriving(*BEFORE, bucket=0) + "3 down n1b\n"
     assert found(in_order(text + arriving(3.1, 20))) == NOT_CORRECTED
     assert found(in_order(text + arriving(3.1, 4, 20) + f"4.1 state {REPLICA} STABILIZATION fresh\n")) == set()

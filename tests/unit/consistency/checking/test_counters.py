@@ -1,4 +1,4 @@
-"""What was checked and met, summed over runs."""
+"""Counters of checks and situations, summed over runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counters() -> Counters:
     return found
 
 
-def test_what_happened_to_a_replica_is_counted_by_its_state() -> None:
+def test_events_of_a_replica_are_counted_by_its_state() -> None:
     assert counters().events == {
         ("RECOVERING", "subscribes"): 1,
         ("RECOVERING", "becomes STABLE"): 1,
@@ -47,7 +47,7 @@ def test_what_happened_to_a_replica_is_counted_by_its_state() -> None:
     assert counters().amounts["reconciliations"] == 1
 
 
-def test_faults_are_counted_by_the_state_in_which_they_found_whom_they_befell() -> None:
+def test_faults_are_counted_by_the_state_of_the_affected_replica() -> None:
     assert counters().faults == {("cut", "STABLE"): 1, ("kill", "RECOVERING"): 1}
     assert counters().amounts["faults"] == 2
 
@@ -60,7 +60,7 @@ def test_counters_add_up_over_runs() -> None:
     assert total.faults["cut", "STABLE"] == 2
 
 
-def test_cells_that_should_have_been_reached_are_named() -> None:
+def test_reachable_cells_without_events_are_listed() -> None:
     events = counters().events
     empty = empty_cells(events, REACHABLE_EVENTS)
     assert ("STABLE", "dies") in empty
@@ -69,7 +69,7 @@ def test_cells_that_should_have_been_reached_are_named() -> None:
     assert empty_cells(dict.fromkeys(REACHABLE_EVENTS, 1), REACHABLE_EVENTS) == []
 
 
-def test_a_table_is_shown_with_a_column_per_state() -> None:
+def test_a_table_has_a_column_per_state() -> None:
     assert show_table({("STABLE", "dies"): 3, ("UP_FAILURE", "wakes"): 12}) == [
         "       STABLE  UP_FAILURE",
         "dies        3           0",

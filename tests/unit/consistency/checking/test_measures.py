@@ -1,4 +1,4 @@
-"""What a failure costs: how late new results come, and how many are tentative."""
+"""The cost of a failure: the delay of new results, and the number of tentative ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tests.support.histories import told
 from tests.unit.consistency.checking.test_checkers import make_plan
 
 
-def test_a_delay_lasts_until_something_covers_what_a_source_made_available() -> None:
-    """A result covers by its t_max, a boundary of either kind by its time; the first one counts."""
+def test_a_delay_ends_when_a_result_or_boundary_covers_the_row() -> None:
+    """A result covers times up to its t_max, a boundary of either kind up to its time; the first of them counts."""
     history = told(
         """
         1.0 sent a 1 10 10
@@ -25,10 +25,10 @@ def test_a_delay_lasts_until_something_covers_what_a_source_made_available() -> 
     assert [found.quantile_us(q) for q in (0.0, 0.5, 1)] == [200_000, 500_000, 500_000]
 
 
-def test_what_nothing_covers_is_counted_apart() -> None:
+def test_rows_that_nothing_covers_are_counted_separately() -> None:
     found = cost(told("1.0 sent a 1 10 10\n2.0 sent a 2 20 20\n2.5 give client:c: B10(0)"), *make_plan(), "c")
     assert (found.delays_us, found.never) == ((1_500_000,), 1)
 
 
-def test_a_client_that_is_given_nothing_has_no_delays() -> None:
+def test_a_client_without_results_has_no_delays() -> None:
     assert cost(told("1.0 note n1a x"), *make_plan(), "c").quantile_us(0.5) == 0

@@ -1,4 +1,4 @@
-"""Rows know whether they are in order of time, and so do parts of them."""
+"""Rows report whether they are in order of time, also for parts of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def rows(*times: int) -> Rows:
 
 @pytest.mark.parametrize("times", [(1, 3, 3, 8), (5, 1, 3, 4), (1, 5, 3, 4), (7,)])
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_part_is_in_order_if_it_is(times: tuple[int, ...], asked: bool) -> None:
-    """Also where the whole is not, and whether or not the whole was looked at before."""
+def test_a_part_may_be_in_order_where_the_whole_is_not(times: tuple[int, ...], asked: bool) -> None:
+    """Whether or not the order of the whole was determined before."""
     whole = rows(*times)
     if asked:
         assert whole.span() == (list(times) == sorted(times), min(times), max(times))

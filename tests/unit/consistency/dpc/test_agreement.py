@@ -1,4 +1,4 @@
-"""Replicas are compared by digests that may come before or after we have made the same tuples (invariant 4)."""
+"""Replicas compare digests of their stable output (invariant 4); a partner may be ahead or behind."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spe.stream.schema import Schema
 OURS = {1000: 11, 2000: 22, 3000: 33}
 
 
-def test_a_partner_that_is_behind_or_beside_us_is_compared_at_once() -> None:
+def test_a_partner_that_is_not_ahead_is_compared_at_once() -> None:
     agreement = Agreement()
     agreement.heard(0, "n2", 2000, 22)
     assert agreement.compare(0, 3500, lambda: OURS) == []
     assert agreement.compared == 1
 
 
-def test_one_that_is_ahead_is_compared_when_we_have_come_there() -> None:
+def test_a_partner_that_is_ahead_is_compared_later() -> None:
     agreement = Agreement()
     for id, digest in [(1000, 11), (2000, 22), (3000, 99)]:
         agreement.heard(0, "n2", id, digest)
@@ -32,7 +32,7 @@ def test_one_that_is_ahead_is_compared_when_we_have_come_there() -> None:
     assert agreement.compared == 3
 
 
-def test_a_difference_is_said_once_per_output_and_partner() -> None:
+def test_a_difference_is_reported_once_per_output_and_partner() -> None:
     agreement = Agreement()
     for output, partner in [(0, "n2"), (1, "n2"), (0, "n3")]:
         for id in (1000, 2000):
@@ -43,7 +43,7 @@ def test_a_difference_is_said_once_per_output_and_partner() -> None:
     assert agreement.compare(1, 3000, lambda: OURS) == [Divergence(1, "n2", 1000)]
 
 
-def test_what_a_partner_tells_is_bounded_and_nobody_is_asked_in_vain() -> None:
+def test_kept_digests_of_a_partner_are_bounded() -> None:
     agreement = Agreement()
     for id in range(1000, 200_000, 1000):
         agreement.heard(0, "n2", id, id)

@@ -49,14 +49,14 @@ COUNTING = replace(
 
 @pytest.fixture(autouse=True, params=Reconcile)
 def reconcile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for both ways of getting back behind tentative data (R9)."""
+    """Each test runs with both ways to roll back tentative state, checkpoint and undo (R9)."""
     monkeypatch.setattr(World, "reconcile", request.param)
 
 
 class World:
-    """Both sides of a replica: what leaves is written down, what it asks is answered by plain attributes."""
+    """Everything around a replica: records its output, and answers its questions from plain attributes."""
 
-    #: How its replica gets back.
+    #: How the replica rolls back tentative state: checkpoint or undo.
     reconcile = Reconcile.CHECKPOINT
     #: Rows per input in one step.
     slice_rows = Limits().slice_rows
@@ -89,7 +89,7 @@ class World:
             redo_bytes=redo_bytes,
             slice_rows=self.slice_rows,
         )
-        #: What partners announced last; who runs could stand in for us (K6).
+        #: The states that partners announced last; a running partner can stand in (K6).
         self.partner = self.replica.partners.told
         for partner in partners:
             self.replica.partners.heard(partner, NodeState.UP_FAILURE, stands_in=True)
@@ -157,7 +157,7 @@ class World:
         self.sunion.inputs[at].add_boundary(Boundary(Kind.TENTATIVE, time, 0), now)
 
     def run(self, now: int) -> str:
-        """Advances until nothing more can be done; returns what left, and forgets it."""
+        """Advances until nothing more can be done; returns the output since the last call."""
         more = True
         while more:
             more, ask = self.replica.advance(now)
@@ -247,12 +247,12 @@ class TestGoingTentative:
         world.blocked = True
         for at in (0, 1):
             world.B(at, 110, 20)
-        assert world.run(139) == ""  # past every limit of [10, 20), which is stable and only not yet released
+        assert world.run(139) == ""  # beyond every time limit of [10, 20), which is stable but not released yet
         assert world.states[-1] == "STABLE"
         world.blocked = False
         assert world.run(139) == "B20(0)"
 
-    def test_down_the_chain_results_come_with_the_upstreams_not_alpha_x_later(self) -> None:
+    def test_the_second_node_of_a_chain_adds_no_alpha_x(self) -> None:
         """Trace 18, at V: both clocks ran from B10; V fires as soon as U's tentative bucket completes its own."""
         world = World()
         for at in (0, 1):
@@ -266,7 +266,7 @@ class TestGoingTentative:
 
 
 class TestCorrecting:
-    def test_with_a_grant_everything_is_redone_in_order(self) -> None:
+    def test_with_a_grant_the_redo_gives_all_in_order(self) -> None:
         """Trace 6."""
         world = healed(World())
         assert world.run(150) == "b50"
@@ -277,7 +277,7 @@ class TestCorrecting:
         assert world.states[-1] == "STABLE"
         assert world.replica.reconciliations == 1
 
-    def test_a_request_does_not_wait_for_the_newest_bucket(self) -> None:
+    def test_a_request_does_not_wait_for_a_stable_newest_bucket(self) -> None:
         """Trace 7: [50, 60) went out tentatively and is not stable; still a request."""
         world = tentative(World())
         world.B(0, 140, 60)
@@ -301,7 +301,7 @@ class TestCorrecting:
         assert world.states[-2:] == ["STABILIZATION", "UP_FAILURE"]
         assert world.sunion.restart == 50
 
-    def test_overlapping_failures_are_corrected_once_when_the_last_heals(self) -> None:
+    def test_overlapping_failures_are_corrected_once_at_the_end(self) -> None:
         """Trace 9: A is lost after 10, B after 30; A heals: no request; B heals: one request, redo from 10."""
         world = stable_until_ten(World())
         world.B(1, 105, 30)
@@ -320,7 +320,7 @@ class TestCorrecting:
         assert world.run(181) == "S1/12a B60(1) clear"
 
     def test_a_full_redo_buffer_forces_progress(self) -> None:
-        """R2, trace 9's end: redo of what is stable, then rec_done with the failure still on."""
+        """R2, end of trace 9: redo of the stable part, then rec_done while the failure lasts."""
         world = tentative(World(redo_bytes=1))
         world.S(1, 150, (12, "u"))
         world.B(1, 150, 20)
@@ -329,7 +329,7 @@ class TestCorrecting:
         assert world.run(151) == "S1/12u S2/15x B20(2) clear T/24y b30"
         assert world.states[-1] == "UP_FAILURE"
 
-    def test_a_request_that_makes_no_sense_any_more_is_withdrawn(self) -> None:
+    def test_a_request_without_a_reason_is_withdrawn(self) -> None:
         world = healed(World())
         world.run(150)
         world.live[1] = False
@@ -338,7 +338,7 @@ class TestCorrecting:
         assert world.states[-1] == "UP_FAILURE"
         assert world.replica.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
 
-    def test_without_a_partner_live_goes_on_beside_redo(self) -> None:
+    def test_without_a_partner_live_continues_beside_redo(self) -> None:
         """R5: fresh results while correcting."""
         world = healed(World(partners=()))
         out = world.run(150)
@@ -348,8 +348,8 @@ class TestCorrecting:
 
     @pytest.fixture
     def delaying(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
-        """Healed at 150 up to 50, which is more than live has shown: it holds back what comes."""
-        monkeypatch.setattr(World, "slice_rows", 1)  # in one slice redo would have passed everything
+        """Healed at 150 up to 50, further than live has released: live holds back new buckets."""
+        monkeypatch.setattr(World, "slice_rows", 1)  # one slice would take redo past everything
         world = World(partners=request.param, failure=Policy.DELAY, stabilization=Policy.DELAY)
         failing(world)
         assert world.run(130) == "T/15x b20"
@@ -361,22 +361,22 @@ class TestCorrecting:
         return world
 
     @pytest.mark.parametrize("delaying", [()], indirect=True)
-    def test_the_redo_of_an_only_replica_ends_where_it_has_passed_live(self, delaying: World) -> None:
-        """R7: live showed nothing of [40, 50), so that goes out as news, not as a correction."""
+    def test_the_redo_of_an_only_replica_ends_once_past_live(self, delaying: World) -> None:
+        """R7: live released nothing of [40, 50), so its results are new, not corrections."""
         redone = "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4)"
         assert delaying.run(150) == f"T/24y b40 {redone} clear S5/42w B50(5)"
         assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
 
     @pytest.mark.parametrize("delaying", [("n2",)], indirect=True)
-    def test_the_redo_of_one_of_two_goes_on_to_the_end(self, delaying: World) -> None:
-        """R7: as STABLE it would be preferred to the other one, and be behind it."""
+    def test_the_redo_of_one_of_two_continues_past_live(self, delaying: World) -> None:
+        """R7: as STABLE it would be preferred to its partner, which is ahead."""
         assert delaying.run(150) == "T/24y b40"
         delaying.grant(151)
         delaying.partner["n2"] = None
         assert delaying.run(151) == "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4) S5/42w B50(5) clear"
         assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
 
-    def test_live_is_given_the_rows_that_redo_has_taken_already(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_live_is_given_rows_that_redo_has_already_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """R6: redo has passed live, which holds [40, 50) back until 180."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = World(failure=Policy.DELAY, stabilization=Policy.DELAY)
@@ -400,7 +400,7 @@ class TestCorrecting:
         assert world.run(190) == "S7/55z B60(7)"
 
     def test_no_redo_begins_while_an_input_is_silent(self) -> None:
-        """R1: though the oldest unstable bucket is young."""
+        """R1: no redo, although the oldest unstable bucket is younger than αX."""
         world = healed(World())
         world.live[1] = False
         world.run(150)
@@ -411,7 +411,7 @@ class TestCorrecting:
 
     @pytest.mark.parametrize("state", [NodeState.STABILIZATION, NodeState.RECOVERING])
     def test_live_resumes_when_the_partner_does_not_serve(self, state: NodeState) -> None:
-        """R5: it corrects or recovers itself, so nobody would have fresh results."""
+        """R5: the partner corrects or recovers, so no replica would have fresh results."""
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -419,8 +419,8 @@ class TestCorrecting:
         world.run(151)
         assert "STABILIZATION+fresh" in world.states
 
-    def test_a_redo_starts_from_the_mark_of_its_own_failure(self) -> None:
-        """C1, R7: the one before is forgotten with its redo."""
+    def test_a_redo_starts_from_the_checkpoint_of_its_own_failure(self) -> None:
+        """C1, R7: the earlier checkpoint is discarded with its redo."""
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -436,7 +436,7 @@ class TestCorrecting:
         world.grant(192)
         assert world.run(192) == "S5/52z B70(5) clear"
 
-    def test_when_the_partner_dies_during_redo_live_resumes(self) -> None:
+    def test_live_resumes_when_the_partner_dies_during_redo(self) -> None:
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -446,7 +446,7 @@ class TestCorrecting:
         assert world.states[-1] == "STABLE"
 
     def test_live_that_resumes_behind_redo_takes_over_its_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """R5: u came too late for live, and what redo released while live stood still is gone."""
+        """R5: u came too late for live, and rows that redo released while live paused are gone."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = World(unit=COUNTING)
         failing(world)
@@ -480,8 +480,8 @@ class TestCorrecting:
         assert world.run(190) == "T/52z b60"
         assert world.sunion.restart == 50
 
-    def test_when_the_output_is_full_live_stands_back_so_that_consumers_get_the_corrections(self) -> None:
-        """While live runs corrections are held back (V4): consumers could never acknowledge and make room."""
+    def test_with_a_full_output_live_pauses_so_that_corrections_are_sent(self) -> None:
+        """While live runs, corrections are held back (V4), so consumers could never acknowledge and make room."""
         world = healed(World(partners=()))
         world.blocked = True
         world.run(150)
@@ -490,8 +490,8 @@ class TestCorrecting:
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
         assert world.states[-1] == "STABLE"
 
-    def test_when_the_output_is_full_while_the_partner_serves_it_ends_the_redo_and_is_read(self) -> None:
-        """Consumers read the partner while we correct (F4), so only as STABLE are we given room; the rest follows."""
+    def test_with_a_full_output_a_redo_ends_although_the_partner_serves(self) -> None:
+        """During a correction consumers read the partner (F4); they acknowledge here once this replica is STABLE."""
         world = healed(World())
         world.run(150)
         world.blocked = True
@@ -502,8 +502,8 @@ class TestCorrecting:
         assert world.run(160) == "S1/12u S2/15x S3/18v S4/24y B50(4)"
         assert world.states[-1] == "STABLE"
 
-    def test_forced_rec_dones_come_x_apart_while_the_failure_goes_on(self) -> None:
-        """R2: an input that stays old by a little moves on a bucket at a time: one redo takes many."""
+    def test_forced_rec_dones_are_x_apart_during_a_failure(self) -> None:
+        """R2: an input that stays slightly too old advances bucket by bucket; one redo covers many buckets."""
         world = tentative(World())
         world.upstream_is_full = True
         world.B(0, 150, 1000)
@@ -516,7 +516,7 @@ class TestCorrecting:
                 world.run(now)
         assert 2 <= world.replica.reconciliations <= 3  # 60 us are one and a half X
 
-    def test_a_full_output_does_not_keep_it_from_ending_a_redo_that_has_nothing_more_to_give(self) -> None:
+    def test_a_finished_redo_ends_although_the_output_is_full(self) -> None:
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -527,16 +527,16 @@ class TestCorrecting:
 
 
 class TestStandingIn:
-    """K6: who has no results of its own lets no partner reconcile."""
+    """K6: a replica without results of its own grants no partner a reconciliation."""
 
     @pytest.mark.parametrize(("live", "granted"), [([True, True], True), ([True, False], False)])
-    def test_a_stable_one_needs_all_of_its_inputs(self, live: list[bool], granted: bool) -> None:
+    def test_a_stable_replica_stands_in_with_all_inputs_fresh(self, live: list[bool], granted: bool) -> None:
         world = stable_until_ten(World())
         world.live = live
         assert world.replica.partner_asks("n2", 110) is granted
 
     @pytest.mark.parametrize(("live", "granted"), [([True, False], True), ([False, False], False)])
-    def test_a_failing_one_needs_one_of_its_inputs(self, live: list[bool], granted: bool) -> None:
+    def test_a_replica_in_up_failure_stands_in_with_one_fresh_input(self, live: list[bool], granted: bool) -> None:
         world = tentative(World())
         world.live = live
         assert world.replica.partner_asks("n2", 150) is granted
@@ -550,7 +550,7 @@ class TestStandingIn:
         assert world.states[-1] == "UP_FAILURE"
         assert not world.replica.partner_asks("n2", 150)
 
-    def test_live_resumes_when_the_partner_cannot_stand_in_any_more(self) -> None:
+    def test_live_resumes_when_the_partner_can_no_longer_stand_in(self) -> None:
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -572,7 +572,7 @@ class TestPeriodicCheckpoints:
         return world
 
     def test_acknowledgements_wait_for_the_checkpoint(self) -> None:
-        """A1: from there a copy of us would need everything."""
+        """A1: a replica restored from the checkpoint needs everything after it."""
         world = self.released_behind_a_checkpoint()
         assert world.sunion.acknowledged() == [0, 0]
         for at in (0, 1):
@@ -581,7 +581,7 @@ class TestPeriodicCheckpoints:
         assert world.sunion.acknowledged() == [2, 1]
         assert world.sunion.stable_bytes == 0
 
-    def test_redo_starts_there_and_drops_what_was_released(self) -> None:
+    def test_redo_starts_at_the_checkpoint_and_drops_repetitions(self) -> None:
         world = self.released_behind_a_checkpoint()
         world.live[1] = False
         world.S(0, 120, (25, "x"))
@@ -594,13 +594,13 @@ class TestPeriodicCheckpoints:
         world.B(1, 160, 40)
         world.run(160)
         world.grant(161)
-        assert world.sunion.restart_point() == 10  # what a partner would be given now begins there, too
+        assert world.sunion.restart_point() == 10  # a snapshot for a partner begins there, too
         assert world.run(161) == "S4/22y S5/25x B40(5) clear"
         assert world.replica.redone_rows == 5
         assert world.states[-1] == "STABLE"
 
-    def test_a_request_waits_for_news_not_for_what_was_stable_before(self) -> None:
-        """R1 asks whether F lies beyond n*, wherever redo would start."""
+    def test_a_request_waits_for_stable_input_beyond_n_star(self) -> None:
+        """R1 compares F with n*, wherever the redo starts."""
         world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
         world.live[1] = False
         world.B(0, 120, 30)
@@ -609,15 +609,15 @@ class TestPeriodicCheckpoints:
         assert world.asks == []
 
     def test_a_checkpoint_is_due_when_upstream_is_full(self) -> None:
-        """R8: it waits for our acknowledgements, and those for the checkpoint."""
+        """R8: upstream waits for acknowledgements, which wait for the checkpoint."""
         world = self.released_behind_a_checkpoint()
         assert world.sunion.acknowledged() == [0, 0]
         world.upstream_is_full = True
         world.run(111)
         assert world.sunion.acknowledged() == [2, 1]
 
-    def test_where_upstream_is_full_what_was_stable_is_redone_to_make_room(self) -> None:
-        """R2: all inputs stand at n* and wait for room, which only a checkpoint at n* makes."""
+    def test_a_full_upstream_forces_a_redo_that_makes_room(self) -> None:
+        """R2: all inputs have reached n* and wait for room, which only a checkpoint at n* makes."""
         world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
         world.live[1] = False
         world.B(0, 120, 30)
@@ -630,16 +630,16 @@ class TestPeriodicCheckpoints:
         assert world.sunion.acknowledged() == [2, 1]
         assert world.sunion.restart_point() == 20
         world.run(160)
-        assert len(world.asks) == 1  # there is nothing more to gain
+        assert len(world.asks) == 1  # a second redo would gain nothing
 
-    def test_a_checkpoint_is_due_before_kept_data_fill_the_buffer(self) -> None:
-        """At half of the cap a checkpoint is due, whatever the interval."""
+    def test_a_checkpoint_is_due_when_kept_data_reach_half_the_cap(self) -> None:
+        """Whatever the interval is."""
         world = self.released_behind_a_checkpoint(redo_bytes=1)
         assert world.sunion.stable_bytes == 0
         assert world.sunion.acknowledged() == [2, 1]
 
-    def test_a_partner_gets_the_state_and_what_was_released_since(self) -> None:
-        """Its log has more than the checkpoint knows: it drops that when it makes it again."""
+    def test_a_snapshot_has_the_state_and_what_was_released_since(self) -> None:
+        """The log goes beyond the checkpoint; repetitions are dropped as they are computed."""
         world = self.released_behind_a_checkpoint()
         world.live[1] = False
         world.S(0, 120, (25, "x"))
@@ -659,7 +659,7 @@ class TestPeriodicCheckpoints:
 
 
 class TestRecovering:
-    def test_with_a_full_output_it_begins_to_serve_for_nobody_else_can_make_room(self) -> None:
+    def test_with_a_full_output_a_recovering_replica_begins_to_serve(self) -> None:
         world = World()
         world.blocked = True
         for at in (0, 1):
@@ -667,7 +667,7 @@ class TestRecovering:
         assert world.run(100) == ""
         assert world.states[-1] == "STABLE"
 
-    def test_a_partner_restores_the_state_and_goes_on_with_the_same_ids(self) -> None:
+    def test_a_restored_partner_makes_the_same_ids(self) -> None:
         """Trace 16: the checkpoint at n* while tainted; the restarted replica makes the same tuples."""
         world = tentative(World())
         taken = world.replica.snapshot()
@@ -682,8 +682,8 @@ class TestRecovering:
             other.B(at, 200, 30)
         assert other.run(200) == "S1/12u S2/15x S3/24y B30(3)"
 
-    def test_an_install_forgets_the_checkpoint_of_before(self) -> None:
-        """A3: it is of another state, and a redo that began there would lack all that came before the install."""
+    def test_an_install_discards_the_earlier_checkpoint(self) -> None:
+        """A3: it belongs to another state; a redo from it would lack everything before the install."""
         world = World()
         world.S(0, 100, (5, "p"))
         for at in (0, 1):
@@ -692,7 +692,7 @@ class TestRecovering:
         taken = world.replica.snapshot()
         assert taken is not None
         other = World(checkpoints=Checkpoints(every_us=1000))
-        assert other.run(150) == ""  # it takes a checkpoint of nothing
+        assert other.run(150) == ""  # it takes a checkpoint of the empty state
         other.replica.install(*taken)
         for at in (0, 1):
             other.B(at, 200, 20)
@@ -708,7 +708,7 @@ class TestRecovering:
         other.grant(251)
         assert other.run(251) == "S2/22z B40(2) clear"
 
-    def test_while_recovering_itself_it_gives_no_snapshot(self) -> None:
+    def test_a_recovering_replica_gives_no_snapshot(self) -> None:
         assert World().replica.snapshot() is None
 
 
@@ -767,7 +767,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_steps")
 class TestSlicesInPortions:
-    """B8: between two portions of a slice the node does other things; in the unit nothing else begins."""
+    """B8: between two portions of a slice the node does other work, but the unit starts nothing else."""
 
     def test_a_window_with_many_groups_leaves_in_portions(self) -> None:
         world = many_groups()
@@ -780,8 +780,8 @@ class TestSlicesInPortions:
         assert released == GROUPS
         assert most == FEW
 
-    def test_recovering_ends_though_new_slices_wait_at_each_call(self) -> None:
-        """A3: each slice is worked off before the next one is there; when the replica is called again, it is there."""
+    def test_recovery_ends_although_a_slice_waits_at_each_call(self) -> None:
+        """A3: each slice is finished before the next one arrives, but at each call of the replica one waits."""
         world = with_windows()
         for end in (30, 60):
             now = 100 + end
@@ -807,7 +807,7 @@ class TestSlicesInPortions:
         assert taken[0].restart == 30
         assert taken[0].outputs[0]["last_id"] == GROUPS
 
-    def test_a_grant_counts_when_the_slice_is_through(self) -> None:
+    def test_a_grant_counts_at_the_end_of_the_slice(self) -> None:
         world = failing_with_many_groups()
         deliver_groups(world, 30, 146)
         world.B(0, 146, 40)
@@ -827,10 +827,10 @@ class TestSlicesInPortions:
         assert rows_out(world) == GROUPS
 
     @pytest.mark.parametrize("partners", [(), ("n2",)])
-    def test_a_correction_is_not_kept_waiting_by_live_slices_without_a_pause(
+    def test_back_to_back_live_slices_do_not_delay_a_correction(
         self, partners: Sequence[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """K1, R5: each live slice takes several portions, and when it is through the next one is due."""
+        """K1, R5: each live slice takes several portions, and at its end the next slice is already due."""
         monkeypatch.setattr(World, "slice_rows", 1000)
         world = stable_until_ten(
             with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10)), partners=partners)
@@ -859,8 +859,8 @@ class TestSlicesInPortions:
         assert world.states[-1] == "STABLE"
         assert end < began + 100
 
-    def test_who_has_let_a_partner_go_first_does_not_begin_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """K2: nobody was there to ask, and a slice is in work; before it is through a partner comes, and asks."""
+    def test_a_replica_that_granted_does_not_begin_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """K2: no partner was reachable; while a slice is in work, one appears and asks."""
         monkeypatch.setattr(World, "slice_rows", 1000)
         world = stable_until_ten(with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10))))
         world.live[1], world.partner["n2"] = False, None
@@ -883,8 +883,8 @@ class TestSlicesInPortions:
             world.replica.advance(700)
         assert world.replica.state is NodeState.UP_FAILURE
 
-    def test_a_state_is_made_again_for_a_snapshot_in_portions(self) -> None:
-        """While tainted, with undo/redo, each portion gives the operators few rows.  What comes is the state at n*."""
+    def test_a_state_is_rebuilt_for_a_snapshot_in_portions(self) -> None:
+        """While tainted, with undo/redo: each portion feeds few rows to operators.  The result is the state at n*."""
         world = failing_with_many_groups()
         portions = 0
         while world.replica.prepare_snapshot():
@@ -899,7 +899,7 @@ class TestSlicesInPortions:
         assert other.run(200).count("S") == GROUPS
 
     def test_a_redo_begins_when_its_state_is_complete(self) -> None:
-        """Until then live's outputs are those that heartbeats tell of, and partners get no snapshot."""
+        """Until then heartbeats report the outputs of live, and partners get no snapshot."""
         world = failing_with_many_groups()
         world.live[1] = True
         world.B(1, 147, 30)
@@ -920,7 +920,7 @@ class TestSlicesInPortions:
 class TestLongestWait:
     """From the first arrival of a bucket to its first release (T8); X = 40, αX = 30."""
 
-    def test_what_goes_out_tentatively_has_waited_alpha_x(self) -> None:
+    def test_a_tentative_bucket_has_waited_alpha_x(self) -> None:
         world = failing(World())
         assert world.replica.longest_wait_us(129) == 29  # it waits still
         assert world.run(130)
@@ -933,7 +933,7 @@ class TestLongestWait:
         world.run(125)
         assert world.replica.longest_wait_us(126) == 25
 
-    def test_under_suspend_it_is_the_length_of_the_failure(self) -> None:
+    def test_under_suspend_the_wait_is_as_long_as_the_failure(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
         world.run(130)
         assert world.replica.longest_wait_us(145) == 45
@@ -942,7 +942,7 @@ class TestLongestWait:
         world.run(150)
         assert world.replica.longest_wait_us(151) == 50
 
-    def test_what_is_released_once_more_has_not_waited_for_it(self) -> None:
+    def test_a_second_release_by_a_redo_is_no_wait(self) -> None:
         world = healed(World())
         world.run(150)
         before = world.replica.longest_wait_us(151)
@@ -950,7 +950,7 @@ class TestLongestWait:
         world.run(151)
         assert world.replica.longest_wait_us(151) == before == 30
 
-    def test_while_a_partner_serves_nothing_waits_for_us(self) -> None:
+    def test_buckets_while_a_partner_serves_are_no_wait(self) -> None:
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -962,7 +962,7 @@ class TestLongestWait:
         assert world.replica.longest_wait_us(400) == 30
 
     def test_each_slice_of_a_backlog_waits_until_its_own_release(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two buckets are complete at once, and the last; the second one is released 68 later, for work takes time."""
+        """Two buckets become complete at once; the second one is released 68 later, because work takes time."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = stable_until_ten(World())
         world.S(0, 110, (11, "a"), (21, "b"))
@@ -983,7 +983,7 @@ class TestLongestWait:
         world.run(139)
         assert world.replica.longest_wait_us(139) == 10
 
-    def test_who_recovers_lets_nobody_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_buckets_during_recovery_are_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         world = World()
         monkeypatch.setattr(world, "started", lambda now: False)
         for at in (0, 1):

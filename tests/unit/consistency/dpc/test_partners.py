@@ -22,13 +22,13 @@ def make(own: str = "n1", *others: str) -> Partners:
 
 
 def poll(one: Partners, now: int, states: Mapping[str, NodeState | None]) -> Ask | Alone | None:
-    """What it does when it has heard this of the others; who runs could stand in for it."""
+    """Its decision for the given states of the partners; running partners can stand in."""
     for partner in one.told:
         one.heard(partner, state := states.get(partner), runs=not one.stands_by(partner), stands_in=state is not None)
     return one.poll(now)
 
 
-def test_nothing_is_asked_while_nothing_is_wanted() -> None:
+def test_no_partner_is_asked_without_a_request() -> None:
     assert poll(make(), 0, {"n2": STABLE}) is None
 
 
@@ -52,7 +52,7 @@ def test_a_withdrawn_request_cannot_be_granted() -> None:
     assert one.granted(1) is None
 
 
-def test_without_a_useful_partner_for_an_interval_we_go_alone() -> None:
+def test_without_a_useful_partner_for_an_interval_it_begins_alone() -> None:
     one = make()
     one.want(0)
     assert poll(one, 0, {"n2": None}) is None
@@ -60,13 +60,13 @@ def test_without_a_useful_partner_for_an_interval_we_go_alone() -> None:
     assert poll(one, 500, {"n2": None}) == Alone()
 
 
-def test_a_lone_replica_need_not_wait() -> None:
+def test_an_only_replica_does_not_wait() -> None:
     one = Partners("n1", [], request_us=REQUEST, random=Random(1))
     one.want(0)
     assert poll(one, 0, {}) == Alone()
 
 
-def test_one_that_stands_by_is_no_partner_until_it_runs() -> None:
+def test_a_standby_is_no_partner_until_it_runs() -> None:
     one = make("n1", "n2", "n3")
     one.heard("n2", None, runs=False)
     assert not one.nobody, "nobody knows of n3 yet"
@@ -81,7 +81,7 @@ def test_one_that_stands_by_is_no_partner_until_it_runs() -> None:
     assert poll(one, 2, {"n2": STABLE, "n3": None}) == Ask("n2", 1)
 
 
-def test_a_partner_that_is_stabilising_is_waited_for() -> None:
+def test_it_waits_for_a_partner_in_stabilization() -> None:
     one = make()
     one.want(0)
     assert poll(one, 0, {"n2": STABILIZING}) is None
@@ -97,7 +97,7 @@ def test_busy_replicas_refuse_and_stable_ones_grant() -> None:
     assert one.asked("n2", FAILING)
 
 
-def test_two_that_ask_each_other_agree_on_one() -> None:
+def test_two_replicas_that_ask_each_other_agree_on_one() -> None:
     """Trace 15: ids 1 < 2; 1 grants and ignores grants to its own open request, 2 refuses."""
     first, second = make("n1", "n2"), make("n2", "n1")
     for one in (first, second):

@@ -1,4 +1,4 @@
-"""One input lags the others though nothing has failed (rule S5)."""
+"""An input whose tuple time lags the others although nothing has failed (S5: it is reported)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Case:
         self.sunion.inputs[at].add_boundary(Boundary(Kind.STABLE, time, 0), now)
 
 
-def test_a_lag_beyond_alpha_x_is_said_once_after_x() -> None:
+def test_a_lag_beyond_alpha_x_is_reported_once_after_x() -> None:
     case = Case()
     case.B(0, 100, 50)
     case.B(1, 100, 10)
@@ -31,7 +31,7 @@ def test_a_lag_beyond_alpha_x_is_said_once_after_x() -> None:
     assert (case.skew.foremost(), case.skew.behind_us(1)) == (0, 40)
 
 
-def test_who_catches_up_and_lags_again_is_said_again() -> None:
+def test_a_new_lag_is_reported_again() -> None:
     case = Case()
     case.B(0, 100, 50)
     case.B(1, 100, 10)
@@ -50,7 +50,7 @@ def test_who_catches_up_and_lags_again_is_said_again() -> None:
     assert case.skew.watch(271, BOTH) == [1]
 
 
-def test_an_input_that_is_cut_off_does_not_lag_and_has_x_to_catch_up() -> None:
+def test_an_input_that_was_cut_off_has_x_to_catch_up() -> None:
     case = Case()
     case.B(0, 100, 50)
     case.B(1, 100, 10)
@@ -63,7 +63,7 @@ def test_an_input_that_is_cut_off_does_not_lag_and_has_x_to_catch_up() -> None:
     assert not case.skew.lagging
 
 
-def test_time_in_which_we_did_not_run_does_not_count() -> None:
+def test_time_in_which_the_node_was_frozen_does_not_count() -> None:
     case = Case()
     case.B(0, 100, 50)
     case.B(1, 100, 10)
@@ -74,7 +74,7 @@ def test_time_in_which_we_did_not_run_does_not_count() -> None:
     assert case.skew.watch(271, BOTH) == [1]
 
 
-def test_an_input_that_has_ended_and_one_that_never_spoke_do_not_lag() -> None:
+def test_ended_and_unheard_inputs_do_not_lag() -> None:
     case = Case()
     case.B(0, 100, 50)
     for now in (131, 171, 300):

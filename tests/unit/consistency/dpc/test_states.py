@@ -1,4 +1,4 @@
-"""The table of node states, and the page that is drawn from it."""
+"""The table of node states, and the diagram made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from what was found, and what the model expects.  No Spark in it."""
+"""The verdict from the findings, and the predictions of the model.  Without Spark."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def test_without_flaws_a_run_that_failed_and_healed_is_consistent() -> None:
     assert decide({}, to_come=0, now=WELL) == (Verdict.CONSISTENT, [])
 
 
-def test_any_flaw_is_inconsistent_and_the_weightiest_is_said_first() -> None:
+def test_any_flaw_is_inconsistent_and_the_worst_comes_first() -> None:
     verdict, why = decide({Flaw.DUPLICATED: 2, Flaw.MISSING: 1}, to_come=0, now=WELL)
     assert verdict is Verdict.INCONSISTENT
     assert why == ["1 tuple missing", "2 tuples duplicated"]
 
 
-def test_where_nothing_failed_nothing_is_known_of_recovery() -> None:
+def test_a_run_without_failures_is_unknown() -> None:
     verdict, why = decide({}, to_come=0, now=Circumstances(END_OF_TIME, END_OF_TIME, END_OF_TIME, failed=False))
     assert verdict is Verdict.UNKNOWN
     assert why == ["nothing failed: whether failures are put right was not tried"]
 
 
-def test_what_is_still_tentative_at_the_end_of_a_recording_that_broke_off_is_unknown() -> None:
+def test_tentative_tuples_at_the_end_of_a_broken_recording_are_unknown() -> None:
     now = Circumstances(END_OF_TIME, 5 * SECOND, 5 * SECOND, failed=True, cause="interrupted after 5 s")
     verdict, why = decide({Flaw.UNCORRECTED: 3}, to_come=4, now=now)
     assert verdict is Verdict.UNKNOWN
@@ -65,11 +65,11 @@ def test_what_is_still_tentative_at_the_end_of_a_recording_that_broke_off_is_unk
     assert why[2] == "the run was broken off: interrupted after 5 s"
 
 
-def test_what_is_still_tentative_behind_the_end_of_the_stream_is_wrong() -> None:
+def test_tentative_tuples_after_the_end_of_the_stream_are_wrong() -> None:
     assert decide({Flaw.UNCORRECTED: 3}, to_come=0, now=WELL)[0] is Verdict.INCONSISTENT
 
 
-def test_with_an_incomplete_log_nothing_is_proved_behind_it() -> None:
+def test_nothing_is_proved_behind_an_incomplete_log() -> None:
     now = Circumstances(5 * SECOND, 4 * SECOND, 5 * SECOND, failed=True)
     verdict, why = decide({}, to_come=0, now=now)
     assert verdict is Verdict.UNKNOWN
@@ -77,8 +77,8 @@ def test_with_an_incomplete_log_nothing_is_proved_behind_it() -> None:
 
 
 @pytest.mark.parametrize("reached_us", [5 * SECOND + 1, END_OF_TIME])
-def test_what_is_final_beyond_the_logs_is_proof_that_a_log_has_lost_its_end(reached_us: int) -> None:
-    """Also where no tuple lies there: a boundary is published when it is logged and synced, not before (S2, S3)."""
+def test_stable_output_beyond_the_logs_proves_that_a_log_lost_its_end(reached_us: int) -> None:
+    """Also without tuples there: a boundary is published only after it was logged and synced (S2, S3)."""
     now = Circumstances(5 * SECOND, 4 * SECOND, reached_us, failed=True)
     verdict, why = decide({}, to_come=0, now=now)
     assert verdict is Verdict.INCONSISTENT
@@ -93,7 +93,7 @@ def test_a_flaw_outweighs_an_incomplete_log() -> None:
     assert decide({Flaw.ALTERED: 1}, to_come=9, now=now)[0] is Verdict.INCONSISTENT
 
 
-def test_of_several_outputs_the_worst_stands_and_what_all_say_is_said_once() -> None:
+def test_the_worst_output_decides_and_shared_reasons_appear_once() -> None:
     unknown = (Verdict.UNKNOWN, ["nothing failed"])
     assert overall([(unknown[0], "c · a", unknown[1]), (unknown[0], "c · b", unknown[1])]) == unknown
     assert overall([(Verdict.CONSISTENT, "c · a", []), (Verdict.INCONSISTENT, "c · b", ["1 tuple extra"])]) == (
@@ -132,7 +132,7 @@ def test_a_killed_replica_that_another_one_covers_makes_nothing_tentative() -> N
     assert found.tentative == 0
 
 
-def test_of_what_the_model_does_not_know_it_says_nothing() -> None:
+def test_the_model_predicts_nothing_for_faults_it_lacks() -> None:
     cut_off = FaultSpan(name="cut", from_us=0, until_us=9 * SECOND, kind="cut", targets=["n1", "n2"])
     found = predict(*plan(), StreamId("big"), [cut_off], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
     assert found.tentative is None
@@ -141,7 +141,7 @@ def test_of_what_the_model_does_not_know_it_says_nothing() -> None:
 # --- what is measured ---
 
 
-def test_defaults_follow_from_the_operator() -> None:
+def test_default_measures_follow_from_the_operator() -> None:
     one = plan().plan
     assert [operator_of(one, o) for o in one.query.outputs] == ["filter", "aggregate", "topk"]
     big, totals, best = (measured(one, o) for o in one.query.outputs)
@@ -150,7 +150,7 @@ def test_defaults_follow_from_the_operator() -> None:
         ("key", "window_start", "window_end"),
         ["overlap", "exact", "error n", "error total"],
     )
-    assert best.key == ("key", "window_start", "window_end")  # the rank is what may be wrong, not what it is of
+    assert best.key == ("key", "window_start", "window_end")  # the rank is a value, not part of the key
     assert best.names == ["topk", "exact", "error n", "error total", "error rank"]
 
 
@@ -161,7 +161,7 @@ def test_the_configuration_chooses_per_output() -> None:
     assert said.fingerprint == plan().plan.fingerprint
 
 
-def test_mistakes_in_the_section_are_told_with_their_places() -> None:
+def test_mistakes_in_the_section_have_their_places() -> None:
     section = "accuracy: {total: {}, totals: {measures: [best], errors: [key, nn]}, best: {errors: [window_end]}}"
     with pytest.raises(ConfigError) as caught:
         plan(more=section)
@@ -187,7 +187,7 @@ EVENTS = [
 ]
 
 
-def test_faults_and_states_become_spans_since_the_beginning() -> None:
+def test_faults_and_states_become_spans() -> None:
     kill, lasting = fault_spans(EVENTS, 200)
     assert (kill.name, kill.from_us, kill.until_us, kill.targets) == ("kill n1 for 1s", 100, 300, ["n1"])
     assert (lasting.name, lasting.until_us) == ("cut source:a ↔ n2", None)
@@ -200,12 +200,12 @@ def test_faults_and_states_become_spans_since_the_beginning() -> None:
     assert second.spans == []
 
 
-def test_a_node_that_noted_its_states_is_believed_before_who_asked_it() -> None:
+def test_states_noted_by_the_node_take_precedence() -> None:
     own = [{"t": 250, "event": "state", "replica": "main/0@n1", "state": "STABILIZATION"}]
     first, _ = tracks(plan().directory, EVENTS[:1], {"n1": own}, 200, 900)
     assert first.spans == [Span(name="STABILIZATION", from_us=50, until_us=700)]
 
 
-def test_only_what_a_run_without_failures_does_not_have_is_a_failure() -> None:
+def test_starts_and_stops_of_an_ordinary_run_are_no_failures() -> None:
     assert not something_failed(EVENTS[:1])
     assert something_failed(EVENTS[:2])

@@ -1,4 +1,4 @@
-"""Rows of an input, counted beside those that are in the log."""
+"""The number of rows in an input, compared with the number in the log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_of(path: Path, *starts: dict[str, int]) -> Run:
 
 
 def counters(malformed: int = 0, refused: int = 0) -> dict[str, int]:
-    """As a source tells them."""
+    """As a source reports them."""
     return {"malformed": malformed, "refused_ahead": refused, "late": 0, "late_by_us": 0}
 
 
@@ -69,17 +69,17 @@ def keep(path: Path, *lines: int) -> None:
         ("", {"header": "False"}, 0),
     ],
 )
-def test_rows_of_csv_are_records(tmp_path: Path, text: str, reader: dict[str, Any], rows: int) -> None:
+def test_csv_rows_are_counted_as_records(tmp_path: Path, text: str, reader: dict[str, Any], rows: int) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode())
     assert input_rows(source("csv", csv="a.csv", **reader), tmp_path, NOW_US) == rows
 
 
-def test_rows_of_json_lines_are_lines_that_are_not_blank(tmp_path: Path) -> None:
+def test_json_rows_are_the_lines_that_are_not_blank(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n\n  \nno json\n{}')
     assert input_rows(source("jsonl", jsonl=str(tmp_path / "a.jsonl")), Path("elsewhere"), NOW_US) == 3
 
 
-def test_rows_of_parquet_and_of_generators(tmp_path: Path) -> None:
+def test_rows_of_parquet_files_and_generators_are_counted(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"n": range(7)}), tmp_path / "a.parquet")
@@ -89,7 +89,7 @@ def test_rows_of_parquet_and_of_generators(tmp_path: Path) -> None:
     assert input_rows(source("generator", duration="2s"), tmp_path, NOW_US) == 2000
 
 
-def test_what_nobody_can_count_is_not_counted(tmp_path: Path) -> None:
+def test_live_inputs_are_not_counted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("ts,n\n1,2\n")
     assert input_rows(source("tcp", tcp="h:1"), tmp_path, NOW_US) is None
     assert input_rows(source("generator"), tmp_path, NOW_US) is None
@@ -106,7 +106,7 @@ def found(run: Run, of: SourceEntry = HUNDRED) -> list[str]:
     return unaccounted(run, A, of, ENDED, NOW_US)
 
 
-def test_every_row_is_a_tuple_or_was_set_aside(tmp_path: Path) -> None:
+def test_every_row_is_a_tuple_or_rejected(tmp_path: Path) -> None:
     assert found(run_of(tmp_path, counters(malformed=3, refused=2))) == []
     assert found(run_of(tmp_path, counters(malformed=3, refused=1))) == [
         "1 row of its input is missing in its log: 100 rows, 95 tuples, 3 malformed, 1 refused"
@@ -117,7 +117,7 @@ def test_every_row_is_a_tuple_or_was_set_aside(tmp_path: Path) -> None:
 
 
 async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -> None:
-    """Its own counters, through the summary: no name is lost on the way."""
+    """The counters of the source reach the proof through the summary, under the same names."""
     (tmp_path / "a.csv").write_text(f"ts,n\n1,1\n{2**61 + 1},2\n3,3\nwhat,4\n")
     config = {
         "sources": {
@@ -143,25 +143,25 @@ async def test_a_refused_row_of_a_real_source_is_accounted_for(tmp_path: Path) -
     assert unaccounted(run, A, source("csv", csv="a.csv"), state, NOW_US) == []
 
 
-def test_a_source_that_did_not_come_to_its_end_is_not_counted(tmp_path: Path) -> None:
+def test_an_unfinished_source_is_not_counted(tmp_path: Path) -> None:
     assert unaccounted(run_of(tmp_path), A, HUNDRED, SourceState(last_id=10, bound_us=5), NOW_US) == []
 
 
-def test_malformed_rows_that_were_read_again_after_a_restart_are_counted_once(tmp_path: Path) -> None:
+def test_malformed_rows_read_twice_are_counted_once(tmp_path: Path) -> None:
     """The summary counts them for each start; the lines that were kept do not."""
     keep(tmp_path, 3, 7, 8, 9, 40, 3, 7, 8, 9, 40)
     assert found(run_of(tmp_path, counters(5), counters(5))) == []
-    assert found(run_of(tmp_path, counters(2), counters(5))) == []  # the first was killed before it could tell of all
+    assert found(run_of(tmp_path, counters(2), counters(5))) == []  # the first start was killed before it reported all
 
 
-def test_a_row_that_is_missing_is_found_though_malformed_ones_were_read_twice(tmp_path: Path) -> None:
+def test_a_missing_row_is_found_although_malformed_rows_were_read_twice(tmp_path: Path) -> None:
     keep(tmp_path, 3, 7, 8, 9, 3, 7)
     assert found(run_of(tmp_path, counters(2), counters(4))) == [
         "1 row of its input is missing in its log: 100 rows, 95 tuples, 4 malformed, 0 refused"
     ]
 
 
-def test_more_tuples_than_the_kept_rows_leave_are_too_many(tmp_path: Path) -> None:
+def test_too_many_tuples_are_found(tmp_path: Path) -> None:
     keep(tmp_path, 1, 2, 3, 4, 5, 6, 6)
     assert found(run_of(tmp_path, counters(6), counters(1))) == [
         "its log has too many tuples: 100 rows, 95 tuples, 6 malformed, 0 refused"
@@ -169,7 +169,7 @@ def test_more_tuples_than_the_kept_rows_leave_are_too_many(tmp_path: Path) -> No
 
 
 def test_counts_of_several_starts_are_upper_bounds(tmp_path: Path) -> None:
-    """Nothing was kept: the disk was full, or the file is gone."""
+    """No rejected row was kept, because the disk was full or the file is gone."""
     assert found(run_of(tmp_path, counters(5), counters(5))) == []
     assert found(run_of(tmp_path, counters(5, refused=3), counters(2, refused=3))) == []
     assert found(run_of(tmp_path, counters(1, refused=1), counters(1, refused=1))) == [
@@ -185,7 +185,7 @@ def test_refused_rows_of_several_starts_may_be_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_where_not_all_malformed_rows_were_kept_one_start_has_counted_them(tmp_path: Path) -> None:
+def test_with_one_start_its_count_replaces_lost_malformed_rows(tmp_path: Path) -> None:
     keep(tmp_path, *range(10_000))
     many = source("generator", count="20000")
     assert found(run_of(tmp_path, counters(19_905)), many) == []
@@ -194,9 +194,10 @@ def test_where_not_all_malformed_rows_were_kept_one_start_has_counted_them(tmp_p
     ]
 
 
-def test_where_not_all_were_kept_over_several_starts_their_number_is_not_known(tmp_path: Path) -> None:
+def test_with_several_starts_lost_malformed_rows_leave_the_count_open(tmp_path: Path) -> None:
     keep(tmp_path, *range(10_000))
     many = source("generator", count="20000")
     assert found(run_of(tmp_path), many) == []
     assert found(run_of(tmp_path, counters(10_000), counters(12_000)), many) == []
-    assert found(run_of(tmp_path, counters(10_000), counters(5)), many) == []  # the first had more when it was killed
+    # The first start had counted more when it was killed.
+    assert found(run_of(tmp_path, counters(10_000), counters(5)), many) == []

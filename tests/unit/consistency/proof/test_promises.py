@@ -1,4 +1,4 @@
-"""X, α and waits as nodes announced them: rows, kX over time, and the plan as it ran."""
+"""X, α and waits as the nodes announced them: table rows, kX over time, and the plan as it ran."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def at(second: int, one: Announcement) -> RecordedAnnouncement:
     return RecordedAnnouncement(second * SECOND, one)
 
 
-def test_the_bound_is_the_sum_of_the_slowest_along_the_way() -> None:
+def test_the_bound_is_the_sum_of_the_largest_x_per_unit() -> None:
     heard = [at(1, said("n1", FIRST, 2)), at(1, said("n2", FIRST, 3)), at(2, said("n3", SECOND_UNIT, 4))]
     assert bounds(PLAN, DIRECTORY, BIGGER, heard) == [(0, 7 * SECOND)]
 
 
-def test_while_a_unit_on_the_way_was_never_announced_nothing_is_known() -> None:
+def test_the_bound_is_unknown_until_all_units_are_announced() -> None:
     assert bounds(PLAN, DIRECTORY, BIGGER, []) == []
     assert bounds(PLAN, DIRECTORY, BIGGER, [at(1, said("n3", SECOND_UNIT, 4))]) == []
 
 
-def test_it_changes_when_a_node_begins_anew_with_another_x_and_not_by_what_it_was_before() -> None:
+def test_the_bound_changes_with_a_restart_that_has_another_x() -> None:
     heard = [
         at(1, said("n1", FIRST, 2)),
         at(1, said("n3", SECOND_UNIT, 4)),
@@ -72,7 +72,7 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
     ]
 
 
-def test_the_plan_as_it_ran_has_what_was_announced_last() -> None:
+def test_the_plan_as_run_has_the_latest_announcements() -> None:
     other = said("n1", FIRST, 9)._replace(during_failure="delay", alpha=0.5, incarnation=8)
     ran = as_announced(DIRECTORY, [at(1, other), at(2, said("n1", FIRST, 2))])
     node = ran.nodes[NodeId("n1")]

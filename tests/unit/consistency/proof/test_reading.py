@@ -1,4 +1,4 @@
-"""The truth's own reader of the configuration beside the engine's, which it shares nothing with."""
+"""The proof's own reader of the configuration, compared with the engine's; the two share no code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from spe.query.windows import Window as EngineWindow
 from spe.stream.names import StreamId
 
 CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
-#: Everything in the ways that the manual allows, short and long.
+#: Every setting in each spelling that the manual allows.
 UNUSUAL = """
 bucket: 1m 30.5s
 sources:
@@ -127,16 +127,16 @@ def differences(ours: Reading, plan: Plan, directory: Directory) -> list[str]:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
-def test_both_read_the_same_in_every_configuration(path: Path) -> None:
+def test_both_readers_agree_on_every_configuration(path: Path) -> None:
     assert differences(read(path.read_text()), *load(path)) == []
 
 
-def test_both_read_the_same_however_it_is_written() -> None:
+def test_both_readers_agree_on_every_spelling() -> None:
     assert differences(read(UNUSUAL), *load_text(UNUSUAL)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_both_read_the_same_in_random_configurations(seed: int) -> None:
+def test_both_readers_agree_on_random_configurations(seed: int) -> None:
     text = yaml.safe_dump(random_configuration(Random(f"reading {seed}"), 2), sort_keys=False)
     assert differences(read(text), *load_text(text)) == []
 
@@ -145,12 +145,12 @@ def test_both_read_the_same_in_random_configurations(seed: int) -> None:
     ("text", "us"),
     [("0", 0), ("1.5ms", 1500), ("-2m", -120_000_000), ("1h 2min 3us", 3_720_000_003), ("1d", 86_400 * 10**6)],
 )
-def test_durations(text: str, us: int) -> None:
+def test_both_readers_agree_on_durations(text: str, us: int) -> None:
     assert duration_us(text) == us
 
 
 def stopping(operator: QueryOperator) -> QueryOperator:
-    """As if nothing were said of rows that fail."""
+    """The same operator without ``on_error``."""
     skips = operator.spec.skips
     return replace(operator, spec=replace(operator.spec, on_error=OnError.STOP)) if skips else operator
 
@@ -180,11 +180,11 @@ def plan_of(change: Mapping[str, Any]) -> Deployed:
         ({"query": lambda plan: replace(plan.query, operators=tuple(map(stopping, plan.query.operators)))}, "skip of "),
     ],
 )
-def test_a_plan_of_another_shape_is_named(change: Mapping[str, Any], said: str) -> None:
+def test_a_plan_of_another_shape_is_reported(change: Mapping[str, Any], said: str) -> None:
     assert any(one.startswith(said) for one in disagreements(read(UNUSUAL), *plan_of(change)))
 
 
-def test_a_key_that_the_plan_has_otherwise_is_named() -> None:
+def test_a_key_that_differs_from_the_plan_is_reported() -> None:
     def turned(plan: Plan) -> list[Any]:
         return [replace(u, inputs=tuple(replace(i, key=("x",)) for i in u.inputs)) for u in plan.units]
 

@@ -1,4 +1,4 @@
-"""What Spark gets of an expression.  What it makes of it: tests/spark/test_expressions.py."""
+"""The text that Spark gets for an expression; tests/spark/test_expressions.py compares its results."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TYPES = {"x": "double", "s": "string", "n": "bigint", "x * CAST((0.0D + (x)) AS 
         ("cast", "cast"),
     ],
 )
-def test_the_text_changes_only_where_spark_would_read_something_else(text: str, expected: str) -> None:
+def test_an_expression_is_rewritten_only_where_spark_differs(text: str, expected: str) -> None:
     assert spark_text(text, lambda operand: TYPES[operand]).strip() == expected
 
 
-def test_a_text_is_a_timestamp_only_where_both_read_one() -> None:
+def test_a_text_is_a_timestamp_only_where_both_readers_accept_it() -> None:
     written = spark_text("CAST(s AS TIMESTAMP)", lambda operand: TYPES[operand])
     assert written.startswith("CAST(nullif(regexp_extract((s), '^[")
     assert written.endswith(", 0), '') AS TIMESTAMP)")

@@ -1,4 +1,4 @@
-"""Stamps of a source's log, computed anew segment by segment, beside the log of the real writer."""
+"""Stamps of a source's log, recomputed segment by segment and compared with those of the real writer."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ LIVE = Stamping(1, DISORDER_US, promises=True)
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_the_engine_stamps_is_what_the_rule_says(tmp_path: Path, seed: int) -> None:
+async def test_stamps_of_the_engine_follow_the_rule(tmp_path: Path, seed: int) -> None:
     assert await findings(tmp_path, REPLAYED, arrivals(Random(seed), 200)) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_live_source_is_held_to_its_promises(tmp_path: Path, seed: int) -> None:
+async def test_a_live_source_keeps_its_promises(tmp_path: Path, seed: int) -> None:
     chunks = arrivals(Random(seed), 200)
     assert await findings(tmp_path / "live", LIVE, chunks, leases=True) == []
     assert await findings(tmp_path / "replayed", REPLAYED, chunks, leases=True) != []
@@ -103,21 +103,21 @@ def once(at: int, by: int) -> Change:
 
 @pytest.mark.parametrize("by", [-1, 1, -40, 40])
 @pytest.mark.parametrize("seed", range(8))
-async def test_one_wrong_time_is_named(tmp_path: Path, seed: int, by: int) -> None:
-    """Wherever it is: at the beginning of a segment, too, where other segments decide."""
+async def test_one_wrong_time_is_found(tmp_path: Path, seed: int, by: int) -> None:
+    """Also at the beginning of a segment, where earlier segments decide."""
     random = Random(f"{seed} {by}")
     (found,) = await findings(tmp_path, REPLAYED, arrivals(random, 150), change=once(random.randrange(140), by))
     assert found.startswith("tuple ")
 
 
-async def test_a_disorder_that_is_not_the_configured_one_is_found(tmp_path: Path) -> None:
+async def test_a_disorder_other_than_the_configured_one_is_found(tmp_path: Path) -> None:
     other = Stamping(1, DISORDER_US - 1, promises=False)
     (found,) = await findings(tmp_path, other, arrivals(Random(1), 200))
     assert found.startswith("tuple ")
     assert "by its event time, those before it and the disorder it is" in found
 
 
-async def test_a_stream_that_is_stamped_by_arrival_may_not_fall_back(tmp_path: Path) -> None:
+async def test_times_of_arrival_may_not_decrease(tmp_path: Path) -> None:
     by_arrival = Stamping(None, 0, promises=True)
     rising = [np.arange(at * 10, at * 10 + 5) for at in range(40)]
     assert await findings(tmp_path / "good", by_arrival, rising) == []

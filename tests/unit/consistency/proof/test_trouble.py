@@ -1,4 +1,4 @@
-"""What Spark's errors are turned into, without Spark."""
+"""How errors of Spark are reported, tested without Spark."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ spe.errors.LogCorrupt: sources/a/0001.seg at offset 77: the checksum is wrong
 """
 
 
-def test_an_error_of_ours_in_a_worker_is_told_as_it_was() -> None:
+def test_an_error_of_spe_in_a_worker_keeps_its_text() -> None:
     assert said(RuntimeError(IN_A_WORKER)) == "sources/a/0001.seg at offset 77: the checksum is wrong"
 
 
-def test_too_little_memory_is_named_with_what_helps() -> None:
+def test_too_little_memory_is_named_with_a_remedy() -> None:
     text = said(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat x.Y"))
     assert "out of memory" in text
     assert "spark.driver.memory" in text
@@ -31,7 +31,7 @@ def test_too_little_memory_is_named_with_what_helps() -> None:
     [
         ConnectionRefusedError(111, "Connection refused"),
         EOFError(),
-        # As py4j words it, by the moment at which the connection broke.
+        # py4j's texts, by the moment at which the connection broke.
         RuntimeError("Answer from Java side is empty"),
         RuntimeError("Error while sending"),
         RuntimeError("Error while sending or receiving"),
@@ -40,24 +40,24 @@ def test_too_little_memory_is_named_with_what_helps() -> None:
     ],
     ids=str,
 )
-def test_a_java_that_is_gone_is_named(error: Exception) -> None:
+def test_a_java_that_has_ended_is_named(error: Exception) -> None:
     assert "Java process died" in said(error)
     assert "ran out of memory" in said(error, 52)
 
 
-def test_an_answered_call_is_not_one_of_a_java_that_is_gone() -> None:
+def test_an_error_in_an_answer_is_not_an_ended_java() -> None:
     text = "An error occurred while calling o110.pivot. Trace:\npy4j.Py4JException: Method pivot([]) does not exist\n"
     assert said(RuntimeError(text)).startswith("Spark failed, so there is no verdict: An error occurred while calling")
 
 
-def test_how_java_ended_says_why() -> None:
+def test_the_exit_status_of_java_gives_the_reason() -> None:
     gone = ConnectionResetError(104, "Connection reset by peer")
     assert "ran out of memory" in said(gone, 52)
     assert "died by signal 9: no verdict" in said(gone, -9)
     assert "died with status 1: no verdict" in said(gone, 1)
 
 
-def test_an_error_of_a_java_that_is_gone_cannot_tell_what_it_was() -> None:
+def test_an_error_after_the_end_of_java_has_no_message() -> None:
     class Silent(RuntimeError):
         def __str__(self) -> str:
             raise RuntimeError("Error while sending or receiving")
@@ -65,19 +65,19 @@ def test_an_error_of_a_java_that_is_gone_cannot_tell_what_it_was() -> None:
     assert "Java process died" in said(Silent())
 
 
-def test_anything_else_is_its_first_line_and_no_verdict() -> None:
+def test_any_other_error_is_told_in_one_line() -> None:
     text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
     assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
 
 
-def test_of_an_error_of_java_its_message_is_told_and_not_the_stack() -> None:
+def test_a_java_error_is_told_without_its_stack() -> None:
     text = (
         "An error occurred while calling None.org.x.Context.\n: java.lang.IllegalArgumentException: too small\n\tat a.b"
     )
     assert essence(RuntimeError(text)) == "too small"
 
 
-def test_errors_of_ours_pass_unchanged() -> None:
+def test_errors_of_spe_pass_unchanged() -> None:
     pytest.importorskip("pyspark", reason="needs the extra spark")
     ours = SpeError("no such run")
     with pytest.raises(SpeError) as caught, explained():
@@ -86,7 +86,7 @@ def test_errors_of_ours_pass_unchanged() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "memory", "=4g", "memory="])
-def test_a_setting_is_a_name_and_a_value(text: str) -> None:
+def test_a_setting_needs_a_name_and_a_value(text: str) -> None:
     with pytest.raises(SpeError, match="expected NAME=VALUE"):
         parse_conf([text])
     assert parse_conf(["a.b=c=d"]) == {"a.b": "c=d"}

@@ -40,7 +40,7 @@ def test_a_mean_of_integers_does_not_overflow() -> None:
     assert mean(cells) == -3 / 8
 
 
-def test_a_mean_put_together_from_panes_does_not_overflow() -> None:
+def test_a_mean_merged_from_panes_does_not_overflow() -> None:
     panes = [mean_cells() for _ in range(3)]
     for pane in panes:
         take(pane, SMALLEST, SMALLEST + 1, -5)

@@ -1,4 +1,4 @@
-"""First and last go by the order of arrival, also where a window is restored in the middle (U3)."""
+"""first and last follow the order of arrival, also after a restore inside a window (U3: cuts do not matter)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = tuples(INPUT, "1 a 1\n2 a 2\n3 b 7\n4 a 3\n5 b 8\n6 a 4")
 
 
 def restored_in_the_middle(window: Window) -> list[Tuple]:
-    """What comes of the rows where the operator is restored between the third and the fourth."""
+    """Results when the operator is restored between the third and the fourth row."""
     spec = AggregateSpec(StreamId("in"), window, {"key": "key"}, CALLS)
 
     def started() -> Operator:
@@ -29,11 +29,11 @@ def restored_in_the_middle(window: Window) -> list[Tuple]:
     return after.slice([ROWS], END_OF_TIME)
 
 
-def test_a_time_window_goes_on_where_it_was() -> None:
+def test_a_restored_time_window_continues() -> None:
     made = restored_in_the_middle(Window(WindowKind.TUMBLING, 10, 10))
     assert text(made) == "9 a 0 10 1 4\n9 b 0 10 7 8"
 
 
-def test_a_count_window_goes_on_where_it_was() -> None:
+def test_a_restored_count_window_continues() -> None:
     made = restored_in_the_middle(Window(WindowKind.COUNT, count=4))
     assert text(made) == "6 a 1 4"

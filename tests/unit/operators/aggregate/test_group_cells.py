@@ -1,4 +1,4 @@
-"""Which cell a row's group has: numbers by first arrival, however many rows come at once."""
+"""The cell of each row's group: groups are numbered by first arrival, however many rows come at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.stream.schema import Schema
 @pytest.mark.parametrize("groups", [1, 50, 40_000])
 @pytest.mark.parametrize("numbered", [False, True], ids=["consecutive rows", "rows with numbers of their own"])
 def test_groups_are_numbered_by_their_first_row(groups: int, numbered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few groups, many, and so many that most are new in every row; several times as many rows as are looked at."""
+    """Few groups, many, and almost one per row; more rows than one step looks at."""
     monkeypatch.setattr(module, "_FIRST_ROWS", 512)
     random = np.random.default_rng(groups)
     made = Cells(Calls({}, Schema.of(n="int64!")))

@@ -1,4 +1,4 @@
-"""``on_error: skip`` of aggregate functions of one's own: values left out, results that are missing (U15)."""
+"""``on_error: skip`` of user aggregates (U15: rows that fail): refused values and missing results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = Window(WindowKind.COUNT, count=3)
 
 
 class Total(Aggregator):
-    """A sum that takes no multiple of 7, cannot merge with what ends in 5, and has no result of what ends in 3."""
+    """A sum that refuses multiples of 7, cannot merge a sum ending in 5, and has no result for one ending in 3."""
 
     returns = "int64"
 
@@ -58,7 +58,7 @@ class Total(Aggregator):
 
 
 class Fragile(Total):
-    """Breaks the contract: takes a value or not, by what came before."""
+    """Breaks the contract: whether it takes a value depends on earlier values."""
 
     def add(self, state: Any, values: Any) -> Any:
         if state is not None:
@@ -95,7 +95,7 @@ def brief(found: Sequence[Rejected]) -> list[str]:
     )
 
 
-def test_a_value_that_add_does_not_take_is_left_out_of_this_function_only() -> None:
+def test_a_value_that_add_refuses_is_left_out_of_this_function_only() -> None:
     calls = {"count": AggregateCall("count"), "sum": AggregateCall("sum", "n"), "total": CALLS["total"]}
     out, found = rejected(skipping(TUMBLING, calls), tuples(SCHEMA, "0 a 1 \n 1 a 7 \n 2 a - \n 3 b 14 \n 3 a 1"))
     assert text(out) == "3 a 0 4 4 9 2\n3 b 0 4 1 14 -"
@@ -106,7 +106,7 @@ def test_a_value_that_add_does_not_take_is_left_out_of_this_function_only() -> N
     assert [one.row for one in found] == [1, 3]
 
 
-def test_without_a_result_there_is_no_row() -> None:
+def test_a_missing_result_leaves_out_the_row() -> None:
     out, found = rejected(skipping(TUMBLING), tuples(SCHEMA, "0 a 13 \n 1 b 1 \n 5 a 2 \n 5 b 4 \n 9 b 3"))
     assert text(out) == "3 b 0 4 1 1 1\n7 a 4 8 1 2 2"
     assert brief(found) == [
@@ -119,21 +119,21 @@ def test_without_a_result_there_is_no_row() -> None:
     ]
 
 
-def test_where_panes_cannot_be_merged_there_is_no_row() -> None:
+def test_panes_that_cannot_be_merged_leave_out_the_row() -> None:
     calls = {"total": CALLS["total"]}
     out, found = rejected(skipping(SLIDING, calls), tuples(SCHEMA, "0 a 1 \n 2 a 5 \n 4 a 1"))
     assert text(out) == "1 a -4 2 1\n7 a 2 8 6\n9 a 4 10 1"
     assert [one.reason.removeprefix(HERE) for one in found] == [":Total(n): LookupError: 5 ends in 5"] * 2
 
 
-def test_a_function_that_takes_a_value_by_what_came_before_stops() -> None:
+def test_a_function_that_refuses_by_history_stops_the_replica() -> None:
     with pytest.raises(ValueError, match="one is enough"):
         rejected(
             skipping(TUMBLING, {"x": AggregateCall(f"{HERE}:Fragile", "n")}), tuples(SCHEMA, "0 a 1 \n 1 a 2"), [1]
         )
 
 
-def test_what_says_something_of_the_machine_leaves_no_value_out() -> None:
+def test_an_error_of_the_machine_leaves_no_value_out() -> None:
     with pytest.raises(MemoryError):
         rejected(skipping(TUMBLING, {"x": AggregateCall(f"{HERE}:Hungry", "n")}), tuples(SCHEMA, "0 a 1"))
 
@@ -146,7 +146,7 @@ WINDOWS = st.sampled_from([TUMBLING, SLIDING, COUNT])
 
 
 @given(PORT, WINDOWS, st.lists(st.integers(0, 14), max_size=4), st.booleans())
-def test_however_it_is_cut_the_same_values_and_results_are_rejected(
+def test_the_rejected_values_do_not_depend_on_cuts(
     port: list[Tuple], window: Window, cuts: list[int], small: bool
 ) -> None:
     whole = rejected(skipping(window), port)
@@ -160,5 +160,5 @@ def test_however_it_is_cut_the_same_values_and_results_are_rejected(
 
 
 @given(PORT, WINDOWS, st.lists(st.tuples(st.integers(0, 14), st.booleans()), max_size=3))
-def test_it_keeps_what_every_operator_promises(port: list[Tuple], window: Window, cuts: list[tuple[int, bool]]) -> None:
+def test_it_keeps_the_contract_of_operators(port: list[Tuple], window: Window, cuts: list[tuple[int, bool]]) -> None:
     check_contract(lambda: skipping(window), [SCHEMA], [port], sorted(dict(cuts).items()))

@@ -1,4 +1,4 @@
-"""Chunks of an SUnion's input: many small ones become one, and say the same."""
+"""Chunks of an SUnion's input: many small ones are merged without changing their rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_many_small_chunks_become_a_few_with_the_same_rows(disorder: int, gaps: 
         ]
 
 
-def test_what_follows_without_a_gap_needs_no_ids() -> None:
+def test_consecutive_ids_are_not_stored() -> None:
     chunks = [chunk([at, at], 2 * at + 1) for at in range(64)]
     put_together(chunks)
     (one,) = chunks
@@ -63,7 +63,7 @@ def test_what_follows_without_a_gap_needs_no_ids() -> None:
     assert ids.tolist() == list(range(1, 129))
 
 
-def test_large_chunks_and_few_small_ones_are_left_alone() -> None:
+def test_large_chunks_and_few_small_ones_are_not_merged() -> None:
     large = [chunk(list(range(at, at + 1024)), 1024 * at + 1) for at in range(63)]
     chunks = [*large, chunk([2_000], 1 << 20)]
     before = list(chunks)

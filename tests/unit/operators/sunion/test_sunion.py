@@ -1,4 +1,4 @@
-"""SUnion: one order for all replicas, clocks, what may wait (rules U2, B, T; docs/internals/traces.md)."""
+"""SUnion: the order of tuples (U2), buckets and their clocks (B), waiting (T); docs/internals/traces.md."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("in_order", [True, False])
     def test_one_large_batch_comes_in_slices_that_are_full(self, in_order: bool) -> None:
-        """What a source sends after a failure is one batch: a slice per bucket would take for ever."""
+        """A source sends one large batch after a failure; a slice per bucket would take too long."""
         sunion = SUnion(inputs=[(0, in_order)], streams=1, bucket_us=D)
         times = [4 * n for n in range(1000)] if in_order else [4 * (n ^ 3) for n in range(1000)]
         S(sunion, 0, 0, 1, *((t, "a") for t in times))
@@ -158,7 +158,7 @@ class TestOrder:
         assert [rows.to_tuples() for rows in piece.merged() if rows is not None] == [[("a",)], [("b",)]]
 
     def test_what_two_feeds_both_deliver_counts_once(self) -> None:
-        """U10: rows with id ≤ p are dropped."""
+        """U10: rows with an id at or below the position are dropped."""
         sunion = make(1)
         S(sunion, 0, 0, 1, (1, "a"), (2, "b"))
         S(sunion, 0, 0, 1, (1, "a"), (2, "b"), (3, "c"))
@@ -199,7 +199,7 @@ class TestWaiting:
         assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
 
     def test_a_live_input_is_waited_for_up_to_the_hard_limit(self) -> None:
-        """T3: in1 is alive, so nothing goes at αX, but everything of that age goes at (1+α)/2·X."""
+        """T3: in1 is alive, so nothing is released at αX, but everything as old as (1+α)/2·X is."""
         sunion = self.start()
         assert due(sunion, 134, True, True) is None
         assert due(sunion, 135, True, True) == 20
@@ -231,8 +231,8 @@ class TestWaiting:
         assert sunion.restart == BEFORE_TIME
         assert show(sunion.release_tentative(20, 100)) == "12a | 20"
 
-    def test_the_end_of_one_input_does_not_start_the_clocks_of_later_buckets(self) -> None:
-        """Otherwise every bucket after it would be as old as the end, and a healthy unit tentative αX later."""
+    def test_the_end_of_an_input_starts_no_clocks_of_later_buckets(self) -> None:
+        """Otherwise all later buckets would be as old as the end, and a healthy unit would be tentative αX later."""
         sunion = make()
         B(sunion, 0, 100, 10)
         B(sunion, 1, 100, END_OF_TIME)
@@ -242,7 +242,7 @@ class TestWaiting:
         assert due(sunion, 1029, True, True) is None
         assert due(sunion, 1030, False, True) == 30
 
-    def test_frozen_time_does_not_count(self) -> None:
+    def test_time_in_a_freeze_does_not_count(self) -> None:
         """Trace 17: clocks move by the gap; the boundary that lay in the socket makes the bucket stable."""
         sunion = make()
         B(sunion, 0, 100, 10)
@@ -255,8 +255,8 @@ class TestWaiting:
         B(sunion, 1, 400, 20)
         assert show(sunion.release_stable(100)) == "| 20"
 
-    def test_what_arrived_after_the_freeze_does_not_wait_for_it_once_more(self) -> None:
-        """The socket may be drained before the tick finds the gap: its clocks start now, not a gap from now."""
+    def test_input_after_a_freeze_is_not_held_for_its_length(self) -> None:
+        """The socket may be drained before the tick notices the freeze; clocks of this input start now."""
         sunion = make(1)
         B(sunion, 0, 100, 10)
         sunion.release_stable(100)
@@ -274,7 +274,7 @@ class TestCorrecting:
         assert show(sunion.release_tentative(30, 100)) == "15x 24y | 30"
         return sunion
 
-    def test_redo_gives_the_stable_versions_from_the_checkpoint_on(self) -> None:
+    def test_redo_releases_stable_buckets_from_the_checkpoint_on(self) -> None:
         """Trace 6: F = 50; redo releases [10, 50) with in1's tuples in their places."""
         sunion = self.tentative()
         B(sunion, 0, 150, 50, 5)
@@ -297,8 +297,8 @@ class TestCorrecting:
         assert sunion.oldest_unstable_is_young(150, WAIT)
         assert not sunion.oldest_unstable_is_young(170, WAIT)
 
-    def test_a_failure_that_is_still_on_makes_the_oldest_bucket_old(self) -> None:
-        """Trace 9: A is healed to 60, B stands at 30: [30, 40) is old, nothing to gain."""
+    def test_during_a_failure_the_oldest_bucket_is_old(self) -> None:
+        """Trace 9: A has healed up to 60, B is at 30.  [30, 40) is old, so a redo would gain nothing."""
         sunion = make()
         for at in (0, 1):
             B(sunion, at, 100, 10)
@@ -309,7 +309,7 @@ class TestCorrecting:
         assert not sunion.oldest_unstable_is_young(160, WAIT)
 
     def test_a_bucket_released_tentatively_keeps_its_age(self) -> None:
-        """R1, R7: what was released is not forgotten while it is unstable, and is due at once after a redo."""
+        """R1, R7: a bucket released tentatively keeps its clock while unstable, so it is due at once after a redo."""
         sunion = self.tentative()
         for time in (40, 50):
             B(sunion, 0, 100 + time, time)
@@ -322,7 +322,7 @@ class TestCorrecting:
         sunion.finish_redo()
         assert due(sunion, 151, True, False) == 40
 
-    def test_fresh_and_correcting_feed_share_an_input_without_duplicates(self) -> None:
+    def test_two_feeds_of_an_input_give_no_duplicates(self) -> None:
         """Trace 10."""
         sunion = make(1)
         one = sunion.inputs[0]
@@ -378,7 +378,7 @@ class TestCorrecting:
 
 
 class TestAcknowledging:
-    def test_what_was_processed_is_acknowledged_not_what_was_received(self) -> None:
+    def test_processed_tuples_are_acknowledged_not_received_ones(self) -> None:
         sunion = make(1)
         S(sunion, 0, 0, 1, (4, "a"), (12, "b"))
         assert sunion.acknowledged() == [0]
@@ -389,7 +389,7 @@ class TestAcknowledging:
         sunion.release_stable(100)
         assert sunion.acknowledged() == [2]
 
-    def test_of_an_unsorted_source_the_smallest_id_still_needed_counts(self) -> None:
+    def test_for_an_unsorted_source_the_smallest_needed_id_counts(self) -> None:
         sunion = make(1, sources=True)
         S(sunion, 0, 0, 1, (4, "a"), (12, "b"), (5, "c"), (14, "d"))
         B(sunion, 0, 0, 10, 4)
@@ -411,7 +411,7 @@ class TestAcknowledging:
         assert show(sunion.release_stable(100)) == "12b 14d | 20"
 
 
-def test_releasing_stable_while_tainted_is_a_fault() -> None:
+def test_a_stable_release_while_tainted_is_an_error() -> None:
     sunion = make(1)
     sunion.taint()
     B(sunion, 0, 0, 10)
@@ -420,25 +420,25 @@ def test_releasing_stable_while_tainted_is_a_fault() -> None:
 
 
 class TestBackPressure:
-    def test_only_the_input_that_holds_the_others_back_must_be_read(self) -> None:
+    def test_a_full_sunion_reads_only_the_input_others_wait_for(self) -> None:
         sunion = make()
         B(sunion, 0, 0, 35)
         B(sunion, 1, 0, 12)
         sunion.release_stable(100)
         assert [sunion.needs(0), sunion.needs(1)] == [False, True]
         B(sunion, 1, 0, 31)
-        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # there is something to release first
+        assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # something can be released first
         sunion.release_stable(100)
         assert [sunion.needs(0), sunion.needs(1)] == [True, True]  # [30, 40) needs both
 
-    def test_while_tainted_it_is_the_checkpoint_that_the_others_wait_at(self) -> None:
+    def test_while_tainted_the_others_wait_at_the_checkpoint(self) -> None:
         sunion = TestCorrecting().tentative()
         assert [sunion.needs(0), sunion.needs(1)] == [False, True]
         B(sunion, 1, 0, 20)
         assert [sunion.needs(0), sunion.needs(1)] == [False, False]  # redo makes room
 
-    def test_tentative_tuples_that_nobody_releases_are_bounded_too(self) -> None:
-        """Under suspend they wait for their stable versions; the oldest go, counted."""
+    def test_unreleased_tentative_tuples_are_bounded(self) -> None:
+        """Under suspend they wait for their stable versions; the oldest are dropped and counted."""
         sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10, tentative_bytes=100)
         for time in range(1, 40):
             T(sunion, 0, 0, (time, "x"))
@@ -450,8 +450,8 @@ class TestBackPressure:
         assert one.tentative_bytes == 0
 
 
-def test_old_buckets_share_a_clock_and_are_judged_as_before() -> None:
-    """B3: a failure may last for days; ages beyond the largest that is asked for are all the same."""
+def test_old_buckets_share_a_clock_without_effect() -> None:
+    """B3: a failure may last for days; buckets older than 2X need no clock of their own."""
 
     def make(old_us: int) -> SUnion:
         return SUnion(inputs=[(0, False), (0, False)], streams=1, bucket_us=D, old_us=old_us)

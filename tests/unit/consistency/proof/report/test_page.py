@@ -15,7 +15,7 @@ from consistency.proof.report.summary import headline, sentence, text
 from tests.support.reports import altered, output, report
 
 
-def test_a_report_is_read_back_from_its_json_as_it_was() -> None:
+def test_a_report_survives_json() -> None:
     one = report([altered()], Verdict.INCONSISTENT)
     assert Report.model_validate_json(one.model_dump_json()) == one
 
@@ -26,7 +26,7 @@ def test_a_report_of_another_version_is_refused() -> None:
         Report.model_validate(data)
 
 
-def test_the_page_says_the_verdict_first_and_in_its_title() -> None:
+def test_the_page_begins_with_the_verdict() -> None:
     text = page(report())
     assert "<title>CONSISTENT: demo</title>" in text
     body = text.partition("<main>")[2]
@@ -38,13 +38,13 @@ def test_the_page_needs_nothing_from_a_network() -> None:
     assert not re.search(r"https?://|@import|<link|\bsrc=", made)
 
 
-def test_every_offender_is_on_the_page_with_what_was_expected_and_what_was_around_it() -> None:
+def test_every_offender_is_shown_with_expected_values_and_context() -> None:
     made = page(report([altered()], Verdict.INCONSISTENT))
     for part in ("altered", "44729.22", "true: 44729.0", "id 17", "stable 16: key 2"):
         assert part in made
 
 
-def test_what_users_named_is_escaped() -> None:
+def test_names_given_by_users_are_escaped() -> None:
     finding = altered()
     evil = finding.offenders[0].model_copy(update={"tuple": {"<b>": "<script>alert(1)</script>"}})
     made = page(report([finding.model_copy(update={"offenders": [evil]})], Verdict.INCONSISTENT, name="<i>run</i>"))
@@ -73,7 +73,7 @@ def test_a_run_without_tentative_tuples_or_delays_has_a_page_too() -> None:
     assert "unknown" in made
 
 
-def test_what_nodes_announced_and_waited_is_shown_and_what_the_file_says_instead() -> None:
+def test_announced_x_and_waits_are_shown_beside_the_configuration() -> None:
     one = report()
     broken = one.promises[0].model_copy(update={"waited_us": 3_000_000, "kept": False, "differs": "X 1m"})
     found = one.model_copy(update={"promises": [broken, one.promises[1]]})
@@ -86,7 +86,7 @@ def test_what_nodes_announced_and_waited_is_shown_and_what_the_file_says_instead
     assert "No client recorded an announcement" in page(one.model_copy(update={"promises": []}))
 
 
-def test_what_is_not_known_to_be_kept_is_not_called_kept() -> None:
+def test_an_unknown_x_is_not_called_kept() -> None:
     bare = output([])
     bare = bare.model_copy(update={"delay": bare.delay.model_copy(update={"kept": None, "why": "nobody announced X"})})
     shown = headline(report().model_copy(update={"outputs": [bare]}))[2]
@@ -94,17 +94,17 @@ def test_what_is_not_known_to_be_kept_is_not_called_kept() -> None:
     assert "nobody announced X" in shown.note
 
 
-def test_every_flaw_has_its_words() -> None:
+def test_every_flaw_has_a_text() -> None:
     assert set(FLAWS) == set(Flaw)
 
 
-def test_the_sentence_says_what_the_verdict_rests_on() -> None:
+def test_the_sentence_gives_the_reason_of_the_verdict() -> None:
     assert "exactly those of a run without failures" in sentence(report())
     assert "1 tuple is not as in a run without failures: altered" in sentence(report([altered()], Verdict.INCONSISTENT))
     assert "not yet a proof" in sentence(report(verdict=Verdict.UNKNOWN))
 
 
-def test_the_headline_has_a_delay_over_its_bound_as_bad() -> None:
+def test_the_headline_marks_a_delay_beyond_its_bound() -> None:
     late = output([])
     late = late.model_copy(update={"delay": late.delay.model_copy(update={"max_us": 2_500_000, "kept": False})})
     shown = headline(report().model_copy(update={"outputs": [late]}))[2]
@@ -112,13 +112,13 @@ def test_the_headline_has_a_delay_over_its_bound_as_bad() -> None:
     assert (shown.figure, shown.of, shown.note) == ("2.5 s", "of X = 2 s", "not kept")
 
 
-def test_the_terminal_is_told_the_verdict_and_the_first_offenders() -> None:
+def test_the_terminal_shows_the_verdict_and_the_first_offenders() -> None:
     lines = text(report([altered()], Verdict.INCONSISTENT))
     assert lines[0].startswith("INCONSISTENT")
     assert any("revenue 44729.22" in line for line in lines)
 
 
-def test_runs_side_by_side_are_in_one_table_and_one_plot() -> None:
+def test_compared_runs_share_one_table_and_one_plot() -> None:
     other = report(name="slow")
     made = comparison([report(), other.model_copy(update={"settings": other.settings.model_copy(update={"x": "8s"})})])
     assert made.count("<circle") == 2
@@ -128,6 +128,6 @@ def test_runs_side_by_side_are_in_one_table_and_one_plot() -> None:
     assert [line.split()[:2] for line in lines[1:]] == [["demo", "CONSISTENT"], ["slow", "CONSISTENT"]]
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders() -> None:
+def test_runs_of_the_same_name_are_shown_with_their_folders() -> None:
     twins = [report().model_copy(update={"folder": f"{place}/demo"}) for place in ("a", "b")]
     assert [line.split()[0] for line in comparison_text(twins)[1:]] == ["a/demo", "b/demo"]
