@@ -99,7 +99,7 @@ class Environment:
       cluster: name that every connection must bring.
       bucket: width of the SUnions' buckets, tuple time.
       x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
-      timing, limits, security, coordinator: as in the configuration.
+      timing, limits, security, coordinator, recovery: as in the configuration.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Environment:
         limits: Mapping[str, str | int] | None = None,
         security: Mapping[str, str | bool] | None = None,
         coordinator: Mapping[str, str | int | float] | None = None,
+        recovery: Mapping[str, str | Mapping[str, float]] | None = None,
     ) -> None:
-        self._head = _given(
-            cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security, coordinator=coordinator
-        )
+        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
+        self._head |= _given(coordinator=coordinator, recovery=recovery)
         defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
         self._head |= _given(defaults=defaults or None)
         self._sources: Options = {}

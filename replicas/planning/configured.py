@@ -16,19 +16,28 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Partitioning, Plan, Unit
 from spe.problems import did_you_mean, one_of
 from spe.stream.ids import PartitionId
+from spe.stream.names import StreamId
 
 #: Tuples per second of a source for which no rate is given.
 UNKNOWN_RATE: Final = 1.0
 
 
-def topology_of(plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]]) -> Topology:
+def topology_of(
+    plan: Plan,
+    directory: Directory,
+    rates: Mapping[str, Sequence[float]],
+    priorities: Mapping[StreamId, float] | None = None,
+) -> Topology:
     """Sources never fail: what they have logged they can send again.
 
-    Where partitions have standbys, those that have more than one replica anyway do not fail either.
+    Where partitions have standbys, those that have more than one replica anyway do not fail either, unless priorities
+    are given: then every partition can be lost.
 
     Args:
       rates: by source or unit, tuples per second of each partition, as measured; else what a generator makes counts,
         and what a unit makes follows from what it reads.
+      priorities: of outputs, 1 where nothing is said; a unit weighs what its outputs weigh together.  None: all units
+        weigh the same.
 
     Raises:
       ConfigError: rates of what there is not, or too many or few of them.
@@ -46,6 +55,7 @@ def topology_of(plan: Plan, directory: Directory, rates: Mapping[str, Sequence[f
         for name, source in plan.sources.items()
     ]
     read_by_clients = {s for client in directory.clients.values() for s in client.reads}
+    wanted = read_by_clients or set(plan.query.outputs)
     for unit in plan.units:
         makers: dict[str, Partitioning] = {}
         for i in unit.inputs:
@@ -59,7 +69,8 @@ def topology_of(plan: Plan, directory: Directory, rates: Mapping[str, Sequence[f
                 makers,
                 correlated=len(makers) > 1 and any(o.spec.CORRELATES for o in unit.operators),
                 rates=rates.get(str(unit.id)),
-                fails=_alone(directory, unit) if directory.standbys else True,
+                weight=1.0 if priorities is None else sum(priorities.get(s, 1.0) for s in unit.outputs if s in wanted),
+                fails=_alone(directory, unit) if directory.standbys and priorities is None else True,
                 output=any(s in read_by_clients for s in unit.outputs),
             )
         )

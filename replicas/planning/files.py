@@ -83,7 +83,7 @@ def read_topology(text: str, name: str) -> TopologyFile:
       ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
     """
     problems = Problems()
-    document = _document(text, name, problems, _SECTIONS)
+    document = mapping_of(text, name, problems, _SECTIONS)
     section = document.data.get("operators")
     if not isinstance(section, Mapping) or not section:
         problems.add(("operators",), "expected a mapping: NAME: {tasks: 4, reads: {OTHER: merge}}")
@@ -124,7 +124,7 @@ def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | 
       ConfigError: with every mistake.
     """
     problems = Problems()
-    document = _document(text, name, problems, _SECTIONS[1:])
+    document = mapping_of(text, name, problems, _SECTIONS[1:])
     layout = _layout(document.data, topology, homes, problems)
     if problems:
         raise ConfigError(document.in_order(problems))
@@ -134,7 +134,7 @@ def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | 
 def read_rates(text: str, name: str) -> dict[str, list[float]]:
     """By source or unit, tuples per second of each partition.  Raises ConfigError."""
     problems = Problems()
-    document = _document(text, name, problems, None)
+    document = mapping_of(text, name, problems, None)
     found: dict[str, list[float]] = {}
     for key, value in document.data.items():
         numbers = value if isinstance(value, list) else [value]
@@ -147,7 +147,8 @@ def read_rates(text: str, name: str) -> dict[str, list[float]]:
     return found
 
 
-def _document(text: str, name: str, problems: Problems, sections: Sequence[str] | None) -> Document:
+def mapping_of(text: str, name: str, problems: Problems, sections: Sequence[str] | None) -> Document:
+    """A file whose keys are some of these sections, or any where None.  Raises ConfigError where it is no mapping."""
     document = parse(text, name, problems)
     if not problems and not isinstance(document.data, Mapping):
         problems.add((), "expected a mapping" + (f" with the sections {', '.join(sections)}" if sections else ""))

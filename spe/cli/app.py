@@ -300,24 +300,52 @@ def plan(
     target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/how-to/planning.md.")],
     /,
     *,
-    budget: Annotated[float, Parameter(help="What active replicas may cost together; each costs 1 by default.")],
+    budget: Annotated[
+        float | None, Parameter(help="What active replicas may cost together; each costs 1 by default.")
+    ] = None,
+    lost: Annotated[str | None, Parameter(help="Nodes that fail together, as n1,n2: plan their recovery.")] = None,
+    arrive: Annotated[
+        list[str] | None,
+        Parameter(help="Nodes that come (back) after the loss, as n7@10s.", consume_multiple=True),
+    ] = None,
     algorithm: Annotated[
-        Literal["structure-aware", "exact", "dynamic", "greedy"], Parameter(help="How the partitions are chosen.")
-    ] = "structure-aware",
+        Literal["structure-aware", "exact", "dynamic", "greedy", "dp", "best-density", "operator-centric"] | None,
+        Parameter(help="How partitions are chosen; the last three for --lost with --value complete."),
+    ] = None,
     domains: Annotated[
         Path | None, Parameter(help="YAML file with nodes, their capacities and domains, and likely failures.")
     ] = None,
     rates: Annotated[
         Path | None, Parameter(help="YAML file with measured tuples per second, by source or unit.")
     ] = None,
+    loads: Annotated[
+        Path | None, Parameter(help="With --lost: YAML file with loads and install times, by source or unit.")
+    ] = None,
+    value: Annotated[
+        Literal["fidelity", "complete"] | None, Parameter(help="With --lost: instead of the configuration's.")
+    ] = None,
+    until: Annotated[str | None, Parameter(help="With --lost: end of the area under the value, such as 60s.")] = None,
     seconds: Annotated[float, Parameter(help="Time limit of the exact planner; it then reports the gap.")] = 10.0,
-    plot: Annotated[Path | None, Parameter(help="Also draw OF over all budgets into this SVG file.")] = None,
+    plot: Annotated[Path | None, Parameter(help="Also draw the curve into this SVG file.")] = None,
     data: Data = None,
 ) -> int:
-    """Choose partitions to replicate within a budget; show how good results are while all others are down."""
-    from spe.cli.plan import plan
+    """Choose partitions to replicate within a budget, or the order in which lost ones come back."""
+    if (budget is None) == (lost is None):
+        raise SpeError("expected --budget or --lost, one of them")
+    if budget is not None:
+        from spe.cli.plan import plan
 
-    return plan(target, budget, algorithm, domains, rates, seconds, plot, data)
+        of_lost = {"--arrive": arrive, "--loads": loads, "--value": value, "--until": until}
+        if given := [name for name, one in of_lost.items() if one is not None]:
+            raise SpeError(f"{given[0]} goes with --lost, not with --budget")
+        return plan(target, budget, algorithm or "structure-aware", domains, rates, seconds, plot, data)
+    from spe.cli.plan_recovery import RecoveryOptions, plan_recovery
+
+    until_us = None if until is None else _duration("--until", until)
+    options = RecoveryOptions(
+        lost or "", arrive or (), algorithm, domains, rates, loads, value, until_us, seconds, plot, data
+    )
+    return plan_recovery(target, options)
 
 
 @app.command(sort_key=11)

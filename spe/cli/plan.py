@@ -23,6 +23,7 @@ from spe.cli.view import columns
 from spe.config import load
 from spe.errors import ConfigError
 from spe.plots import Line, Panel, bars, svg
+from spe.problems import one_of
 
 #: Budgets of the curve; all of them where there are no more.
 _POINTS: Final = 25
@@ -50,6 +51,8 @@ def plan(
     data: Path | None,
 ) -> int:
     """Prints the plan; 0."""
+    if algorithm not in list(Algorithm):
+        raise ConfigError([f"--algorithm {algorithm} is for --lost; expected {one_of(list(Algorithm))}"])
     given = _read(target, domains, rates, data)
     layout = given.layout
     if layout is not None:
@@ -67,7 +70,7 @@ def plan(
     _head(console, problem, chosen, given.notes)
     if layout is not None and failures:
         console.print(
-            f"with these places for replicas, which fail with their domains: OF {_share(layout.value(problem, placed))}"
+            f"with these places for replicas, which fail with their domains: OF {share(layout.value(problem, placed))}"
         )
     console.print(_why(problem, chosen, layout, placed))
     console.print(_comparison(problem, chosen, seconds))
@@ -80,7 +83,7 @@ def plan(
 
 
 def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | None) -> _Input:
-    text = _text(target)
+    text = text_of(target)
     if is_topology(text):
         if rates is not None:
             raise ConfigError([f"--rates: {target} has the rates of its operators itself"])
@@ -88,10 +91,10 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
         layout = read.layout
         if domains is not None:
             homes = layout.homes if layout is not None else None
-            layout = read_layout(_text(domains), str(domains), read.topology, homes)
+            layout = read_layout(text_of(domains), str(domains), read.topology, homes)
         return _Input(read.topology, read.costs, layout)
     plan, directory = load(target, data)
-    measured = {} if rates is None else read_rates(_text(rates), str(rates))
+    measured = {} if rates is None else read_rates(text_of(rates), str(rates))
     topology = topology_of(plan, directory, measured)
     notes = [
         f"nothing is known of the rate of {name}: {UNKNOWN_RATE:g} tuple per second is assumed (--rates)"
@@ -99,14 +102,15 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
     ]
     layout = layout_of(plan, directory, topology)
     if domains is not None:
-        layout = read_layout(_text(domains), str(domains), topology, layout.homes)
+        layout = read_layout(text_of(domains), str(domains), topology, layout.homes)
     elif len(layout.nodes) < 2:
         layout, notes = None, [*notes, "one node only: nothing is said of places for replicas"]
     places = {} if domains is not None else standby_places(plan, directory, topology)
     return _Input(topology, tuple(costs_of(plan, directory, topology)), layout, tuple(notes), places)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file has.  Raises ConfigError where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +129,7 @@ def _head(console: Console, problem: PlanningProblem, chosen: ReplicationPlan, n
     proved = "" if chosen.gap is None else f", proved to within {chosen.gap:.2g}"
     console.print(
         f"{chosen.algorithm}: {len(chosen.tasks)} replicas for {chosen.cost:g} of {problem.budget:g}; "
-        f"{what} {_share(chosen.value)}{proved}; IC {_share(chosen.completeness)}"
+        f"{what} {share(chosen.value)}{proved}; IC {share(chosen.completeness)}"
     )
 
 
@@ -145,7 +149,7 @@ def _why(
         operator = topology.operators[int(topology.operator_of[task])]
         where = [str(layout.homes[task]), placed[task]] if layout is not None else []
         rate = f"{operator.rate[task - operator.first]:,.6g}"
-        table.add_row(topology.name_of(task), *where, rate, f"{problem.cost[task]:g}", _share(value))
+        table.add_row(topology.name_of(task), *where, rate, f"{problem.cost[task]:g}", share(value))
     if len(shown) < len(chosen.tasks):
         table.caption = f"and {len(chosen.tasks) - len(shown):,} more"
     return table
@@ -163,7 +167,7 @@ def _comparison(problem: PlanningProblem, chosen: ReplicationPlan, seconds: floa
         took = time.perf_counter() - began
         gap = "" if found.gap is None else f"{found.gap:.2g}"
         mark = f"{algorithm} *" if algorithm == chosen.algorithm else str(algorithm)
-        table.add_row(mark, _share(found.value), _share(found.completeness), f"{found.cost:g}", gap, f"{took:.2f}")
+        table.add_row(mark, share(found.value), share(found.completeness), f"{found.cost:g}", gap, f"{took:.2f}")
     return table
 
 
@@ -191,7 +195,7 @@ def _curve(problem: PlanningProblem, algorithm: Algorithm, seconds: float) -> _C
 def _curve_table(curve: _Curve) -> Table:
     table = columns("budget", "OF", "", "IC", right=("budget",), title=f"over all budgets, {curve.algorithm}")
     for budget, found, bar in zip(curve.budgets, curve.plans, bars([p.value for p in curve.plans]), strict=True):
-        table.add_row(f"{budget:.4g}", _share(found.value), bar, _share(found.completeness))
+        table.add_row(f"{budget:.4g}", share(found.value), bar, share(found.completeness))
     return table
 
 
@@ -200,5 +204,6 @@ def _panels(curve: _Curve) -> list[Panel]:
     return [Panel(f"replicas that {curve.algorithm} chooses", curve.budgets, values, "budget")]
 
 
-def _share(value: float) -> str:
+def share(value: float) -> str:
+    """An OF as it is shown."""
     return f"{value:.4f}" if value >= 0.0001 or value == 0 else f"{value:.1e}"

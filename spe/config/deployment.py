@@ -79,9 +79,10 @@ class CoordinatorModel(Model):
     algorithm: Literal["structure-aware", "greedy"] = "structure-aware"
     adapt: PositiveDuration | None = None
     margin: Annotated[float, Field(ge=0, le=10)] = CoordinatorSettings().margin
+    cap: Annotated[float, Field(gt=0, le=1)] = CoordinatorSettings().cap
 
     def settings(self) -> CoordinatorSettings:
-        return CoordinatorSettings(self.address, self.budget, self.algorithm, self.adapt, self.margin)
+        return CoordinatorSettings(self.address, self.budget, self.algorithm, self.adapt, self.margin, self.cap)
 
 
 class TimingModel(Model):

@@ -19,6 +19,7 @@ from spe.config.deployment import (
 )
 from spe.config.document import Document, parse
 from spe.config.query import find_outputs, read_operators, type_query
+from spe.config.recovery import read_recovery
 from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
@@ -50,6 +51,7 @@ SECTIONS: Final = (
     "nodes",
     "clients",
     "coordinator",
+    "recovery",
     "accuracy",
     "faults",  # read by replicas.faults: what happens to a cluster is none of a plan's business
 )
@@ -173,6 +175,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
     security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
     coordinator = validated(CoordinatorModel, data.get("coordinator") or {}, ("coordinator",), problems)
+    recovery = read_recovery(data.get("recovery"), outputs, problems)
     made = {name: operator.schema for name, operator in typed.items()}
     accuracy = read_accuracy(data.get("accuracy"), outputs, made, problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
@@ -196,6 +199,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         security.security(home),
         accuracy,
         coordinator.settings(),
+        recovery,
         addresses,
     )
     return try_deploy(query, deployment, problems)

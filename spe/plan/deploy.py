@@ -11,7 +11,15 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
-from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings, Directory, roles_of
+from spe.plan.directory import (
+    ANY_ADDRESS,
+    COORDINATOR,
+    ClientSettings,
+    CoordinatorSettings,
+    Directory,
+    RecoverySettings,
+    roles_of,
+)
 from spe.plan.nodes import Node
 from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
@@ -45,6 +53,7 @@ class Deployment:
     security: Security = field(default_factory=Security)
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
     addresses: Mapping[StreamId, str] = field(default_factory=dict)
 
 
@@ -97,6 +106,7 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         clients=deployment.clients,
         checkpoint_us={id: spec[name].checkpoint_us for id, name, _ in of},
         coordinator=deployment.coordinator,
+        recovery=deployment.recovery,
     )
     if why := _beyond(deployment.coordinator.budget, directory):
         problems.add(("coordinator", "budget"), why)

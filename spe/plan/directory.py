@@ -83,6 +83,7 @@ class CoordinatorSettings:
       algorithm: of the planner that chooses them.
       adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
       margin: by how much, relative to what runs, another choice must be better to take its place.
+      cap: share of a node's capacity that a recovery may fill (rule O1); planned with only.
     """
 
     address: str = ANY_ADDRESS
@@ -90,6 +91,20 @@ class CoordinatorSettings:
     algorithm: str = "structure-aware"
     adapt_us: int | None = None
     margin: float = 0.05
+    cap: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySettings:
+    """What of a loss comes back first (rules O1-O7); planned with only, nobody follows it while a cluster runs.
+
+    Attributes:
+      value: ``fidelity``, where partial results count, or ``complete`` (rule O2).
+      priorities: what outputs are worth against each other; 1 where nothing is said.
+    """
+
+    value: str = "fidelity"
+    priorities: Mapping[StreamId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,7 @@ class Directory:
       clients: named consumers, and what each reads.
       checkpoint_us: microseconds of wall time between the checkpoints that each standby of a partition gets.
       coordinator: of the process that tells standbys to run.
+      recovery: what of a loss comes back first.
       version: of the roles.
     """
 
@@ -134,6 +150,7 @@ class Directory:
     clients: Mapping[str, ClientSettings]
     checkpoint_us: Mapping[PartitionId, int] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
+    recovery: RecoverySettings = RecoverySettings()
     version: Version = CONFIGURED
 
     @cached_property

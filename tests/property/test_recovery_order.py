@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import permutations
 from math import exp
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicas.planning.recovery.bound import best_area
 from replicas.planning.recovery.choosing import LITTLE, Shortage, best_density, dp, operator_centric
-from replicas.planning.recovery.forecast import NodeArrival, best_area, forecast
+from replicas.planning.recovery.forecast import NodeArrival, forecast
 from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
 from replicas.planning.recovery.ordering import in_order
 from replicas.planning.recovery.program import best_choice
@@ -189,8 +191,7 @@ def test_no_order_is_better_than_the_bound(
     nothing = np.zeros(7, np.bool_)
     schedule = RecoverySchedule(goal, cost, work, cap=1.0)
     played = forecast(schedule, [NodeArrival(at, f"n{i}", room) for i, (at, room) in enumerate(arrivals)])
-    bound = best_area(goal, nothing, cost, work, played.rooms, 30.0)
-    assert bound is not None
+    bound = best_area(goal, nothing, cost, work, played.rooms, 30.0, now=time.monotonic, seconds=1.0)
     assert played.area(30.0) <= bound + LITTLE
     assert [at for at, _ in played.points] == sorted(at for at, _ in played.points)
     values = [value for _, value in played.points]

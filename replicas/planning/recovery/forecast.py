@@ -1,22 +1,14 @@
-"""How a recovery goes if nodes arrive as expected, and how much better any other could be."""
+"""How a recovery goes if nodes arrive as expected."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from replicas.planning.recovery.choosing import LITTLE, MOST_UNIONS, Unions
-from replicas.planning.recovery.goals import CompleteQueries, RecoveryGoal
 from replicas.planning.recovery.placing import PlannedInstall
 from replicas.planning.recovery.schedule import RecoverySchedule
-from replicas.planning.topology import Bools, Floats
-
-#: Partitions of which all sets are looked at.
-_MOST_SETS: Final = 14
 
 
 class NodeArrival(NamedTuple):
@@ -85,67 +77,10 @@ def forecast(schedule: RecoverySchedule, arrivals: Iterable[NodeArrival]) -> Rec
             rooms.append((now, rooms[-1][1] + added, rooms[-1][2] + 1))
         else:
             schedule.back(event.install.partition, event.install.node)
-        if schedule.value != points[-1][1]:
-            points.append((now, schedule.value))
-
-
-def best_area(
-    goal: RecoveryGoal,
-    running: Bools,
-    cost: Floats,
-    work: Floats,
-    rooms: Sequence[tuple[float, float, int]],
-    until: float,
-) -> float | None:
-    """What no order of recovery can exceed, however well it knows what comes; None: too many to look at.
-
-    At each moment the best set that fits into the room of that moment, nodes taken together, and that all nodes
-    together could have worked through by then.
-
-    Args:
-      running: [partitions]; before the recovery.
-      rooms: as in ``RecoveryForecast``.
-    """
-    found = _sets(goal, running, cost, work)
-    if found is None:
-        return None
-    value, costs, works = found
-    area = 0.0
-    done = 0.0
-    for at, (begin, room, nodes) in enumerate(rooms):
-        end = min(until, rooms[at + 1][0] if at + 1 < len(rooms) else until)
-        if end <= begin:
-            continue
-        fits = np.flatnonzero(costs <= room + LITTLE)
-        order = fits[np.argsort(works[fits], kind="stable")]
-        best = np.maximum.accumulate(value[order])
-        #: From when on each set could be done.
-        since = (
-            begin + np.maximum(0.0, works[order] - done) / nodes
-            if nodes
-            else np.where(works[order] <= done + LITTLE, begin, np.inf)
-        )
-        since = np.clip(since, begin, end)
-        area += float((best * np.diff(np.r_[since, end])).sum())
-        done += nodes * (end - begin)
-    return area
-
-
-def _sets(goal: RecoveryGoal, running: Bools, cost: Floats, work: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """Value, cost and work of each set that may be the best."""
-    missing = np.flatnonzero(~running)
-    if isinstance(goal, CompleteQueries):
-        short = goal.shortage(running, ~running, cost, 0.0)
-        if len(short.needs) <= MOST_UNIONS:
-            unions = Unions.of(short.needs, short.priority)
-            base = float(goal.values(running[None, :])[0])
-            return base + unions.value, unions.sums(cost), unions.sums(work)
-    if len(missing) > _MOST_SETS:
-        return None
-    rows = (np.arange(1 << len(missing))[:, None] >> np.arange(len(missing))) & 1 == 1
-    alive = np.repeat(running[None, :], len(rows), axis=0)
-    alive[:, missing] = rows
-    return goal.values(alive), rows @ cost[missing], rows @ work[missing]
+        if (value := schedule.value) != points[-1][1]:
+            if points[-1][0] == now:
+                points.pop()
+            points.append((now, value))
 
 
 def _area(points: Sequence[tuple[float, float]], until: float) -> float:

@@ -164,11 +164,11 @@ class OutputFidelity:
 
     def choose(self, alive: Bools, able: Bools, cost: Floats, room: float) -> Bools:
         found = np.zeros(len(alive), np.bool_)
-        found[list(self.planner(self._problem(alive, able, cost, room)).tasks)] = True
+        found[list(self.planner(self.problem(alive, able, cost, room)).tasks)] = True
         return found & able
 
     def extensions(self, alive: Bools, able: Bools) -> list[Bools]:
-        problem = self._problem(alive, able, np.ones(len(alive)), float(able.sum()))
+        problem = self.problem(alive, able, np.ones(len(alive)), float(able.sum()))
         growing = problem.start()
         finder = Extensions(problem, problem.failed[0])
         (finder.fed,) = growing.fed()
@@ -181,13 +181,13 @@ class OutputFidelity:
         return _different(sets[np.asarray(gains) > LITTLE]) if ways else []
 
     def growth(self, alive: Bools, able: Bools, work: Floats) -> Iterator[Bools]:
-        for tasks in growth(self._problem(alive, able, work, float(work[able].sum()))):
+        for tasks in growth(self.problem(alive, able, work, float(work[able].sum()))):
             found = np.zeros(len(alive), np.bool_)
             found[tasks] = True
             yield found
 
-    def _problem(self, alive: Bools, able: Bools, cost: Floats, room: float) -> PlanningProblem:
-        """Only what has failed can fail; what may not be chosen costs more than there is."""
+    def problem(self, alive: Bools, able: Bools, cost: Floats, room: float) -> PlanningProblem:
+        """For PPA's planners: only what has failed can fail; what may not be chosen costs more than there is."""
         costs = np.where(able, np.maximum(cost, LITTLE), NOWHERE)
         most = float(costs[able].sum())
         failed = Failure(frozenset(np.flatnonzero(~alive).tolist()))

@@ -30,16 +30,25 @@ class RecoverySchedule:
       loads: of each partition, shares of a core, as last measured.
       work: of each, seconds that it takes to load its checkpoint and to catch up.
       cap: the share of a node's capacity that may be filled.
+      always: what runs on none of the nodes and cannot be lost.
       at_once: installs that a node works on at the same time.
     """
 
     def __init__(
-        self, goal: RecoveryGoal, loads: Iterable[float], work: Iterable[float], *, cap: float, at_once: int = 1
+        self,
+        goal: RecoveryGoal,
+        loads: Iterable[float],
+        work: Iterable[float],
+        *,
+        cap: float,
+        always: Iterable[int] = (),
+        at_once: int = 1,
     ) -> None:
         self.goal = goal
         self._load: Floats = np.array(list(loads), np.float64)
         self._work: Floats = np.array(list(work), np.float64)
         self._cap = cap
+        self._always = frozenset(always)
         self._at_once = at_once
         self._capacity: dict[str, float] = {}
         self._running: dict[str, set[int]] = {}
@@ -126,7 +135,7 @@ class RecoverySchedule:
     @property
     def running(self) -> Bools:
         """[partitions]; those that run somewhere."""
-        return self._mask(p for runs in self._running.values() for p in runs)
+        return self._mask([*self._always, *(p for runs in self._running.values() for p in runs)])
 
     @property
     def value(self) -> float:

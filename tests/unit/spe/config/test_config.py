@@ -21,7 +21,7 @@ from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
-from spe.plan.directory import ANY_ADDRESS, CoordinatorSettings, Standbys
+from spe.plan.directory import ANY_ADDRESS, CoordinatorSettings, RecoverySettings, Standbys
 from spe.plan.nodes import Checkpoints, Policy, Reconcile
 from spe.plan.plan import Limits, Plan, Timing, Watermark
 from spe.plan.review import review
@@ -921,12 +921,16 @@ query:
   q: {filter: {from: s, where: qty > 1}}
 fragments:
   f: {operators: [q], key: key, partitions: 2, replicas: [[n1], [n2]], standby: [[n3, n2], []], checkpoint: 700ms}
-coordinator: {budget: 1, adapt: 30s, margin: 0.2, algorithm: greedy}
+coordinator: {budget: 1, adapt: 30s, margin: 0.2, algorithm: greedy, cap: 0.7}
+recovery: {value: complete, priorities: {q: 3}}
 """
 
 
 def test_standbys_are_said_in_python_as_in_yaml() -> None:
-    env = api.Environment(coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy"})
+    env = api.Environment(
+        coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy", "cap": 0.7},
+        recovery={"value": "complete", "priorities": {"q": 3}},
+    )
     orders = env.source("s", api.generator("orders", rate=10))
     some = orders.filter("qty > 1", name="q")
     env.outputs(some).node("n1").node("n2").node("n3")
@@ -945,7 +949,10 @@ def test_standbys_are_said_in_python_as_in_yaml() -> None:
     assert env.plan() == plan
     assert directory.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
     assert directory.hosts(first) == ("n1", "n3", "n2")
-    assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2)
+    assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2, 0.7)
+    assert directory.recovery == RecoverySettings("complete", {StreamId("q"): 3.0})
+    assert env.deployed().directory.recovery == directory.recovery
+    assert plan_of(BACKED.partition("recovery:")[0])[1].recovery == RecoverySettings()
 
 
 @pytest.mark.parametrize(
@@ -961,6 +968,13 @@ def test_standbys_are_said_in_python_as_in_yaml() -> None:
             "coordinator.budget: expected at most 1, as many partitions have one replica and a standby, got 2",
         ),
         ("greedy", "best", "coordinator.algorithm"),
+        ("cap: 0.7", "cap: 80", "coordinator.cap: expected a number of at most 1"),
+        ("cap: 0.7", "cap: 0", "coordinator.cap: expected a number above 0"),
+        ("value: complete", "value: all", "test.yaml:10: recovery.value: expected 'fidelity' or 'complete', got 'all'"),
+        ("{q: 3}", "{p: 3}", "test.yaml:10: recovery.priorities.p: no output 'p'"),
+        ("{q: 3}", "{q: -1}", "test.yaml:10: recovery.priorities.q: expected a number above 0, got -1"),
+        ("{q: 3}", "3", "test.yaml:10: recovery.priorities: expected a mapping"),
+        ("priorities", "priority", "test.yaml:10: recovery.priority: unknown key (did you mean 'priorities'?)"),
     ],
 )
 def test_mistakes_with_standbys_are_named(was: str, now: str, said: str) -> None:

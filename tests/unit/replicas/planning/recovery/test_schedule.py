@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
+
 import pytest
 
-from replicas.planning.recovery.forecast import best_area
+from replicas.planning.recovery.bound import best_area
 from replicas.planning.recovery.goals import QueryChoice
 from replicas.planning.recovery.placing import PlannedInstall
 from tests.support.recovery import Partitions
@@ -26,7 +29,10 @@ def test_each_node_takes_what_completes_most() -> None:
     assert played.points == ((0, 0), (10, 2), (20, 3), (30, 4))
     assert played.area(40) == 90
     everything = TREES.amounts({})
-    assert best_area(TREES.queries(), TREES.mask(""), everything, 0 * everything, played.rooms, 40) == 90
+    best = partial(
+        best_area, TREES.queries(), TREES.mask(""), everything, 0 * everything, now=time.monotonic, seconds=1.0
+    )
+    assert best(played.rooms, 40) == 90
 
 
 def test_operator_by_operator_outputs_come_late() -> None:

@@ -1,0 +1,203 @@
+"""A cluster that may lose nodes, from a configuration or a topology of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from replicas.planning.configured import partitions_of
+from replicas.planning.files import TopologyFile, mapping_of
+from replicas.planning.recovery.goals import RecoveryGoal
+from replicas.planning.recovery.schedule import RecoverySchedule
+from replicas.planning.topology import Floats, PlannedOperator, Topology
+from spe.errors import ConfigError
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.problems import Path, Problems, did_you_mean, one_of
+from spe.stream.ids import ReplicaId
+from spe.stream.times import SECOND
+from spe.values import duration_of
+
+#: Seconds that it takes to install a partition of which nothing is known.
+UNKNOWN_WORK: Final = 1.0
+
+
+@dataclass(frozen=True)
+class RecoverableCluster:
+    """What runs where, and what it costs to run it elsewhere.
+
+    Attributes:
+      loads: per task, shares of a core.
+      work: per task, seconds that an install takes.
+      homes: per task, the nodes that run it; none: it is on no node, and cannot be lost.
+      checkpoints: per task, the nodes that have one on disk.
+      capacity: by node, cores.
+      cap: share of it that a recovery may fill.
+      notes: what is assumed.
+    """
+
+    topology: Topology
+    loads: Floats
+    work: Floats
+    homes: Sequence[Collection[str]]
+    checkpoints: Sequence[Collection[str]]
+    capacity: Mapping[str, float]
+    cap: float
+    notes: tuple[str, ...] = ()
+
+    def runs_on(self, node: str) -> list[int]:
+        """Tasks."""
+        return [task for task, homes in enumerate(self.homes) if node in homes]
+
+    def without(self, lost: Collection[str]) -> list[int]:
+        """Tasks that nobody runs while these nodes are away."""
+        return [task for task, homes in enumerate(self.homes) if homes and not set(homes) - set(lost)]
+
+    def schedule(self, goal: RecoveryGoal, away: Collection[str]) -> RecoverySchedule:
+        """A recovery in which these nodes are away from the start."""
+        always = [task for task, homes in enumerate(self.homes) if not homes]
+        schedule = RecoverySchedule(goal, self.loads, self.work, cap=self.cap, always=always)
+        for task, nodes in enumerate(self.checkpoints):
+            for node in nodes:
+                schedule.holds(task, node, 0)
+        for node, capacity in self.capacity.items():
+            if node not in away:
+                schedule.came(node, capacity, self.runs_on(node))
+        return schedule
+
+    def with_measured(self, measured: Mapping[str, MeasuredWork]) -> RecoverableCluster:
+        """With what is known of some operators.
+
+        Raises:
+          ConfigError: there is no such operator, or it has another number of tasks.
+        """
+        operators = {o.name: o for o in self.topology.operators}
+        loads, work = self.loads.copy(), self.work.copy()
+        problems = []
+        for name, known in measured.items():
+            if name not in operators:
+                problems.append(f"there is no {name!r}{did_you_mean(name, operators)}; expected {one_of([*operators])}")
+                continue
+            own = operators[name]
+            for what, given, into in (("load", known.loads, loads), ("work", known.work, work)):
+                if len(given) not in (0, 1, own.tasks):
+                    problems.append(f"{name}: {what} is one number, or {own.tasks}, one per partition")
+                elif given:
+                    into[own.range] = given
+        if problems:
+            raise ConfigError([f"loads: {problem}" for problem in problems])
+        return replace(self, loads=loads, work=work)
+
+
+@dataclass(frozen=True)
+class MeasuredWork:
+    """Of an operator, one number or one per task, or none: shares of a core, and seconds."""
+
+    loads: tuple[float, ...] = ()
+    work: tuple[float, ...] = ()
+
+
+def cluster_of(
+    plan: Plan, directory: Directory, topology: Topology, measured: Mapping[str, MeasuredWork]
+) -> RecoverableCluster:
+    """A configured cluster.  Standbys, and nodes that write checkpoints to disk, have them.
+
+    Loads of which nothing is known are assumed in proportion to what a partition reads, so that the fullest node is
+    filled up to the cap.
+    """
+    ids = partitions_of(plan, topology)
+    homes = [() if id is None else tuple(map(str, directory.placement[id])) for id in ids]
+    checkpoints = [
+        () if id is None else tuple(str(n) for n in directory.hosts(id) if directory.disk_us(ReplicaId(*id, n)))
+        for id in ids
+    ]
+    nodes = {str(node): 1.0 for node in directory.nodes}
+    cap = directory.coordinator.cap
+    reads = np.concatenate([_received(operator) for operator in topology.operators])
+    fullest = max(sum(float(reads[t]) for t, own in enumerate(homes) if node in own) for node in nodes)
+    work = np.full(topology.tasks, UNKNOWN_WORK)
+    units = [str(u.id) for u in plan.units]
+    unloaded = [u for u in units if not (u in measured and measured[u].loads)]
+    unworked = [u for u in units if not (u in measured and measured[u].work)]
+    notes = []
+    if unloaded:
+        notes.append(
+            f"nothing is known of the load of {', '.join(unloaded)}: assumed in proportion to what is read, with the "
+            f"fullest node at {cap:g} of a core (--loads)"
+        )
+    if unworked:
+        notes.append(
+            f"nothing is known of how long an install of {', '.join(unworked)} takes: {UNKNOWN_WORK:g} s is assumed "
+            "(--loads)"
+        )
+    loads = reads * (cap / fullest if fullest > 0 else 0.0)
+    return RecoverableCluster(topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes)).with_measured(
+        measured
+    )
+
+
+def cluster_of_file(read: TopologyFile, measured: Mapping[str, MeasuredWork]) -> RecoverableCluster:
+    """A topology with its nodes: costs are loads, capacities are filled up, installs take no time if nothing is said.
+
+    Raises:
+      ConfigError: the file has no nodes.
+    """
+    if read.layout is None:
+        raise ConfigError(["--lost: the topology names no nodes; expected nodes and placement in it, or in --domains"])
+    homes = [() if home is None else (home,) for home in read.layout.homes]
+    capacity = {n: np.inf if p.capacity is None else p.capacity for n, p in read.layout.nodes.items()}
+    nowhere = [()] * len(homes)
+    work = np.zeros(len(homes))
+    cluster = RecoverableCluster(read.topology, np.array(read.costs), work, homes, nowhere, capacity, 1.0)
+    return cluster.with_measured(measured)
+
+
+def read_measured(text: str, name: str) -> dict[str, MeasuredWork]:
+    """By unit or operator, its load and how long an install takes.
+
+    Raises:
+      ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
+    """
+    problems = Problems()
+    document = mapping_of(text, name, problems, None)
+    found = {}
+    for key, value in document.data.items():
+        given = value if isinstance(value, Mapping) else {"load": value}
+        for inner in given.keys() - {"load", "work"}:
+            hint = did_you_mean(str(inner), ["load", "work"])
+            problems.add((key, inner), f"unknown key{hint}; expected load or work")
+        loads = [_load(one, (key,), problems) for one in _list(given.get("load"))]
+        work = [_seconds(one, (key, "work"), problems) for one in _list(given.get("work"))]
+        found[str(key)] = MeasuredWork(tuple(loads), tuple(work))
+    if problems:
+        raise ConfigError(document.in_order(problems))
+    return found
+
+
+def _list(value: object) -> list[object]:
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
+
+
+def _load(value: object, path: Path, problems: Problems) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < np.inf:
+        return float(value)
+    problems.add(path, f"expected a load of at least 0 cores, or a list with one per partition, got {value!r}")
+    return 0.0
+
+
+def _seconds(value: object, path: Path, problems: Problems) -> float:
+    try:
+        if (us := duration_of(value)) >= 0:
+            return us / SECOND
+        problems.add(path, f"expected a duration of zero or more, got {value!r}")
+    except ValueError as error:
+        problems.add(path, str(error))
+    return 0.0
+
+
+def _received(operator: PlannedOperator) -> Floats:
+    """Per task, tuples per second; nothing of sources."""
+    return np.asarray(sum((s.load for s in operator.inputs), np.zeros(operator.tasks)))
