@@ -44,43 +44,37 @@ UNITS: Final[dict[str, Test]] = {
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION
     ),
-    "dead-partner-keeps-its-state": replica.test_a_partner_that_is_not_heard_is_nothing_any_more,
+    "dead-partner-keeps-its-state": replica.test_a_silent_partner_no_longer_counts,
     "a-tainted-replica-makes-no-room": (TestPeriodicCheckpoints().test_a_full_upstream_forces_a_redo_that_makes_room),
     "own-request-outlives-a-grant": partners.test_two_replicas_that_ask_each_other_agree_on_one,
     "request-is-never-withdrawn": TestCorrecting().test_a_request_without_a_reason_is_withdrawn,
     "mark-outlives-its-redo": TestCorrecting().test_a_redo_starts_from_the_checkpoint_of_its_own_failure,
     "mark-outlives-an-install": TestRecovering().test_an_install_discards_the_earlier_checkpoint,
     "what-is-made-again-is-not-compared": partial(soutput.test_repeated_results_must_be_equal, "12u 15x 24Z", 30),
-    "feed-promoted-without-a-cut": TestCorrections().test_what_the_old_main_brought_does_not_count_twice,
-    "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_the_correcting_feed_takes_nothing_away,
+    "feed-promoted-without-a-cut": TestCorrections().test_tuples_of_the_old_main_do_not_count_twice,
+    "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_corrections_removes_nothing,
     "caught-up-with-the-slowest": TestUsefulness().test_caught_up_is_not_judged_by_the_slowest_producer,
-    "caught-up-with-the-furthest": TestUsefulness().test_what_main_has_is_enough_to_be_caught_up,
-    "own-silence-counts": replica.test_its_own_standstill_makes_nothing_older,
+    "caught-up-with-the-furthest": TestUsefulness().test_caught_up_means_as_far_as_main,
+    "own-silence-counts": replica.test_a_freeze_of_the_node_ages_no_input,
     "arrival-starts-again": arrival.test_a_restored_time_window_continues,
     "arrival-starts-again-in-count-windows": arrival.test_a_restored_count_window_continues,
     "helper-acknowledges-its-newest": replica.test_a_helper_acknowledges_the_older_of_two_checkpoints,
-    "actives-start-together": activation.test_the_next_one_begins_when_the_last_one_serves,
+    "actives-start-together": activation.test_the_next_active_begins_when_the_last_one_serves,
     "older-checkpoint-taken": standby.test_a_checkpoint_that_is_older_in_any_input_is_not_taken,
     "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
-    "followed-epoch-forgotten": epoch.test_a_node_that_starts_again_follows_no_older_one,
+    "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
     "undo-behind-the-end": output_log.test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over,
-    "nobody-reads-who-has-no-room": (
-        TestCorrections().test_a_client_takes_the_one_that_has_no_room_to_correct_until_it_is_read
-    ),
-    "refused-feed-asked-for-again-at-once": (
-        TestCorrections().test_a_second_connection_that_is_refused_is_not_tried_again_at_once
-    ),
+    "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
+    "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
     "corrections-wait-for-room-beside-a-partner": (
         TestCorrecting().test_with_a_full_output_a_redo_ends_although_the_partner_serves
     ),
-    "helper-leaves-those-that-are-behind": (
-        coordination.test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper
-    ),
+    "helper-leaves-those-that-are-behind": (coordination.test_a_thawed_replica_must_catch_up_before_the_helper_retires),
     "all-of-one-time-are-rejected": trials.test_rows_of_one_time_are_tried_in_order,
     "trials-leave-traces": trials.test_rows_of_one_time_are_tried_in_order,
     "rejected-rows-are-counted-again": trials.test_counts_are_part_of_the_state,
-    "helper-leaves-too-early": (coordination.test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable),
+    "helper-leaves-too-early": (coordination.test_a_helper_retires_when_all_placed_replicas_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_just_restarted_need_not_read_yet),
     "one-period-is-enough": partial(balancing.test_trace_9_the_move_with_the_fewest_seconds_after_two_periods, True),

@@ -105,7 +105,7 @@ def test_a_kill_that_the_fault_model_does_not_have_does_not_happen() -> None:
     assert outcome.holds
 
 
-def test_a_scenario_survives_being_written() -> None:
+def test_a_scenario_survives_json() -> None:
     one = scenario(7, link={"delay_us": 300}, limits={"output_bytes": 100_000})
     again = Scenario.from_data(json.loads(one.dump()))
     assert again.dump() == one.dump()

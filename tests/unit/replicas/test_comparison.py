@@ -1,4 +1,4 @@
-"""When are two stable streams the same?  Only bits decide."""
+"""Two stable streams are equal iff they are equal bit by bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def first(recorded: str, reference: str) -> str:
     return str(difference)
 
 
-def test_equal_streams_have_no_differences_wherever_their_strings_are_kept() -> None:
+def test_equal_streams_with_other_dictionaries_have_no_differences() -> None:
     text = "S1/5:1,0.5,a,true S2/6:null,null,null,null S3/7:3,nan,b,false"
     ids, one = rows(text)
     shuffled = StringDictionary(["b", "other", "a"])
@@ -38,13 +38,13 @@ def test_equal_streams_have_no_differences_wherever_their_strings_are_kept() -> 
     assert compare({CHANNEL: (ids, one.with_columns(columns))}, {CHANNEL: rows(text)}) == []
 
 
-def test_a_null_is_not_the_value_that_stands_under_it() -> None:
+def test_a_null_differs_from_the_value_under_its_mask() -> None:
     assert first("S1/5:null,0.5,a,true", "S1/5:0,0.5,a,true") == (
         "out/0: 1 different; first id 1 has n None instead of 0"
     )
 
 
-def test_what_stands_under_a_null_means_nothing() -> None:
+def test_values_under_a_null_are_ignored() -> None:
     mask = np.array([False])
     one, other = (Rows(np.zeros(1, np.int64), np.zeros(1, np.int64), (Column(np.array([v]), mask),)) for v in (1, 2))
     assert not rows_differ(one, other).any()
@@ -58,7 +58,7 @@ def test_floats_are_compared_by_their_bits() -> None:
     )
 
 
-def test_every_part_of_a_tuple_counts_and_the_first_that_differs_is_named() -> None:
+def test_the_first_differing_part_of_a_tuple_is_named() -> None:
     same = "S1/5:1,0.5,a,true"
     assert first(f"{same} S2/6:2,0.5,b,true S3/7:3,0.5,c,true", f"{same} S2/6:2,0.5,B,false S3/7:4,0.5,c,true") == (
         "out/0: 2 different; first id 2 has s 'b' instead of 'B', ok True instead of False"
@@ -93,7 +93,7 @@ def test_a_channel_that_one_side_lacks_is_missing_or_extra_as_a_whole() -> None:
     ]
 
 
-def test_a_run_that_was_broken_off_lacks_nothing_behind_its_last_tuple() -> None:
+def test_an_unfinished_run_lacks_nothing_after_its_last_tuple() -> None:
     reference = {CHANNEL: rows("S1/1:1,0,a,true S2/2:2,0,a,true S3/3:3,0,a,true")}
     assert compare({CHANNEL: rows("S1/1:1,0,a,true")}, reference, complete=False) == []
     assert compare({}, reference, complete=False) == []
@@ -107,7 +107,7 @@ def test_rows_of_different_shape_cannot_be_compared() -> None:
         rows_differ(one, one.with_columns(one.columns[:2]))
 
 
-def test_a_column_of_another_type_differs_where_there_is_a_value() -> None:
+def test_columns_of_different_types_differ_where_not_null() -> None:
     _, one = rows("S1/1:1,0,a,true S2/2:null,0,a,true")
     floats = one.with_columns(
         (Column(one.columns[0].values.astype(np.float64), one.columns[0].valid), *one.columns[1:])

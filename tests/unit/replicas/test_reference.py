@@ -1,4 +1,4 @@
-"""The answer of a run without failures: the same plan, the same ids, whatever the steps it is computed in."""
+"""The reference run gives the results of a run without failures, with the same ids, whatever its steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(query: Mapping[str, Any], outputs: list[str], fragments: Mapping[str, A
 
 MERGE = plan({"out": {"union": ["a", "b"]}}, ["out"])
 
-#: Two sources, a front of three partitions by key, and a back that reads all of them and is read by nobody else.
+#: Two sources, a first unit of three partitions by key, and a second unit that reads all of them.
 CHAIN = plan(
     {
         "all": {"union": ["a", "b"]},
@@ -103,7 +103,7 @@ def test_a_chain_of_partitioned_units_gives_the_answer_of_the_query() -> None:
     ]
 
 
-def test_each_partition_makes_what_hashes_to_it_and_ids_count_per_channel() -> None:
+def test_each_partition_makes_its_hashes_and_ids_count_per_channel() -> None:
     tuples = [f"{t} k{t % 7} {t}" for t in range(200)]
     found = reference_rows(CHAIN, {A: stream(*tuples), B: stream()})
     total = 0
@@ -136,12 +136,12 @@ def _streams(draw: st.DrawFn) -> list[Element]:
 
 @given(_streams(), _streams(), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
-def test_the_answer_does_not_depend_on_the_steps(a: list[Element], b: list[Element], step_rows: int) -> None:
+def test_the_reference_does_not_depend_on_the_steps(a: list[Element], b: list[Element], step_rows: int) -> None:
     inputs = {A: a, B: b}
     assert compare(reference_rows(CHAIN, inputs, step_rows=step_rows), reference_rows(CHAIN, inputs)) == []
 
 
-def test_a_source_that_was_broken_off_leaves_its_last_windows_open() -> None:
+def test_an_unfinished_source_leaves_its_last_windows_open() -> None:
     open_end = stream("1 x 5", "12 x 7", "B13(2)")[:-1]
     (ids, rows) = reference_rows(CHAIN, {A: open_end, B: stream()})[Channel(StreamId("best"), 0)]
     assert (ids.tolist(), rows.time.tolist()) == ([1], [9])
@@ -155,7 +155,7 @@ def test_boundaries_are_stable_and_end_with_the_inputs() -> None:
 
 
 def test_the_source_that_is_furthest_behind_is_read_next() -> None:
-    """So that no input must be held in memory because another was not read."""
+    """Otherwise one input would be held in memory because another is not read."""
     frontier = {A: 0, B: 0}
     apart = []
 
@@ -170,14 +170,14 @@ def test_the_source_that_is_furthest_behind_is_read_next() -> None:
     assert max(apart) <= 10
 
 
-def test_every_output_channel_is_there_also_without_rows() -> None:
+def test_every_output_channel_is_present_without_rows() -> None:
     found = reference_rows(CHAIN, {A: stream(), B: stream()})
     assert sorted(map(str, found)) == ["best/0", "sums/0", "sums/1", "sums/2"]
     assert all(len(ids) == len(rows) == 0 for ids, rows in found.values())
     assert found[Channel(StreamId("best"), 0)][1].columns[0].to_list() == []
 
 
-def test_nothing_tentative_comes_from_a_source() -> None:
+def test_tentative_elements_of_a_source_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match=r"a/0: a source sends nothing tentative"):
         list(run_reference(MERGE, {A: parse("T/5:5,a,0", SCHEMA), B: stream()}))
     with pytest.raises(RemoteProtocolError, match=r"a/0: a source sends batches and boundaries only"):
@@ -189,7 +189,7 @@ def test_every_source_of_the_plan_needs_an_input() -> None:
         list(run_reference(MERGE, {A: stream()}))
 
 
-def test_a_recording_of_the_same_run_cut_otherwise_is_no_difference() -> None:
+def test_differently_cut_recordings_are_equal() -> None:
     inputs = {A: stream("5 a 0", "7 b 0", "B10", "12 c 0"), B: stream("3 c 0", "B10")}
     fine = collect_rows(MERGE, run_reference(MERGE, inputs, step_rows=1))
     assert compare(fine, reference_rows(MERGE, inputs)) == []

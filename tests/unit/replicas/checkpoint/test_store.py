@@ -1,4 +1,4 @@
-"""Checkpoints on disk: what is damaged is said by name and the one before it used (A8)."""
+"""Checkpoints on disk (A8): a damaged one is named, and the one before it used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def snapshot(number: int) -> dict[str, Any]:
 
 
 class Disk:
-    """A node's disk with its checkpoints, and what was told of them."""
+    """A node's disk with its checkpoints, and the messages about them."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan().plan
@@ -73,7 +73,7 @@ async def test_without_a_checkpoint_none_is_found() -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "flipped"])
-async def test_a_damaged_one_is_said_by_name_and_the_older_one_used(damage: str) -> None:
+async def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage: str) -> None:
     disk = Disk()
     await disk.store().write(snapshot(1))
     await disk.store().write(snapshot(2))
@@ -111,7 +111,7 @@ def test_every_flipped_bit_and_every_truncation_is_found() -> None:
                 decode_snapshot(plan, REPLICA.of, bytes(broken))
 
 
-async def test_one_of_another_plan_is_refused_and_said() -> None:
+async def test_a_checkpoint_of_another_plan_is_refused_and_named() -> None:
     disk = Disk()
     await disk.store().write(snapshot(1))
     disk.plan = replace(disk.plan, bucket_us=disk.plan.bucket_us * 2)
@@ -121,7 +121,7 @@ async def test_one_of_another_plan_is_refused_and_said() -> None:
     assert disk.plan.fingerprint in line
 
 
-async def test_a_full_disk_leaves_what_was_there() -> None:
+async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
     disk = Disk()
     await disk.store().write(snapshot(1))
 
@@ -139,8 +139,8 @@ async def test_a_full_disk_leaves_what_was_there() -> None:
     assert found["positions"] == [1]
 
 
-async def test_one_that_cannot_be_read_now_is_tried_again_later() -> None:
-    """A file descriptor too few is no damage."""
+async def test_an_unreadable_checkpoint_is_tried_again_later() -> None:
+    """Too few file descriptors are no damage."""
     disk = Disk()
     await disk.store().write(snapshot(1))
     await disk.store().write(snapshot(2))
@@ -161,7 +161,7 @@ async def test_one_that_cannot_be_read_now_is_tried_again_later() -> None:
     assert found["positions"] == [2]
 
 
-async def test_a_folder_that_cannot_be_listed_is_told() -> None:
+async def test_a_folder_that_cannot_be_listed_is_reported() -> None:
     disk = Disk()
     await disk.store().write(snapshot(1))
     store = disk.store()

@@ -1,4 +1,4 @@
-"""Whom to ask for a snapshot, and when again: A3 (docs/internals/rules.md)."""
+"""Which partner is asked for a snapshot, and when again (A3: restart of a replica)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def turns() -> SnapshotTurns:
     return SnapshotTurns(pause_us=10, longest_us=40)
 
 
-def test_after_a_failure_the_other_one_is_asked() -> None:
+def test_after_a_failure_the_other_partner_is_asked() -> None:
     one = turns()
     assert one.next(BOTH, 0) == "n2"
     one.failed("n2", 0)

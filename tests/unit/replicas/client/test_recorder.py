@@ -1,4 +1,4 @@
-"""A recording holds what was received, survives a crash, and goes on after it."""
+"""A recording holds what a client received, survives a crash, and continues after it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def segments(storage: SimDisk) -> list[PurePosixPath]:
     return sorted(p for p in storage.files if p.suffix == ".seg")
 
 
-def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
+def test_changes_are_read_back_with_their_times_of_arrival() -> None:
     storage = SimDisk()
     story = "S1/5a S2/6b B10(2) T/12c b20 U(2) S3/12d B20(3) R+"
     record(storage, story)
@@ -57,7 +57,7 @@ def test_changes_come_back_as_they_were_with_their_times_of_arrival() -> None:
     assert replay(storage, TWO) == []
 
 
-def test_announcements_come_back_with_their_times_over_sessions_and_a_torn_end() -> None:
+def test_announcements_survive_sessions_and_a_torn_end() -> None:
     storage, folder = SimDisk(), announced_folder(FOLDER)
     assert list(read_announced(storage, folder)) == []
     for session in (1, 2, 3):
@@ -65,7 +65,7 @@ def test_announcements_come_back_with_their_times_over_sessions_and_a_torn_end()
         recorder.announced(session, ANNOUNCEMENT)
         recorder.announced(10 * session, ANNOUNCEMENT._replace(waited_us=session))
         storage = storage.restarted()
-        if session == 2:  # what it wrote last is torn
+        if session == 2:  # its last record is torn
             last = [p for p in segments(storage) if p.parent == folder][-1]
             storage = storage.with_file(last, storage.read(last)[:-3])
     assert [one.arrived_us for one in read_announced(storage, folder)] == [1, 10, 2, 3, 30]
@@ -85,7 +85,7 @@ def test_a_recording_is_readable_while_it_is_written() -> None:
     assert text(storage) == "S1/5a B10(1)"
 
 
-def test_a_recording_goes_over_many_segments() -> None:
+def test_a_recording_spans_many_segments() -> None:
     storage = SimDisk()
     story = " | ".join(f"S{i}/{i}x" for i in range(1, 40))
     record(storage, story, segment_bytes=300)
@@ -93,7 +93,7 @@ def test_a_recording_goes_over_many_segments() -> None:
     assert text(storage).split() == story.replace(" |", "").split()
 
 
-def test_a_second_session_goes_on_where_the_first_ended() -> None:
+def test_a_second_session_continues_the_first() -> None:
     storage = SimDisk()
     first = record(storage, "S1/5a B10(1)")
     first.close()
@@ -104,7 +104,7 @@ def test_a_second_session_goes_on_where_the_first_ended() -> None:
     assert second.position(TWO) == (0, BEFORE_TIME)
 
 
-def test_position_and_frontier_are_found_again_over_segments() -> None:
+def test_position_and_frontier_are_restored_over_segments() -> None:
     storage = SimDisk()
     record(storage, "S1/5a B10(1) | " + " | ".join(f"T/{i}x" for i in range(12, 40)), segment_bytes=200)
     storage = storage.restarted()
@@ -113,7 +113,7 @@ def test_position_and_frontier_are_found_again_over_segments() -> None:
 
 
 def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> None:
-    """Who held them is gone; an undo is recorded so that a reader never has stable tuples after tentative ones."""
+    """Nobody holds them any more; an undo is recorded, so that stable tuples never follow tentative ones."""
     storage = SimDisk()
     record(storage, "S1/5a B10(1) T/12b b20")
     storage = storage.restarted()
@@ -129,7 +129,7 @@ def synced_only(_: PurePosixPath, synced: bytes, written: bytes) -> bytes:
     return synced
 
 
-async def test_only_what_is_synced_survives_a_power_failure_and_counts() -> None:
+async def test_only_synced_records_count_and_survive_a_power_failure() -> None:
     storage = SimDisk()
     recorder = record(storage, "S1/5a S2/6b")
     assert recorder.synced(ONE) == 0
@@ -141,8 +141,8 @@ async def test_only_what_is_synced_survives_a_power_failure_and_counts() -> None
     assert text(storage) == "S1/5a S2/6b"
 
 
-async def test_what_a_killed_session_wrote_is_synced_before_the_next_one_counts() -> None:
-    """Else the next session would begin behind records that a power failure takes."""
+async def test_records_of_a_killed_session_are_synced_before_the_next() -> None:
+    """Otherwise the next session would continue after records that a power failure can remove."""
     storage = SimDisk()
     record(storage, "S1/5a B10(1) T/12b b20")
     storage = storage.restarted()
@@ -167,8 +167,8 @@ async def test_a_segment_is_synced_before_the_next_one_begins() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_torn_end_loses_the_torn_record_only(cut: int) -> None:
-    """Cut anywhere inside the last record; read, then go on."""
+def test_a_torn_end_loses_only_the_torn_record(cut: int) -> None:
+    """The file is cut anywhere inside the last record, read, and continued."""
     storage = SimDisk()
     record(storage, "S1/5a B10(1) S2/12b")
     (path,) = segments(storage)
@@ -179,7 +179,7 @@ def test_a_torn_end_loses_the_torn_record_only(cut: int) -> None:
     assert text(storage) == "S1/5a B10(1) S2/12b B20(2)"
 
 
-def test_a_torn_header_of_a_segment_that_had_just_begun_is_passed_over() -> None:
+def test_a_torn_header_of_a_new_segment_is_skipped() -> None:
     storage = SimDisk()
     record(storage, "S1/5a")
     (path,) = segments(storage)
@@ -189,7 +189,7 @@ def test_a_torn_header_of_a_segment_that_had_just_begun_is_passed_over() -> None
     assert text(storage) == "S1/5a B10(1)"
 
 
-def test_damage_inside_a_session_is_reported_with_its_place() -> None:
+def test_damage_inside_a_session_is_reported_with_its_offset() -> None:
     storage = SimDisk()
     record(storage, " | ".join(f"S{i}/{i}x" for i in range(1, 20)), segment_bytes=300)
     path = segments(storage)[1]
@@ -207,14 +207,14 @@ def test_a_recording_of_another_schema_is_refused() -> None:
         replay(storage, schema=Schema.of(n="int64", m="int64"))
 
 
-def test_two_recorders_of_one_client_are_one_too_many() -> None:
+def test_a_second_recorder_of_a_client_is_refused() -> None:
     storage = SimDisk()
     record(storage, "S1/5a")
     with pytest.raises(LogError, match="is held by another process"):
         Recorder(storage, FOLDER, {ONE: PAYLOAD})
 
 
-def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
+def test_a_full_disk_is_reported_and_leaves_whole_records() -> None:
     storage = SimDisk()
     recorder = record(storage, "S1/5a")
     storage.space_left = 20
@@ -226,7 +226,7 @@ def test_a_full_disk_is_said_and_leaves_whole_records() -> None:
     assert text(storage) == "S1/5a B10(1)"
 
 
-def test_who_waits_for_room_for_a_segment_holds_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_that_waits_for_room_holds_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SimDisk()
     recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD})
     opened = watch_files(storage, monkeypatch)
@@ -237,7 +237,7 @@ def test_who_waits_for_room_for_a_segment_holds_no_file_open(monkeypatch: pytest
     assert [file._closed for file in opened] == [True, True]
 
 
-def test_a_disk_that_fails_for_another_reason_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_disk_errors_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SimDisk()
     recorder = record(storage, "S1/5a")
 
@@ -249,7 +249,7 @@ def test_a_disk_that_fails_for_another_reason_is_not_waited_for(monkeypatch: pyt
         recorder.write(Change(ONE, parse("B10(1)")[0], 7))
 
 
-def test_the_stable_tuples_of_a_recording_can_be_compared_repeats_and_all() -> None:
+def test_the_stable_tuples_of_a_recording_include_repetitions() -> None:
     storage = SimDisk()
     record(storage, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
     stable = recorded_stable(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD})

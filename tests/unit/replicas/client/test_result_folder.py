@@ -1,4 +1,4 @@
-"""A folder of results belongs to one process and to one query (rule U14)."""
+"""A folder of results belongs to one process and to one query (U14)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def take(disk: SimDisk, **queries: str) -> ResultFolder:
     return ResultFolder(disk, FOLDER, "sink final", {Channel(StreamId(s), 0): q for s, q in queries.items()})
 
 
-async def test_another_query_is_refused_with_what_to_do() -> None:
+async def test_results_of_another_query_are_refused_with_a_remedy() -> None:
     disk = SimDisk()
     await take(disk, out="f00d").keep()
     with pytest.raises(SpeError, match=r"sink final .*holds out/0 of another query: it was made for f00d, .*beef") as e:
@@ -29,7 +29,7 @@ async def test_another_query_is_refused_with_what_to_do() -> None:
     take(disk.restarted(), out="f00d")
 
 
-async def test_a_stream_that_is_read_in_addition_is_added() -> None:
+async def test_an_additional_stream_is_added() -> None:
     disk = SimDisk()
     await take(disk, out="f00d").keep()
     again = take(disk := disk.restarted(), out="f00d", other="cafe")
@@ -47,7 +47,7 @@ async def test_a_second_process_is_refused() -> None:
         take(disk, out="f00d")
 
 
-async def test_damaged_provenance_is_named() -> None:
+async def test_a_damaged_provenance_file_is_named() -> None:
     disk = SimDisk()
     await take(disk, out="f00d").keep()
     damaged = disk.with_file(FOLDER / ".spe.json", b'{"version": 1, "chan')

@@ -16,7 +16,7 @@ LIVE = ReplayEpoch()
 
 
 def feed(stats: ChannelStats, *arrivals: tuple[int, str]) -> ChannelStats:
-    """Elements of a text, all arriving at one wall time; texts in order of arrival."""
+    """Feeds the elements of each text at one wall time; texts in order of arrival."""
     for now, text in arrivals:
         for element in parse(text, position=stats.position):
             stats.apply(Change(CHANNEL, element, now))
@@ -32,14 +32,14 @@ def test_counts_follow_the_stream() -> None:
     assert feed(stats, (300, "Binf(4)")).ended
 
 
-def test_delay_is_receipt_minus_creation_of_the_tuple_that_waited_longest() -> None:
+def test_the_delay_is_that_of_the_tuple_that_waited_longest() -> None:
     stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (100, "S1/40a S2/70b"))
     assert (stats.delay_us, stats.delay_max_us) == (60, 60)
     feed(stats, (110, "S3/90c"))
     assert (stats.delay_us, stats.delay_max_us) == (20, 60)
 
 
-def test_creation_follows_the_speed_of_the_replay() -> None:
+def test_the_time_of_creation_follows_the_replay_speed() -> None:
     epoch = ReplayEpoch(event_start_us=1_000, wall_start_us=50_000, speed=10.0)
     assert epoch.created_us(1_000) == 50_000
     assert epoch.created_us(2_000) == 50_100
@@ -50,13 +50,13 @@ def test_without_an_epoch_there_is_no_delay() -> None:
     assert feed(ChannelStats(CHANNEL), (100, "S1/40a")).delay_max_us is None
 
 
-def test_corrections_of_what_was_received_tentatively_are_not_new() -> None:
+def test_corrections_of_tentative_tuples_are_not_new() -> None:
     stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (50, "B10(0) T/40a b45"), (900, "U(0) S1/40a"))
     assert stats.delay_max_us == 10
 
 
-def test_tuples_of_a_failed_stream_in_a_time_already_answered_for_are_not_new() -> None:
-    """The tentative run went to boundary 45 without the tuple at 42, which comes with the corrections."""
+def test_tuples_below_a_tentative_boundary_are_not_new() -> None:
+    """The tentative boundary 45 was sent without the tuple at 42, which comes with the corrections."""
     stats = feed(ChannelStats(CHANNEL, epoch=LIVE), (50, "T/40a b45"), (900, "U(0) S1/40a S2/42b B45(2)"))
     assert stats.delay_max_us == 10
 
@@ -74,19 +74,19 @@ def test_figures_can_leave_out_the_first_seconds() -> None:
     assert stats.delay_max_us == 100
 
 
-def test_a_gap_is_counted_from_the_end_of_what_is_left_out() -> None:
+def test_a_gap_counts_from_the_end_of_the_excluded_seconds() -> None:
     stats = ChannelStats(CHANNEL, skip_us=1_000)
     feed(stats, (5_000, "S1/1a"), (6_300, "S2/2b"))
     assert stats.gap_max_us == 300
 
 
-def test_tentative_output_ends_a_gap_but_not_a_stable_one() -> None:
+def test_tentative_output_ends_a_gap_but_no_stable_gap() -> None:
     stats = feed(ChannelStats(CHANNEL), (100, "S1/1a B10(1)"), (150, "T/12b b20"), (400, "b30"), (480, "U(1) S2/12c"))
     assert stats.gap_max_us == 250
     assert stats.stable_gap_max_us == 380
 
 
-def test_a_silence_that_lasts_counts_when_the_time_is_told() -> None:
+def test_a_lasting_silence_counts_as_a_gap() -> None:
     stats = feed(ChannelStats(CHANNEL), (100, "S1/1a B10(1)"))
     assert stats.status(100, None).gap_max_us == 0
     assert stats.status(900, None).gap_max_us == 800

@@ -1,4 +1,4 @@
-"""What a client makes of what it receives: F7, B4 and P4 of docs/internals/rules.md, and the views."""
+"""What a client passes on (F7, B4), that tentative tuples are undone first (P4), and the views."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CHANNEL = Channel(OUT, 0)
 
 
 class Received:
-    """A port, and the text of what it passed on."""
+    """A port, and its output as text."""
 
     def __init__(self) -> None:
         self.elements: list[Element] = []
         self.port = ClientPort(CHANNEL, lambda _channel, element: self.elements.append(element))
 
     def feed(self, text: str) -> str:
-        """Sends the elements of a text; returns what was passed on."""
+        """Feeds the elements of a text; returns the output."""
         self.elements.clear()
         port = self.port
         for element in parse(text, position=port.position):
@@ -46,7 +46,7 @@ class Received:
         return show(self.elements)
 
 
-def test_what_is_new_is_passed_on_as_it_is() -> None:
+def test_new_elements_are_passed_on_unchanged() -> None:
     assert Received().feed("S1/5a S2/7b B10(2) T/12c b20 U(2) S3/12d B20(3) R+") == (
         "S1/5a S2/7b B10(2) T/12c b20 U(2) S3/12d B20(3) R+"
     )
@@ -61,7 +61,7 @@ def test_stable_tuples_that_a_second_producer_repeats_are_dropped_by_id() -> Non
     assert client.port.stable_count == 3
 
 
-def test_a_boundary_that_says_nothing_new_is_not_passed_on_but_covers_its_ids() -> None:
+def test_a_repeated_boundary_only_covers_its_ids() -> None:
     client = Received()
     client.feed("S1/5a B10(1)")
     assert client.feed("B10(4)") == ""
@@ -82,8 +82,8 @@ def tentative_ids(client: Received) -> list[int]:
     return [i for e in client.elements if isinstance(e, Batch) and e.kind is Kind.TENTATIVE for i in e.row_ids()]
 
 
-def test_tentative_ids_of_a_producer_that_is_behind_follow_ours() -> None:
-    """It counts from its own last stable id, 1; an undo to ours, 3, must remove every tuple of it."""
+def test_tentative_ids_continue_the_clients_own_ids() -> None:
+    """The producer counts from its last stable id, 1; an undo to the client's, 3, must remove all its tuples."""
     client = Received()
     client.feed("S1/5a S2/6b S3/7c B10(3)")
     behind = [e for e in parse("S1/5a T/12d T/13e b20") if not isinstance(e, Batch) or e.kind is Kind.TENTATIVE]
@@ -92,7 +92,7 @@ def test_tentative_ids_of_a_producer_that_is_behind_follow_ours() -> None:
     assert tentative_ids(client) == [4, 5]
 
 
-def test_tentative_ids_go_on_over_a_switch_and_begin_anew_after_an_undo() -> None:
+def test_tentative_ids_continue_over_a_switch_and_restart_after_an_undo() -> None:
     client = Received()
     client.feed("S1/5a T/12b T/13c")
     client.port.main_changed()
@@ -102,13 +102,13 @@ def test_tentative_ids_go_on_over_a_switch_and_begin_anew_after_an_undo() -> Non
     assert tentative_ids(client) == [2]
 
 
-def test_tentative_tuples_below_what_is_stable_are_dropped() -> None:
+def test_tentative_tuples_below_the_stable_frontier_are_dropped() -> None:
     client = Received()
     client.feed("S1/19z B20(1)")
     assert client.feed("T/18a T/19b T/20c b30") == "T/20c b30"
 
 
-def test_an_undo_is_made_at_our_own_position_and_only_when_tuples_are_held() -> None:
+def test_an_undo_names_the_clients_own_position() -> None:
     client = Received()
     client.feed("S1/5a B10(1)")
     assert client.feed("b20 U(1)") == "b20"
@@ -125,14 +125,14 @@ def test_after_an_undo_the_same_times_may_be_tentative_again() -> None:
     assert client.feed("U(0) T/15b b20") == "U(0) T/15b b20"
 
 
-def test_a_stable_tuple_while_tentative_ones_live_breaks_p4() -> None:
+def test_a_stable_tuple_before_the_undo_is_an_error() -> None:
     client = Received()
     client.feed("S1/5a T/12b")
     with pytest.raises(RemoteProtocolError, match=r"out/0: stable tuples while tentative ones are live"):
         client.feed("S2/12c")
 
 
-def test_subscribing_again_names_everything_that_was_seen() -> None:
+def test_a_new_subscription_names_position_boundary_and_t_star() -> None:
     client = Received()
     assert client.port.t_star() == BEFORE_TIME
     client.feed("S1/5a")
@@ -174,12 +174,12 @@ def test_the_stable_view_merges_partitions_by_time_then_partition_then_id() -> N
     assert _text(view, _changes(0, "Binf(3)")) == ["12 c", "12 z"]
 
 
-def test_the_stable_view_takes_no_notice_of_what_is_tentative() -> None:
+def test_the_stable_view_ignores_tentative_elements() -> None:
     view = StableView(_plan(1), OUT)
     assert _text(view, _changes(0, "S1/5a B10(1) T/12b b20 U(1) R+ S2/12c B20(2)")) == ["5 a", "12 c"]
 
 
-def test_the_stable_view_of_a_source_puts_its_tuples_into_time_order() -> None:
+def test_the_stable_view_of_a_source_is_in_time_order() -> None:
     source = Source(OUT, PAYLOAD, 10, 10, None, None, {}, {}, "skip")
     plan = replace(_plan(1), units=(), sources={OUT: source})
     assert _text(StableView(plan, OUT), _changes(0, "S1/7a S2/5b B10(2)")) == ["5 b", "7 a"]
@@ -193,7 +193,7 @@ def _current(view: CurrentView) -> str:
     return " ".join(f"{'T' if t else 'S'}/{time}{v[0]}" for t, time, v in cells)
 
 
-def test_the_current_view_is_the_stable_tuples_and_the_tentative_ones_until_they_are_undone() -> None:
+def test_the_current_view_includes_tentative_tuples_until_their_undo() -> None:
     view = CurrentView()
     assert _current(view) == ""
     for change in _changes(0, "S1/5a B10(1) T/12b") + _changes(1, "S1/11x"):
@@ -204,7 +204,7 @@ def test_the_current_view_is_the_stable_tuples_and_the_tentative_ones_until_they
     assert _current(view) == "S/5a S/11x S/12c"
 
 
-def test_the_current_view_keeps_the_newest_stable_tuples_only() -> None:
+def test_the_current_view_keeps_only_the_newest_stable_tuples() -> None:
     view = CurrentView(keep=2)
     for text in ("S1/1a S2/2b", "S3/3c", "S4/4d"):
         for change in _changes(0, text):

@@ -1,4 +1,4 @@
-"""Readers: rows in columns, in order of arrival; what cannot be understood is named with its line."""
+"""Readers give rows as columns, in order of arrival; malformed rows are reported with their lines."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_csv_options_name_columns_delimiter_null_and_unit(tmp_path: Path) -> Non
     ]
 
 
-def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
-    """As in a file of another kind: the csv module takes no field of more than 128 KiB."""
+def test_a_header_that_is_not_csv_is_reported(tmp_path: Path) -> None:
+    """Such as in a file of another kind: the csv module takes no field of more than 128 KiB."""
     path = written(tmp_path, "x" * 200_000 + "\n")
     with pytest.raises(SpeError, match=":1: the header is no CSV: field larger than"):
         list(replay({"kind": "csv", "path": path}).chunks(0))
 
 
-def test_csv_without_a_header_goes_by_number(tmp_path: Path) -> None:
+def test_csv_without_a_header_is_read_by_column_number(tmp_path: Path) -> None:
     path = written(tmp_path, "x,5,a\nx,6,b\n")
     options = {"kind": "csv", "path": path, "header": False, "timestamps": "us", "columns": {"ts": 1, "key": 2}}
     assert tuples(list(replay(options, Schema.of(ts="timestamp!", key="string")).chunks(0))) == [(5, "a"), (6, "b")]
@@ -147,7 +147,7 @@ def test_malformed_csv_rows_are_kept_aside_with_line_and_reason(tmp_path: Path) 
     assert chunks[0].malformed[0] == Malformed(3, "expected 5 cells, got 3", "2,few,1")
 
 
-def test_a_null_event_time_is_malformed_even_where_the_attribute_is_nullable(tmp_path: Path) -> None:
+def test_a_null_event_time_is_malformed_also_where_nullable(tmp_path: Path) -> None:
     path = written(tmp_path, 'ts\n1\n""\n3\n')
     chunks = list(replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="timestamp")).chunks(0))
     assert tuples(chunks) == [(1,), (3,)]
@@ -155,7 +155,7 @@ def test_a_null_event_time_is_malformed_even_where_the_attribute_is_nullable(tmp
 
 
 @pytest.mark.parametrize("bad", ["garbage", '{"ts": null, "v": 1}', '{"ts": 3, "v": null}', '{"v": 2}'])
-def test_a_row_that_is_left_out_leaves_no_trace_in_columns_that_are_never_null(tmp_path: Path, bad: str) -> None:
+def test_a_rejected_row_leaves_no_mask_in_non_nullable_columns(tmp_path: Path, bad: str) -> None:
     """Otherwise the batch could not be sent: the wire refuses a mask for an attribute that is not nullable."""
     schema = Schema.of(ts="timestamp!", v="int64!", s="string!")
     lines = ['{"ts": 1, "v": 1, "s": "a"}', bad, '{"ts": 2, "v": 2, "s": "b"}']
@@ -168,13 +168,13 @@ def test_a_row_that_is_left_out_leaves_no_trace_in_columns_that_are_never_null(t
     assert sent
 
 
-def test_how_much_of_the_input_is_consumed_counts_malformed_rows(tmp_path: Path) -> None:
+def test_the_consumed_rows_include_malformed_ones(tmp_path: Path) -> None:
     path = written(tmp_path, "ts\nx\n1\ny\n2\nz\n")
     (chunk,) = replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="timestamp!")).chunks(0)
     assert [chunk.consumed(n) for n in range(len(chunk) + 1)] == [1, 3, 5]
 
 
-def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path) -> None:
+def test_a_missing_file_or_column_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpeError, match=r"nowhere\.csv: cannot be read: No such file"):
         list(replay({"kind": "csv", "path": str(tmp_path / "nowhere.csv")}).chunks(0))
     path = written(tmp_path, "ts,price\n")
@@ -187,7 +187,7 @@ def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_file_is_read_on_from_any_row(tmp_path: Path, kind: str) -> None:
+def test_a_file_can_be_read_from_any_row(tmp_path: Path, kind: str) -> None:
     schema = Schema.of(ts="timestamp!")
     n = 20_000
     path = str(tmp_path / "rows")
@@ -251,13 +251,13 @@ def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path
 
 
 @pytest.mark.parametrize(("unit", "number"), [("s", 1.5), ("ms", 1500), ("us", 1_500_000), ("ns", 1_500_000_000)])
-def test_json_numbers_are_times_in_the_unit_that_is_given(tmp_path: Path, unit: str, number: float) -> None:
+def test_json_numbers_are_times_in_the_given_unit(tmp_path: Path, unit: str, number: float) -> None:
     path = written(tmp_path, f'{{"ts": {number}}}')
     chunks = list(replay({"kind": "jsonl", "path": path, "timestamps": unit}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1_500_000,)]
 
 
-def test_json_numbers_without_a_unit_are_no_times(tmp_path: Path) -> None:
+def test_json_numbers_without_a_unit_are_malformed_times(tmp_path: Path) -> None:
     path = written(tmp_path, '{"ts": 1767268800}\n{"ts": "1970-01-01T00:00:01"}')
     chunks = list(replay({"kind": "jsonl", "path": path}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1_000_000,)]
@@ -316,7 +316,7 @@ def test_parquet_rows_with_a_forbidden_null_are_malformed(tmp_path: Path) -> Non
     assert malformed(chunks) == [(2, "ts: null, but the attribute is not nullable")]
 
 
-def test_parquet_integers_are_times_in_the_unit_that_is_given(tmp_path: Path) -> None:
+def test_parquet_integers_are_times_in_the_given_unit(tmp_path: Path) -> None:
     path = parquet(tmp_path, ts=pyarrow.array([1, 2**62, -3], pyarrow.int64()))
     options = {"kind": "parquet", "path": path, "timestamps": "ms"}
     chunks = list(replay(options, Schema.of(ts="timestamp!")).chunks(0))
@@ -334,14 +334,14 @@ def test_parquet_texts_are_times_if_iso_is_given(tmp_path: Path) -> None:
     assert malformed(chunks) == [(2, "ts: expected an ISO 8601 timestamp, got 'soon'"), (3, "no event time")]
 
 
-def test_parquet_floats_are_times_in_the_unit_that_is_given(tmp_path: Path) -> None:
+def test_parquet_floats_are_times_in_the_given_unit(tmp_path: Path) -> None:
     path = parquet(tmp_path, ts=pyarrow.array([1.5, float("nan")], pyarrow.float64()))
     chunks = list(replay({"kind": "parquet", "path": path, "timestamps": "s"}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1_500_000,)]
     assert malformed(chunks) == [(2, "ts: expected a number of s since the epoch, got 'nan'")]
 
 
-def test_parquet_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_parquet_files_that_do_not_fit_are_reported(tmp_path: Path) -> None:
     schema = Schema.of(ts="timestamp!")
     path = parquet(tmp_path, ts=["text"])
     with pytest.raises(SpeError, match="column ts is string; timestamp was expected"):
@@ -354,7 +354,7 @@ def test_parquet_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
         list(replay({"kind": "parquet", "path": written(tmp_path, "no parquet")}, schema).chunks(0))
 
 
-def test_without_arrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SpeError, match=r"pip install 'tentative-spe\[parquet\]'"):
         list(replay({"kind": "parquet", "path": str(tmp_path)}, Schema.of(ts="timestamp!")).chunks(0))
@@ -385,7 +385,7 @@ def test_a_generator_makes_its_schema_and_depends_on_the_seed_only(name: str) ->
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_any_row_can_be_made_without_those_before_it(name: str) -> None:
+def test_any_row_can_be_generated_alone(name: str) -> None:
     whole = generated(name, seed=1, disorder="10ms", rate=700)
     for skip in (1, 699, 700, 2999):
         assert generated(name, skip, seed=1, disorder="10ms", rate=700) == whole[skip:]
@@ -406,13 +406,13 @@ def test_disorder_moves_each_event_time_back_by_less_than_the_bound() -> None:
     assert moved != sorted(moved)
 
 
-def test_a_burst_squeezes_what_would_come_in_an_interval_into_its_first_quarter() -> None:
+def test_a_burst_puts_the_rows_of_an_interval_into_its_first_quarter() -> None:
     start = parse_timestamp("2020-01-01")
     squeezed = [r[0] - start for r in generated("sequence", rate=4, count=8, burst="1s")]
     assert squeezed == [0, 62_500, 125_000, 187_500, 1_000_000, 1_062_500, 1_125_000, 1_187_500]
 
 
-def test_rows_fill_any_schema_around_the_event_time() -> None:
+def test_the_generator_rows_fills_any_schema() -> None:
     schema = Schema.of(name="string", at="timestamp!", sold="bool!", price="float64", seen="timestamp", n="int64!")
     reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 10, "count": 1000, "keys": 5}
     rows = tuples(list(replay(reader, schema, "at").chunks(0)))
@@ -423,7 +423,7 @@ def test_rows_fill_any_schema_around_the_event_time() -> None:
     assert all(r[1] is not None and r[2] is not None and r[5] is not None for r in rows)
 
 
-def test_extremes_are_in_the_stated_share_of_the_cells() -> None:
+def test_extremes_fill_the_stated_share_of_cells() -> None:
     """Floats come as a reader brings them: no −0.0 and one pattern of NaN (U12)."""
     reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 5000, "count": 5000, "extremes": 0.2}
     schema = Schema.of(ts="timestamp!", n="int64", m="int64!", x="float64", s="string", b="bool", at="timestamp")
@@ -455,7 +455,7 @@ def test_a_generator_stops_after_its_duration() -> None:
     assert len(generated("sequence", rate=100, count=None, duration="2500ms")) == 250
 
 
-def test_skew_prefers_the_first_keys_and_readings_are_null_now_and_then() -> None:
+def test_skew_prefers_the_first_keys_and_some_readings_are_null() -> None:
     urls = [r[1] for r in generated("pages", keys=50, skew=1.2)]
     assert urls.count("/page/0") > 3 * urls.count("/page/9") > 0
     keys = [r[1] for r in generated("orders", keys=10)]
@@ -464,7 +464,7 @@ def test_skew_prefers_the_first_keys_and_readings_are_null_now_and_then() -> Non
     assert 10 < nulls < 60
 
 
-def test_cars_crawl_where_incidents_are_reported() -> None:
+def test_cars_are_slow_where_incidents_are_reported() -> None:
     """Ten seconds of each, from generators of other seeds and rates."""
     speeds: dict[int, list[float]] = {}
     for _, _, segment, speed in generated("locations", keys=100, rate=1000, count=10_000, seed=7):
@@ -478,7 +478,7 @@ def test_cars_crawl_where_incidents_are_reported() -> None:
     assert 0 < sum(count for segment, count in reports.items() if segment not in stuck) < 100
 
 
-def test_generator_options_that_make_no_sense_are_named() -> None:
+def test_wrong_generator_options_are_named() -> None:
     with pytest.raises(SpeError, match="no generator 'weather'; there are: sequence, orders"):
         open_reader(source({"kind": "generator", "generator": "weather"}))
     with pytest.raises(SpeError, match=r"reader\.rate: expected a positive number, got 0"):
@@ -504,20 +504,20 @@ def joined(data: list[bytes]) -> tuple[list[str], int]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(["", "a", "bc", "été"]), max_size=8), st.data())
-def test_lines_do_not_depend_on_how_bytes_arrive(lines: list[str], data: st.DataObject) -> None:
+def test_lines_do_not_depend_on_packets(lines: list[str], data: st.DataObject) -> None:
     whole = "\r\n".join(lines).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
     parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]
     assert joined(parts) == ([line for line in lines if line], 0)
 
 
-def test_a_line_without_end_is_dropped_and_counted_and_the_next_one_is_read() -> None:
+def test_an_overlong_line_is_dropped_and_counted() -> None:
     chunk = b"x" * 400_000
     assert joined([b"first\n", chunk, chunk, chunk, chunk, b"x\nnext\n"]) == (["first", "next"], 1)
     assert joined([b"y" * 1_500_000 + b"\nnext"]) == (["next"], 1)
 
 
-async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() -> None:
+async def test_the_last_line_over_tcp_needs_no_newline() -> None:
     env = source_env()
     listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0", "timestamps": "us"}, NUMBERS))
     assert isinstance(listener, TcpListener)
@@ -545,7 +545,7 @@ async def test_producers_send_lines_over_tcp_and_their_last_line_needs_no_end() 
     assert [line for line, _ in malformed(got)] == [3]
 
 
-async def test_open_lines_of_many_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_lines_of_many_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.connectors.tcp._OPEN_BYTES_MAX", 1_000)
     env = source_env()
     listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0"}, NUMBERS))
@@ -591,7 +591,7 @@ async def test_standard_input_ends_with_the_stream() -> None:
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
 
 
-def test_live_readers_are_live_and_every_kind_is_known() -> None:
+def test_every_reader_is_declared_live_or_not() -> None:
     options = {"path": "", "address": "localhost:0", "generator": "orders"}
     made = {kind: open_reader(source({"kind": kind, **options})) for kind in KINDS}
     assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {"tcp", "stdin"}

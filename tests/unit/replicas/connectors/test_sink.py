@@ -1,4 +1,4 @@
-"""Sinks: final tuples exactly once, or every change; what a crash leaves can be read and gone on from."""
+"""Sinks write final tuples exactly once, or every change; after a crash they can be read and continued."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def reopen(kind: str, tmp_path: Path) -> Open:
 
 @pytest.fixture
 def read(kind: str, tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """What another program reads there of channel ONE."""
+    """Channel ONE as another program reads it."""
     return lambda: lines(tmp_path) if kind == "jsonl" else [r for r in table(tmp_path) if r["_partition"] == 0]
 
 
@@ -82,7 +82,7 @@ def brief(rows: list[dict[str, Any]]) -> str:
 
 
 def replayed(rows: list[dict[str, Any]]) -> str:
-    """What a reader holds who applies inserts and undos in order, as docs/how-to/read-results.md tells him to."""
+    """The rows after applying inserts and undos in order, as docs/how-to/read-results.md says."""
     held: list[dict[str, Any]] = []
     for row in rows:
         if row["_kind"] == "insert":
@@ -107,7 +107,7 @@ def test_a_corrections_sink_holds_every_insert_and_undo(reopen: Open, read: Read
     assert replayed(read()) == "S1a S2b S3e T4f"
 
 
-def test_what_comes_again_after_a_restart_is_written_once(reopen: Open, read: Read) -> None:
+def test_repeated_changes_after_a_restart_are_written_once(reopen: Open, read: Read) -> None:
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b B10(2)")
     sink.close()
@@ -135,8 +135,8 @@ def test_tentative_tuples_of_an_earlier_session_are_undone_in_the_next(reopen: O
     assert brief(read()) == "S1a T2b U(1) S2c"
 
 
-def test_an_undo_removes_tentative_tuples_of_a_client_that_is_behind_the_sink(reopen: Open, read: Read) -> None:
-    """After a power failure a recording may be behind its sinks; the client then begins behind them as well."""
+def test_an_undo_works_where_the_client_is_behind_its_sink(reopen: Open, read: Read) -> None:
+    """After a power failure the recording may be behind the sinks, and the client continues from the recording."""
     sink = reopen(CORRECTIONS)
     feed(sink, "S1/5a S2/6b S3/7c B10(3)")
     feed(sink, "S1/5a B6(1) T/12d b20", position=0)
@@ -145,14 +145,14 @@ def test_an_undo_removes_tentative_tuples_of_a_client_that_is_behind_the_sink(re
     assert replayed(read()) == "S1a S2b S3c S4d"
 
 
-def test_an_undo_of_nothing_is_not_written(reopen: Open, read: Read) -> None:
+def test_an_undo_without_tentative_tuples_is_not_written(reopen: Open, read: Read) -> None:
     sink = reopen(CORRECTIONS)
     feed(sink, "S1/5a U(1) S2/6b")
     sink.close()
     assert brief(read()) == "S1a S2b"
 
 
-def test_channels_have_ids_of_their_own(reopen: Open, kind: str, tmp_path: Path) -> None:
+def test_each_channel_has_its_own_ids(reopen: Open, kind: str, tmp_path: Path) -> None:
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b")
     feed(sink, "S1/5x", TWO)
@@ -165,7 +165,7 @@ def test_channels_have_ids_of_their_own(reopen: Open, kind: str, tmp_path: Path)
         assert [(r["_partition"], r["_id"], r["x"]) for r in table(tmp_path)] == [(0, 1, "a"), (0, 2, "b"), (1, 1, "x")]
 
 
-def test_nothing_counts_as_safe_before_it_is_committed(reopen: Open) -> None:
+def test_only_committed_changes_count_as_safe(reopen: Open) -> None:
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b")
     assert sink.position(ONE) == 0
@@ -229,7 +229,7 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path) -> None:
     ]
 
 
-def test_a_crash_leaves_the_complete_parts_and_the_rest_is_written_again(tmp_path: Path) -> None:
+def test_a_crash_leaves_complete_parts_and_the_rest_is_rewritten(tmp_path: Path) -> None:
     """1. part 0 is complete.  2. part 1 is open with a group on disk, and the process dies.  3. a restart."""
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
     feed(sink, "S1/1a S2/2b")
@@ -247,7 +247,7 @@ def test_a_crash_leaves_the_complete_parts_and_the_rest_is_written_again(tmp_pat
 
 
 @pytest.mark.parametrize("cut", [1, 10, 30])
-def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_is_removed_and_rewritten(tmp_path: Path, cut: int) -> None:
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/1a S2/2b")
     sink.close()
@@ -261,7 +261,7 @@ def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path, cut: int) -> 
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 50, b"\xff\n{\n\x00", b'{"_id": 2, "x\n'])
-def test_garbage_that_a_power_failure_left_is_cut(tmp_path: Path, garbage: bytes) -> None:
+def test_garbage_after_a_power_failure_is_removed(tmp_path: Path, garbage: bytes) -> None:
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/1a")
     sink.close()
@@ -274,8 +274,8 @@ def test_garbage_that_a_power_failure_left_is_cut(tmp_path: Path, garbage: bytes
     assert brief(lines(tmp_path)) == "S1a S2b"
 
 
-def test_what_an_earlier_session_wrote_is_safe_only_when_it_is_synced(tmp_path: Path) -> None:
-    """It was killed: its last lines may be in memory only."""
+def test_lines_of_an_earlier_session_are_safe_once_synced(tmp_path: Path) -> None:
+    """The process was killed, so its last lines may be in memory only."""
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/1a S2/2b")
     sink.close()
@@ -286,7 +286,7 @@ def test_what_an_earlier_session_wrote_is_safe_only_when_it_is_synced(tmp_path: 
     again.close()
 
 
-def test_the_end_of_a_long_tentative_run_is_found_over_many_blocks(tmp_path: Path) -> None:
+def test_the_end_of_a_long_tentative_run_is_found(tmp_path: Path) -> None:
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, CORRECTIONS)
     feed(sink, "S1/1a " + " ".join(f"T/{i}b" for i in range(2, 3_000)))
     sink.close()
@@ -306,7 +306,7 @@ def test_a_folder_of_another_mode_is_refused(reopen: Open, before: str, now: str
         reopen(now)
 
 
-def test_strings_of_many_dictionaries_come_out_as_text(tmp_path: Path) -> None:
+def test_strings_of_many_dictionaries_are_written_as_text(tmp_path: Path) -> None:
     """Each element of ``parse`` has a dictionary of its own."""
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
     for position, word in enumerate(("a", "b", "a", "c")):
@@ -327,8 +327,8 @@ def test_every_mistake_in_a_sink_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
-def test_what_a_full_disk_refused_can_be_written_again(tmp_path: Path, mode: str) -> None:
-    """With real files: a line is there as a whole or not at all, and only what is synced is safe."""
+def test_a_write_refused_by_a_full_disk_can_be_repeated(tmp_path: Path, mode: str) -> None:
+    """With real files: each line is written as a whole or not at all, and only synced lines are safe."""
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, mode)
     feed(sink, "S1/5a")
     commit(sink)
@@ -389,7 +389,7 @@ def test_a_part_waits_for_room_wherever_the_disk_refuses_it(tmp_path: Path, mode
 def test_a_part_whose_sync_failed_never_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """Linux tells of lost data once: the second sync succeeds.  Where it is the folder's, the data are safe."""
+    """Linux reports lost data once; a second sync succeeds.  If the sync of the folder failed, the data are safe."""
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/5a")
     commit(sink)
@@ -424,7 +424,7 @@ def test_a_part_whose_sync_failed_never_gets_its_name(
     assert brief(table(tmp_path)) == "S1a S2b S3c"
 
 
-def test_a_sink_that_is_closed_on_a_full_disk_goes_on_from_its_complete_parts(tmp_path: Path) -> None:
+def test_a_sink_closed_on_a_full_disk_continues_from_complete_parts(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
     feed(sink, "S1/5a")
     commit(sink)

@@ -1,4 +1,4 @@
-"""Whom to read, and what to make of it: F1-F7, U10, B7 (docs/internals/rules.md)."""
+"""Which producer an input reads (F1-F7), and checks of what arrives: ranges of ids (U10), faults of a producer (B7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STALL, USELESS, X = 200, 300, 1_000
 
 
 class Case:
-    """One input with two producers, r1 and r2, and what was decided so far."""
+    """One input with two producers, r1 and r2, and the decisions so far."""
 
     def __init__(self, *, corrections: bool = True) -> None:
         self.sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
@@ -45,7 +45,7 @@ class Case:
         )
 
     def hear(self, name: str, state: NodeState, now: int = 0, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
-        """A heartbeat; unless it says which, its state is newer than all before."""
+        """Handles a heartbeat; without a sequence number its state is the newest."""
         self.changes += 1
         facts: dict[str, Any] = {
             "incarnation": 1,
@@ -58,7 +58,7 @@ class Case:
         self.input.heard(name, now, state=state, frontier=frontier, **facts)
 
     def in_band(self, generation: int, state: NodeState, *, fresh: bool = False, **more: int) -> None:
-        """A StateChange; unless it says which, it is newer than all before."""
+        """Handles a StateChange; without a sequence number it is the newest."""
         self.changes += 1
         self.input.state_changed(generation, state, fresh, **{"incarnation": 1, "sequence": self.changes} | more)
 
@@ -74,10 +74,10 @@ class Case:
         return opened.generation
 
     def shows(self, name: str, state: NodeState, now: int, stable: int = 0, tentative: int = 0, **more: Any) -> None:
-        """A heartbeat says how far a producer is; where it is MAIN, its boundaries have arrived before."""
+        """Handles a heartbeat with a frontier; the boundaries of MAIN have arrived before."""
         main = self.input.main
         if main is not None and main.producer == name:
-            if stable > self.port.frontier and not more.get("fresh"):  # else corrections come over another feed
+            if stable > self.port.frontier and not more.get("fresh"):  # otherwise corrections come over another feed
                 self.input.element(main.generation, Boundary(Kind.STABLE, stable, 0), now)
             if tentative > self.port.t_star() + 1:
                 self.input.element(main.generation, Boundary(Kind.TENTATIVE, tentative, 0), now)
@@ -96,13 +96,13 @@ class TestChoice:
     def test_nobody_is_read_before_a_heartbeat_answer(self) -> None:
         assert Case().choose() == []
 
-    def test_the_only_stable_one_is_read(self) -> None:
+    def test_the_only_stable_producer_is_read(self) -> None:
         case = Case()
         case.hear("r1", FAILING)
         case.hear("r2", STABLE)
         assert opens(case.choose()) == [("r2", MAIN)]
 
-    def test_a_stable_main_is_kept_though_another_is_further(self) -> None:
+    def test_a_stable_main_is_kept_although_another_is_ahead(self) -> None:
         case = Case()
         case.reading("r1")
         case.hear("r2", STABLE, frontier=1_000)
@@ -116,20 +116,20 @@ class TestChoice:
         assert opens(actions) == [("r2", MAIN)]
         assert [a.generation for a in actions if isinstance(a, Close)] == [generation]
 
-    def test_a_failing_one_is_better_than_one_that_corrects(self) -> None:
+    def test_up_failure_is_preferred_to_stabilization(self) -> None:
         case = Case()
         case.reading("r1", STABILIZING)
         case.hear("r2", FAILING)
         assert ("r2", MAIN) in opens(case.choose())
 
-    def test_never_one_that_recovers_or_has_forgotten_what_we_need(self) -> None:
+    def test_recovering_and_truncated_producers_are_never_read(self) -> None:
         case = Case()
         case.hear("r1", RECOVERING)
         case.hear("r2", STABLE, first=5)
         assert case.choose() == []
         assert case.input.truncated()
 
-    def test_a_lost_producer_is_left_and_the_other_taken(self) -> None:
+    def test_after_a_lost_producer_the_other_is_read(self) -> None:
         case = Case()
         generation = case.reading("r1")
         case.hear("r2", STABLE)
@@ -138,7 +138,7 @@ class TestChoice:
         assert Close(generation, "no heartbeat") in actions
         assert opens(actions) == [("r2", MAIN)]
 
-    def test_a_replica_that_is_cut_off_from_its_sources_is_left_though_it_calls_itself_stable(self) -> None:
+    def test_a_stable_producer_without_inputs_is_left(self) -> None:
         case = Case()
         case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=10)
@@ -147,8 +147,8 @@ class TestChoice:
         assert case.choose(10 + STALL) == []
         assert opens(case.choose(11 + STALL)) == [("r2", MAIN)]
 
-    def test_news_that_overtakes_its_data_after_a_silence_is_no_reason_to_leave(self) -> None:
-        """Before its first tentative result a producer is silent for αX; the heartbeat may then come first."""
+    def test_a_heartbeat_that_overtakes_data_is_no_reason_to_switch(self) -> None:
+        """A producer is silent for αX before its first tentative result, and the heartbeat may overtake that result."""
         case = Case()
         generation = case.reading("r1", now=0)
         case.hear("r1", FAILING, tentative_frontier=50)
@@ -156,7 +156,7 @@ class TestChoice:
         case.input.element(generation, Boundary(Kind.TENTATIVE, 50, 0), 5 * STALL + 1)
         assert case.choose(5 * STALL + 2) == []
 
-    def test_a_live_heartbeat_with_a_dead_data_connection_is_subscribed_again(self) -> None:
+    def test_a_half_open_data_connection_is_replaced(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=50)
@@ -166,8 +166,8 @@ class TestChoice:
         assert Close(generation, "half open") in actions
         assert opens(actions) == [("r1", MAIN)]
 
-    def test_a_new_feed_that_has_nothing_newer_to_send_is_not_half_open(self) -> None:
-        """After a switch between two failing replicas the new one sends nothing up to T*; that is no silence."""
+    def test_a_new_feed_without_newer_data_is_not_half_open(self) -> None:
+        """After a switch between two replicas in UP_FAILURE the new one sends nothing up to T*."""
         case = Case()
         generation = case.reading("r1", FAILING, now=0)
         case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
@@ -179,8 +179,8 @@ class TestChoice:
         assert case.choose(20 + STALL) == []
         assert opens(case.choose(21 + 2 * STALL)) == [("r2", MAIN)]
 
-    def test_a_dead_connection_is_found_out_though_tentative_results_had_come_further(self) -> None:
-        """What we hold tentatively beyond it says nothing about the stable tuples that do not come."""
+    def test_a_half_open_feed_is_found_although_tentative_data_are_ahead(self) -> None:
+        """Tentative data beyond the stable frontier say nothing about missing stable tuples."""
         case = Case()
         generation = case.reading("r1", FAILING, now=0)
         case.input.element(generation, Boundary(Kind.TENTATIVE, END_OF_TIME, 0), 0)
@@ -188,7 +188,7 @@ class TestChoice:
         assert case.choose(10) == []
         assert opens(case.choose(11 + STALL)) == [("r1", MAIN)]
 
-    def test_a_feed_that_we_do_not_read_for_lack_of_room_is_not_half_open(self) -> None:
+    def test_a_feed_that_is_not_read_for_lack_of_room_is_not_half_open(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=50)
@@ -220,7 +220,7 @@ class TestChoice:
 
 
 class TestNewestState:
-    """F4: the state that counts is the newest one by (incarnation, sequence), in band or by heartbeat."""
+    """F4: the newest state by (incarnation, sequence) counts, whether it came in band or by heartbeat."""
 
     def known(self, case: Case, name: str = "r1") -> NodeState:
         return case.input.producers[name].state
@@ -249,7 +249,7 @@ class TestNewestState:
         case.hear("r1", STABLE, sequence=2)
         assert self.known(case) is FAILING
 
-    def test_a_rec_done_that_is_read_late_changes_no_state(self) -> None:
+    def test_a_late_rec_done_changes_no_state(self) -> None:
         case = Case()
         generation = case.reading("r1", FAILING)
         case.hear("r1", FAILING, sequence=9)
@@ -257,8 +257,8 @@ class TestNewestState:
         case.input.element(generation, RecDone(STABLE), 0)
         assert self.known(case) is FAILING
 
-    def test_a_feed_opened_while_it_corrected_awaits_its_rec_done(self) -> None:
-        """The heartbeat that says STABLE overtook the first frame."""
+    def test_a_feed_opened_during_a_correction_awaits_its_rec_done(self) -> None:
+        """A heartbeat with STABLE overtook the first frame."""
         case = Case()
         case.reading("r2", FAILING)
         case.hear("r1", STABILIZING, sequence=5)
@@ -288,7 +288,7 @@ class TestNewestState:
         assert self.known(case) is STABLE
         assert case.input.producers["r1"].frontier == 10
 
-    def test_within_one_state_what_only_grows_does_not_shrink(self) -> None:
+    def test_within_one_state_frontiers_do_not_shrink(self) -> None:
         case = Case()
         case.hear("r1", FAILING, sequence=4, frontier=50, tentative_frontier=80, last_id=7, first=3)
         case.hear("r1", FAILING, sequence=4, frontier=40, tentative_frontier=70, last_id=6, first=2)
@@ -312,7 +312,7 @@ class TestNewestState:
 class TestUsefulness:
     """F4: a producer that shows no new results ranks below those that do."""
 
-    def test_a_failing_main_without_results_is_left_for_one_that_has_some(self) -> None:
+    def test_a_main_without_results_is_left_for_one_with_results(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, USELESS + 1, 50):
@@ -329,7 +329,7 @@ class TestUsefulness:
                 case.shows(name, FAILING, now, 0, 100)
             assert case.choose(now) == []
 
-    def test_a_silent_stable_one_is_left_for_a_failing_one_that_has_results(self) -> None:
+    def test_a_silent_stable_main_is_left_for_up_failure_with_results(self) -> None:
         case = Case()
         case.reading("r1", STABLE)
         for now in range(0, USELESS + 1, 50):
@@ -340,7 +340,7 @@ class TestUsefulness:
         case.shows("r1", STABLE, USELESS + 60, 20)
         assert opens(case.choose(USELESS + 60)) == [("r1", MAIN)], "it has results again"
 
-    def test_live_results_beside_redo_are_better_than_none(self) -> None:
+    def test_live_results_beside_redo_are_preferred_to_none(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, USELESS + 101, 50):
@@ -350,8 +350,8 @@ class TestUsefulness:
         assert case.input.main is not None
         assert case.input.main.producer == "r2"
 
-    def test_redo_that_advances_is_no_new_result_of_live(self) -> None:
-        """It corrects beside live results, and live has lost its inputs: another one that has results is read."""
+    def test_progress_of_a_redo_is_no_new_live_result(self) -> None:
+        """It corrects beside live results, but live has lost its inputs; another producer with results is read."""
         case = Case()
         case.reading("r1", STABILIZING)
         for now in range(0, USELESS + 101, 50):
@@ -361,7 +361,7 @@ class TestUsefulness:
         assert case.input.main is not None
         assert case.input.main.producer == "r2"
 
-    def test_results_that_are_undone_and_made_again_are_not_new(self) -> None:
+    def test_results_made_again_after_an_undo_are_not_new(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, USELESS + 101, 50):
@@ -371,7 +371,7 @@ class TestUsefulness:
         assert case.input.main is not None
         assert case.input.main.producer == "r2"
 
-    def test_our_own_standstill_is_no_silence_of_a_producer(self) -> None:
+    def test_a_freeze_of_the_consumer_is_no_silence_of_a_producer(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in (0, 50, 100, 5_000):
@@ -379,7 +379,7 @@ class TestUsefulness:
             assert case.choose(now) == []
             case.shows("r1", FAILING, now, 0, 100 + now)
 
-    def test_a_main_that_we_do_not_read_is_not_useless(self) -> None:
+    def test_a_main_that_is_not_read_is_not_useless(self) -> None:
         case = Case()
         generation = case.reading("r1", STABLE)
         case.input.paused(generation, True)
@@ -388,7 +388,7 @@ class TestUsefulness:
             case.shows("r2", FAILING, now, 0, 100 + now)
             assert case.choose(now) == []
 
-    def test_an_ended_stream_has_no_new_results_to_show(self) -> None:
+    def test_a_producer_of_an_ended_stream_is_not_useless(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, 5 * USELESS, 50):
@@ -396,8 +396,8 @@ class TestUsefulness:
             case.shows("r2", FAILING, now, 0, 100 + now)
             assert case.choose(now) == []
 
-    def test_what_main_has_is_enough_to_be_caught_up(self) -> None:
-        """A3: a producer that is ahead of MAIN does not keep us from it."""
+    def test_caught_up_means_as_far_as_main(self) -> None:
+        """A3: recovery may end although another producer is ahead of MAIN."""
         case = Case()
         case.reading("r1", STABLE)
         case.hear("r2", STABLE, frontier=500)
@@ -406,7 +406,7 @@ class TestUsefulness:
         assert not case.input.caught_up()
 
     def test_caught_up_is_not_judged_by_the_slowest_producer(self) -> None:
-        """A3: who has caught up with a producer that lags may lack what MAIN has."""
+        """A3: a replica that is as far as a lagging producer may still lack what MAIN has."""
         case = Case()
         case.reading("r1", STABLE)
         case.hear("r2", FAILING)
@@ -415,8 +415,8 @@ class TestUsefulness:
 
 
 class TestCorrections:
-    def test_a_second_connection_that_is_refused_is_not_tried_again_at_once(self) -> None:
-        """The first one works, so its producer is read, and can be for as long as it lasts."""
+    def test_a_refused_second_connection_is_retried_later(self) -> None:
+        """The first connection works, so its producer can be read meanwhile."""
         case = Case()
         main = case.reading("r1", FAILING)
         case.in_band(main, STABILIZING, fresh=True)
@@ -439,19 +439,19 @@ class TestCorrections:
             case.input.opened(generation, 0)
         return case, main, corr
 
-    def test_one_corrects_while_the_other_goes_on(self) -> None:
+    def test_one_feed_corrects_while_the_other_continues(self) -> None:
         case, main, corr = self.two_feeds()
         case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
         case.input.element(corr, batch(Kind.STABLE, 1, 22, 41), 0)
         assert [c.rows.time.tolist() for c in case.port.tentative] == [[44]]
         assert case.port.position == 2
 
-    def test_tentative_tuples_on_the_correcting_feed_do_not_count(self) -> None:
+    def test_tentative_tuples_on_corrections_are_dropped(self) -> None:
         case, _, corr = self.two_feeds()
         case.input.element(corr, batch(Kind.TENTATIVE, 1, 41), 0)
         assert case.port.tentative == []
 
-    def test_rec_done_stable_makes_it_main(self) -> None:
+    def test_rec_done_stable_makes_corrections_the_main_feed(self) -> None:
         case, main, corr = self.two_feeds()
         case.in_band(corr, STABLE)
         actions = case.input.element(corr, RecDone(STABLE), 0)
@@ -461,7 +461,7 @@ class TestCorrections:
         assert case.input.main.producer == "r1"
         assert case.choose() == []
 
-    def test_what_the_old_main_brought_does_not_count_twice(self) -> None:
+    def test_tuples_of_the_old_main_do_not_count_twice(self) -> None:
         """F5, F6: the promoted feed fails again and sends tentative tuples of the same time."""
         case, main, corr = self.two_feeds()
         case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
@@ -472,27 +472,27 @@ class TestCorrections:
         case.input.element(corr, batch(Kind.TENTATIVE, 2, 41, 44, 45), 0)
         assert [c.rows.time.tolist() for c in case.port.tentative] in ([[41, 44], [45]], [[41, 44, 45]])
 
-    def test_an_undo_on_the_correcting_feed_takes_nothing_away(self) -> None:
-        """B5: it is about what that feed brought."""
+    def test_an_undo_on_corrections_removes_nothing(self) -> None:
+        """B5: it concerns only what that feed brought."""
         case, main, corr = self.two_feeds()
         case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
         case.input.element(corr, Undo(0), 0)
         assert [c.rows.time.tolist() for c in case.port.tentative] == [[41, 44]]
         assert case.port.held
 
-    def test_rec_done_failing_closes_it_and_main_stays(self) -> None:
+    def test_rec_done_up_failure_closes_corrections(self) -> None:
         case, main, corr = self.two_feeds()
         actions = case.input.element(corr, RecDone(FAILING), 0)
         assert [a.generation for a in actions if isinstance(a, Close)] == [corr]
         assert case.input.main is not None
         assert case.input.main.generation == main
 
-    def test_stable_by_heartbeat_waits_for_the_rec_done_in_band(self) -> None:
+    def test_a_stable_heartbeat_waits_for_the_rec_done(self) -> None:
         case, _, _ = self.two_feeds()
         case.hear("r1", STABLE)
         assert case.choose() == []
 
-    def test_a_replica_that_was_stable_before_it_was_asked_owes_no_rec_done(self) -> None:
+    def test_a_producer_stable_before_the_subscription_owes_no_rec_done(self) -> None:
         """The heartbeat said STABILIZATION, the first frame of its answer says STABLE (F2)."""
         case = Case()
         main = case.reading("r2", FAILING)
@@ -504,7 +504,7 @@ class TestCorrections:
         assert [type(a) for a in case.choose()] == [Close, SwitchMode]
         assert case.input.feed(main) is None
 
-    def test_a_replica_that_failed_again_before_it_was_asked_gives_way_to_one_that_corrects(self) -> None:
+    def test_a_producer_that_failed_again_is_replaced_by_a_correcting_one(self) -> None:
         case = Case()
         case.reading("r2", FAILING)
         case.hear("r1", STABILIZING)
@@ -514,7 +514,7 @@ class TestCorrections:
         case.input.opened(corrections.generation, 0)
         assert case.choose() == [Close(corrections.generation, "no more corrections to be had")]
 
-    def test_a_dead_connection_for_corrections_is_found_out(self) -> None:
+    def test_a_half_open_corrections_feed_is_replaced(self) -> None:
         case, main, corr = self.two_feeds()
         case.hear("r1", STABILIZING, frontier=50)
         assert case.choose(10) == []
@@ -529,14 +529,14 @@ class TestCorrections:
         assert SwitchMode(corr, MAIN) in case.choose()
 
     @pytest.mark.parametrize("fill", [0.0, 1.0], ids=["room", "full of what it has read"])
-    def test_a_client_takes_main_only(self, fill: float) -> None:
+    def test_a_client_has_only_a_main_feed(self, fill: float) -> None:
         case = Case(corrections=False)
         case.hear("r1", STABILIZING, fill=fill)
         case.hear("r2", FAILING)
         assert opens(case.choose()) == [("r2", MAIN)]
 
-    def test_a_client_takes_the_one_that_has_no_room_to_correct_until_it_is_read(self) -> None:
-        """And stays until it is through, though its room is no longer full and another one has fresh results."""
+    def test_a_client_reads_a_correcting_producer_without_room(self) -> None:
+        """It stays until the correction ends, although the producer has room again and another has fresh results."""
         case = Case(corrections=False)
         case.hear("r1", STABILIZING, last_id=7, fill=0.9)
         case.hear("r2", FAILING)
@@ -551,14 +551,14 @@ class TestCorrections:
         case.hear("r2", STABLE)
         assert opens(case.choose()) == [("r2", MAIN)]
 
-    def test_a_lone_upstream_that_corrects_beside_its_live_results_is_read_twice(self) -> None:
+    def test_an_only_producer_with_live_results_is_read_over_two_feeds(self) -> None:
         case = Case()
         case.hear("r1", STABILIZING, fresh=True)
         assert opens(case.choose()) == [("r1", MAIN), ("r1", CORRECTIONS)]
 
 
 class TestRules:
-    def test_what_comes_for_a_closed_generation_is_dropped(self) -> None:
+    def test_elements_of_a_closed_generation_are_dropped(self) -> None:
         """Trace 17: the old connection still holds data; the position does not move."""
         case = Case()
         old = case.reading("r1")
@@ -578,7 +578,7 @@ class TestRules:
             ([batch(Kind.TENTATIVE, 1, 5), batch(Kind.STABLE, 1, 5)], "without an undo"),
         ],
     )
-    def test_a_producer_that_breaks_the_stream_is_found_out(self, elements: list[Any], why: str) -> None:
+    def test_a_producer_that_breaks_the_protocol_is_closed(self, elements: list[Any], why: str) -> None:
         case = Case()
         generation = case.reading("r1")
         for element in elements[:-1]:
@@ -586,7 +586,7 @@ class TestRules:
         with pytest.raises(RemoteProtocolError, match=why):
             case.input.element(generation, elements[-1], 0)
 
-    def test_an_incarnation_that_broke_the_stream_is_not_read_again(self) -> None:
+    def test_an_incarnation_that_broke_the_protocol_is_not_read_again(self) -> None:
         case = Case()
         generation = case.reading("r1")
         assert case.input.quarantine(generation, 0)
@@ -595,7 +595,7 @@ class TestRules:
         case.hear("r1", STABLE, incarnation=2)
         assert opens(case.choose(10_000_000)) == [("r1", MAIN)]
 
-    def test_undo_returns_to_the_position_of_the_feed(self) -> None:
+    def test_an_undo_must_name_the_position_of_the_feed(self) -> None:
         case = Case()
         generation = case.reading("r1", FAILING)
         case.input.element(generation, batch(Kind.STABLE, 1, 5, 6), 0)
@@ -605,7 +605,7 @@ class TestRules:
         case.input.element(generation, batch(Kind.STABLE, 3, 12, 15), 0)
         assert case.port.position == 4
 
-    def test_switching_tells_the_new_producer_what_was_seen(self) -> None:
+    def test_a_switch_sends_position_held_and_t_star(self) -> None:
         """Trace 11: position, that tentative tuples follow it, and T*."""
         case = Case()
         generation = case.reading("r1", FAILING)

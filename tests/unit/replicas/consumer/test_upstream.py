@@ -1,4 +1,4 @@
-"""The connections of a consumer: feeds that are given up at once, producers that say nothing."""
+"""The connections of a consumer: feeds that close at once, and producers that do not answer."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class Opening:
         raise AssertionError("nothing was ever subscribed to")
 
     async def room(self, index: int) -> None:
-        """Nothing is in anybody's way."""
+        """Never blocks."""
 
 
 class Undecided(Opening):
-    """An owner that opens a feed and closes it in the same breath."""
+    """An owner that opens a feed and closes it at once."""
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         return [*super().choose(now, peer), (0, Close(1, "another one is better"))]
 
 
-async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> None:
-    """Two heartbeat answers in one step: the first makes a replica the best, the second makes it a bad one."""
+async def test_a_feed_closed_before_its_task_ran_is_not_opened() -> None:
+    """Two heartbeat answers in one step: the first makes a replica the choice, the second rules it out."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     upstream = Upstream(
         cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
@@ -96,9 +96,7 @@ async def test_a_feed_that_is_closed_before_its_task_has_run_is_no_more() -> Non
 
 
 @pytest.mark.parametrize("connect_us", [200_000, 2_000_000])
-async def test_a_connection_has_the_time_that_the_configuration_gives_it(
-    jump_clock: JumpClock, connect_us: int
-) -> None:
+async def test_a_connection_may_take_the_configured_time(jump_clock: JumpClock, connect_us: int) -> None:
     plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
     cluster = FaultyCluster(plan, directory)
@@ -118,10 +116,10 @@ async def test_a_connection_has_the_time_that_the_configuration_gives_it(
 
 @pytest.mark.parametrize("connect_us", [100_000, 600_000, 3_000_000])
 @pytest.mark.parametrize("healed_after", [0.0, 0.05, 0.3, 0.55, 0.95])
-async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
+async def test_the_end_of_a_cut_is_noticed_during_an_attempt(
     jump_clock: JumpClock, connect_us: int, healed_after: float
 ) -> None:
-    """What was sent across the cut will not arrive any more, however long a connection may take."""
+    """Packets sent during the cut are lost, however long a connection may take."""
     plan, directory = chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])
     plan = replace(plan, timing=replace(plan.timing, connect_us=connect_us))
     cluster, address = FaultyCluster(plan, directory), directory.nodes[NodeId("n1a")].address
@@ -145,8 +143,8 @@ async def test_the_end_of_a_cut_is_noticed_before_an_attempt_is_given_up(
     assert 0 <= reached[0] - (5 + healed_after) <= wait_us / 1e6 + 1e-6
 
 
-async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_left(jump_clock: JumpClock) -> None:
-    """Its kernel takes connections, and whatever it is sent; then all of them are answered in one moment."""
+async def test_a_frozen_process_is_not_flooded_with_connections(jump_clock: JumpClock) -> None:
+    """The kernel accepts connections and bytes for it; after the freeze all of them are answered at once."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address, moves, opened = cluster.directory.nodes[NodeId("n1a")].address, trio.Event(), 0
     now: set[Connection] = set()
@@ -179,7 +177,7 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, stand_still)
         await nursery.start(upstream.run, {"n1a": address})
-        await trio.sleep(9.5)  # not where one ends as another begins
+        await trio.sleep(9.5)  # not exactly as one attempt ends and another begins
         assert opened > ATTEMPTS
         assert max(most) == len(now) == ATTEMPTS
         moves.set()
@@ -188,8 +186,8 @@ async def test_a_process_that_stands_still_is_not_flooded_and_one_connection_is_
         nursery.cancel_scope.cancel()
 
 
-async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpClock) -> None:
-    """At once, and once a minute at whoever was refused; the other side counts how often it did."""
+async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpClock) -> None:
+    """At once, and once a minute on the refused side; the other side counts its refusals."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
@@ -209,7 +207,7 @@ async def test_a_refusal_is_told_on_both_sides_again_and_again(jump_clock: JumpC
     assert all("the token does not match" in line for line in told)
 
 
-async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
+async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
@@ -235,7 +233,7 @@ async def test_a_producer_that_never_answers_a_subscription_is_given_up(jump_clo
 
 
 class Counting(Opening):
-    """An owner that keeps what it knew each time it was asked to decide."""
+    """An owner that records its knowledge at each choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +244,7 @@ class Counting(Opening):
         return super().choose(now, peer)
 
 
-async def test_inputs_that_may_not_read_a_peer_decide_nothing_when_it_answers() -> None:
+async def test_inputs_that_do_not_read_a_peer_ignore_its_heartbeats() -> None:
     inputs = [
         Input(
             channel,
@@ -277,10 +275,10 @@ async def test_inputs_that_may_not_read_a_peer_decide_nothing_when_it_answers() 
     assert [at for at, _ in choose_among(inputs, 0, None)] == [0]
 
 
-async def test_the_first_frame_of_a_subscription_is_decided_upon_at_once(
+async def test_the_first_frame_of_a_subscription_causes_a_choice(
     jump_clock: JumpClock,
 ) -> None:
-    """There are no heartbeats here at all, so nothing else could make it decide again (F2)."""
+    """There are no heartbeats here, so only the first frame (F2) can cause a new choice."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
 
@@ -344,7 +342,7 @@ async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clo
     assert owner.knew[-1] is NodeState.UP_FAILURE
 
 
-async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
+async def test_a_partner_that_stops_inside_a_snapshot_is_given_up(
     jump_clock: JumpClock,
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
@@ -353,7 +351,7 @@ async def test_a_partner_that_stops_in_the_middle_of_its_snapshot_is_given_up(
         await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0)
 
 
-async def test_a_partner_that_is_at_work_on_its_snapshot_is_waited_for(jump_clock: JumpClock) -> None:
+async def test_a_partner_that_prepares_a_snapshot_is_waited_for(jump_clock: JumpClock) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
 
     async def slow_maker() -> None:
@@ -393,8 +391,8 @@ async def test_the_answer_to_a_hello_may_take_as_long_as_a_connection(jump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_a_peer_that_goes_in_the_middle_of_a_frame_has_broken_no_rule() -> None:
-    """As with kill -9 while it sends: its incarnation is not to be quarantined for that."""
+async def test_a_frame_cut_short_by_a_crash_is_no_fault() -> None:
+    """Such as by kill -9 while sending: its incarnation is not quarantined for that."""
     ours, theirs = trio.testing.memory_stream_pair()
     await theirs.send_all(Welcome(PROTOCOL.highest, "n1a", 1).encode()[:-3])
     await theirs.aclose()
@@ -413,7 +411,7 @@ class Backing(Opening):
         return [(channel, at) for at in range(2 * ACKS_MAX + 5)]
 
 
-async def test_many_acknowledgements_are_told_in_turn(jump_clock: JumpClock) -> None:
+async def test_many_acknowledgements_are_sent_in_turn(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     told: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""The fault files that ship fit the configurations that they are named after."""
+"""Each fault file in configs/faults fits the configuration of the same name."""
 
 from __future__ import annotations
 

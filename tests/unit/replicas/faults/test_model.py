@@ -1,4 +1,4 @@
-"""Faults: how they are written, which of them hold, when they happen, and what they do inside a process."""
+"""Faults: their notation, which of them hold, when they happen, and their effect inside a process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_target_of_a_cut_means_the_links_to_everybody_else() -> None:
     assert (fault.first, fault.second) == (("source:a",), (ALL,))
 
 
-def test_the_bare_name_of_a_source_or_client_will_do() -> None:
+def test_a_source_or_client_may_be_named_without_prefix() -> None:
     (fault,) = read("- {at: 1s, kind: cut, from: a, to: c}")
     assert (fault.first, fault.second) == (("source:a",), ("client:c",))
 
@@ -131,14 +131,14 @@ def test_a_restart_with_another_plan_is_read_and_written() -> None:
     assert read(json.dumps([fault.to_data()])) == [fault]
 
 
-def test_an_unknown_process_is_refused_with_what_was_probably_meant() -> None:
+def test_an_unknown_process_is_refused_with_a_suggestion() -> None:
     (found,) = mistakes("- {at: 1s, kind: kill, target: n1c}")
     assert "f.yaml:1" in found
     assert "no process 'n1c' (did you mean 'n1" in found
 
 
 @pytest.mark.parametrize("text", ["kill: n1a", "7", "[1]", "- {at: 1s, kind: kill, target: n1a", "faults: 3"])
-def test_what_is_no_list_of_faults_is_refused(text: str) -> None:
+def test_anything_but_a_list_of_faults_is_refused(text: str) -> None:
     assert mistakes(text)
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
         load_faults(tmp_path / "nowhere.yaml", DIRECTORY)
 
 
-def test_a_configuration_may_carry_its_faults(tmp_path: Path) -> None:
+def test_a_configuration_may_contain_faults(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(
         "cluster: x\nfaults:\n  - {at: 1s, kind: kill, target: n1a}\n  - {at: 2s, kind: kil, target: n1b}\n"
@@ -176,7 +176,7 @@ def test_a_fault_written_as_data_is_read_back_as_it_was(text: str) -> None:
     assert one_fault(data, DIRECTORY).to_data() == {**fault.to_data(), "at": "0s"}
 
 
-def test_a_fault_reads_as_one_would_say_it() -> None:
+def test_a_fault_prints_as_the_command_line_takes_it() -> None:
     texts = [
         str(f)
         for f in read("""
@@ -209,7 +209,7 @@ def test_a_kill_with_a_length_ends_in_a_start() -> None:
     assert state.end(number) == [Action(Do.START, "n1a"), Action(Do.START, "n1b")]
 
 
-def test_a_cut_is_told_to_both_ends() -> None:
+def test_both_ends_are_told_of_a_cut() -> None:
     state = FaultState(NAMES)
     number, actions = begin(state, "kind: cut, from: source:a, to: n1a, for: 1s")
     assert actions == [Action(Do.TELL, "n1a"), Action(Do.TELL, "source:a")]
@@ -227,7 +227,7 @@ def test_a_one_way_cut_holds_what_the_first_sends() -> None:
     assert state.conditions("n1b").cuts == (("n1a", "in"),)
 
 
-def test_all_is_everybody_else() -> None:
+def test_all_means_every_other_process() -> None:
     state = FaultState(NAMES)
     _, actions = begin(state, "kind: cut, target: source:a")
     assert [a.process for a in actions] == NAMES
@@ -273,7 +273,7 @@ def test_a_restarted_process_is_not_frozen_but_still_cut_off() -> None:
     assert state.end(freeze) == []
 
 
-def test_heal_ends_what_can_be_healed_and_starts_nobody() -> None:
+def test_heal_ends_lasting_faults_and_starts_no_process() -> None:
     state = FaultState(NAMES)
     killed, _ = begin(state, "kind: kill, target: n1b, for: 9s")
     frozen, _ = begin(state, "kind: freeze, target: n1a, for: 9s")
@@ -291,7 +291,7 @@ def test_heal_ends_what_can_be_healed_and_starts_nobody() -> None:
     assert state.end(killed) == [Action(Do.START, "n1b")]
 
 
-def test_heal_of_a_process_leaves_the_links_of_others() -> None:
+def test_heal_of_a_process_leaves_other_links() -> None:
     state = FaultState(NAMES)
     number, _ = begin(state, "kind: cut, target: source:a")
     begin(state, "kind: heal, target: n1a")
@@ -304,7 +304,7 @@ def test_heal_of_a_process_leaves_the_links_of_others() -> None:
     assert not state.is_active(number)
 
 
-def test_conditions_survive_the_way_to_the_process() -> None:
+def test_conditions_survive_serialization() -> None:
     conditions = Conditions((("n1a", "in"), ("n1b", "out")), (("n1a", 20_000),), True)
     assert Conditions.from_data(conditions.to_data()) == conditions
 
@@ -312,7 +312,7 @@ def test_conditions_survive_the_way_to_the_process() -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"kind": "kill"}, {"kind": "conditions", "cuts": [["n1", "up"]], "delays": [], "stalled": 0}]
 )
-def test_what_is_no_conditions_is_refused(data: dict[str, object]) -> None:
+def test_wrong_conditions_are_refused(data: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no conditions"):
         Conditions.from_data(data)
 
@@ -321,7 +321,7 @@ def test_what_is_no_conditions_is_refused(data: dict[str, object]) -> None:
 
 
 class Hands:
-    """Takes actions and remembers when."""
+    """Records actions with their times."""
 
     def __init__(self, clock: SimClock, *, broken: str = "") -> None:
         self._clock = clock
@@ -363,8 +363,8 @@ async def test_faults_happen_at_their_times_and_end_after_their_lengths(jump_clo
     ]
 
 
-async def test_a_fault_that_somebody_asks_for_joins_the_others(jump_clock: JumpClock) -> None:
-    """And what could not be done is told to whoever asked."""
+async def test_an_injected_fault_joins_the_schedule(jump_clock: JumpClock) -> None:
+    """Errors are returned to the caller."""
     clock = SimClock()
     hands = Hands(clock, broken="n1b")
     runner = FaultRunner(clock, FaultState(NAMES), hands.perform)
@@ -383,8 +383,8 @@ async def test_a_fault_that_somebody_asks_for_joins_the_others(jump_clock: JumpC
     assert kill.errors == ["kill n1b: it does not run"]
 
 
-async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(jump_clock: JumpClock) -> None:
-    """It is known when the fault happens; a client that reads nobody leaves nothing to do."""
+async def test_a_fault_may_target_the_node_that_a_client_reads(jump_clock: JumpClock) -> None:
+    """The node is determined when the fault happens; if the client reads no node, nothing happens."""
     clock = SimClock()
     hands = Hands(clock)
     reads: dict[str, str] = {"c": "n1a"}
@@ -408,8 +408,8 @@ async def test_a_fault_can_follow_a_client_to_the_node_that_it_reads(jump_clock:
     assert runner.happenings[2].errors == ["client c reads nobody"]
 
 
-async def test_a_heal_closes_what_it_ended(jump_clock: JumpClock) -> None:
-    """1. a cut without an end and a freeze with one; 2. a heal; 3. the freeze's own end finds nothing to do"""
+async def test_a_heal_ends_the_faults_it_heals(jump_clock: JumpClock) -> None:
+    """1. a cut without an end and a freeze with one; 2. a heal; 3. the end of the freeze does nothing"""
     clock = SimClock()
     hands = Hands(clock)
     runner = FaultRunner(clock, FaultState(NAMES), hands.perform)
@@ -428,8 +428,8 @@ async def test_a_heal_closes_what_it_ended(jump_clock: JumpClock) -> None:
     assert not any(done.startswith("6 ") for done in hands.done)
 
 
-async def test_what_meets_at_one_time_is_done_in_the_order_in_which_it_began(jump_clock: JumpClock) -> None:
-    """A heal that ends a freeze must not resume the process before it is frozen: nobody would do it again."""
+async def test_faults_at_one_time_are_done_in_order(jump_clock: JumpClock) -> None:
+    """A heal that ends a freeze must not resume the process before it is frozen, or it would stay frozen."""
     clock = SimClock()
     hands = Hands(clock)
     told: list[str] = []
@@ -454,7 +454,7 @@ async def test_what_meets_at_one_time_is_done_in_the_order_in_which_it_began(jum
     assert len(wanted) > 20
 
 
-def test_a_happening_is_pending_until_its_length_is_over() -> None:
+def test_a_fault_is_pending_until_its_end() -> None:
     cut = Fault(FaultKind.CUT, ("n1a",), ("n1b",))
     assert Happening(cut, planned_us=5).pending
     assert not Happening(cut, began_us=5).pending
@@ -470,7 +470,7 @@ def env_on(network: SimNetwork, host: str) -> Env:
     return Env(SimClock(), HostNetwork(network, host), SimDisk(), SimCompute(), Random(1), NullTrace())
 
 
-async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(jump_clock: JumpClock) -> None:
+async def test_a_process_told_of_a_cut_cannot_reach_its_peer(jump_clock: JumpClock) -> None:
     network = SimNetwork()
     faults = FaultInjector(env_on(network, "n1a"), {"n1b": "n1b:1"})
     arrived: list[bytes] = []
@@ -491,8 +491,8 @@ async def test_a_process_that_is_told_of_a_cut_reaches_its_peer_no_more(jump_clo
     assert arrived == [b"hello"]
 
 
-async def test_nothing_slips_through_a_cut_that_is_stated_again(jump_clock: JumpClock) -> None:
-    """1. the way out is cut, bytes are held; 2. another fault is told of beside it; 3. only the heal lets them go"""
+async def test_nothing_passes_a_cut_that_is_stated_again(jump_clock: JumpClock) -> None:
+    """1. the outgoing direction is cut, bytes are held; 2. another fault is added; 3. only the heal releases them"""
     network = SimNetwork()
     faults = FaultInjector(env_on(network, "n1a"), {"n1b": "n1b:1"})
     arrived: list[bytes] = []
@@ -514,12 +514,12 @@ async def test_nothing_slips_through_a_cut_that_is_stated_again(jump_clock: Jump
         nursery.cancel_scope.cancel()
 
 
-async def test_an_injector_takes_nothing_but_conditions() -> None:
+async def test_an_injector_accepts_only_conditions() -> None:
     faults = FaultInjector(env_on(SimNetwork(), "n1a"), {})
     assert "no conditions" in await faults({"kind": "explode"})
 
 
-async def test_a_stalled_disk_makes_nothing_durable_until_it_moves_again(jump_clock: JumpClock) -> None:
+async def test_a_stalled_disk_syncs_nothing_until_it_resumes(jump_clock: JumpClock) -> None:
     storage = FaultyStorage(SimDisk())
     file = storage.open(PurePosixPath("log"))
     synced: list[float] = []

@@ -85,8 +85,8 @@ async def test_a_cut_may_have_one_direction(autojump_clock: Any, direction: Lite
         assert await received(here, 60) == (b"to here" if direction == "out" else None)
 
 
-async def test_the_end_of_a_connection_does_not_cross_a_cut(autojump_clock: Any) -> None:
-    """As the process sees it the other end is silent, not gone."""
+async def test_the_end_of_a_connection_waits_behind_a_cut(autojump_clock: Any) -> None:
+    """For the process the other end is silent, not gone."""
     async with linked() as (faulty, here, there, _below):
         faulty.cut("there")
         await there.aclose()
@@ -107,7 +107,7 @@ async def test_connecting_across_a_cut_times_out(autojump_clock: Any) -> None:
         await faulty.connect("there")
 
 
-async def test_a_sender_waits_only_when_what_is_held_is_full(autojump_clock: Any) -> None:
+async def test_a_sender_waits_only_when_the_held_bytes_reach_the_limit(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.cut("there")
         await here.send_all(bytes(HELD_BYTES))
@@ -122,7 +122,7 @@ async def test_a_sender_waits_only_when_what_is_held_is_full(autojump_clock: Any
         assert data == bytes(HELD_BYTES) + b"too much" + b"end"
 
 
-async def test_a_delay_moves_bytes_back_without_slowing_the_flow(autojump_clock: Any) -> None:
+async def test_a_delay_does_not_reduce_the_bandwidth(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.delay("there", 5)
         start = trio.current_time()
@@ -139,7 +139,7 @@ async def test_a_delay_moves_bytes_back_without_slowing_the_flow(autojump_clock:
         assert await received(there, 0.1) == b"now"
 
 
-async def test_what_was_sent_before_closing_still_arrives(autojump_clock: Any) -> None:
+async def test_bytes_sent_before_closing_still_arrive(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.delay("there", 5)
         await here.send_all(b"last words")
@@ -150,7 +150,7 @@ async def test_what_was_sent_before_closing_still_arrives(autojump_clock: Any) -
         assert await received(there, 60) == b""
 
 
-async def test_a_connection_that_breaks_while_bytes_are_held_tells_the_sender(autojump_clock: Any) -> None:
+async def test_a_connection_that_breaks_with_held_bytes_fails_the_sender(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.cut("there")
         await here.send_all(b"lost")
@@ -162,7 +162,7 @@ async def test_a_connection_that_breaks_while_bytes_are_held_tells_the_sender(au
 
 
 async def test_an_accepted_connection_obeys_faults_once_its_peer_has_a_name(autojump_clock: Any) -> None:
-    """Accepted across a cut it would not exist at all: nothing passes from the hello on, in either direction.
+    """Across a real cut it would not exist, so nothing passes from the hello on, in either direction.
 
     1. "n2" is cut off, incoming only; a connection comes in and says that it is n2
     2. the answer does not leave

@@ -1,4 +1,4 @@
-"""The fault proxy between real sockets: what it holds, slows, breaks and refuses."""
+"""The fault proxy between real sockets holds, delays, breaks and refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replicas.faults.proxy import FaultProxy, Route, Way
 from replicas.local.ports import free_addresses
 from spe.runtime.network import parse_address
 
-#: Longer than anything on loopback takes, shorter than anybody minds.
+#: Longer than anything on loopback takes.
 SOON_S = 5.0
 A_WHILE_S = 0.15
 
@@ -32,7 +32,7 @@ async def linked() -> AsyncIterator[tuple[FaultProxy, Route, trio.SocketStream, 
         with trio.fail_after(SOON_S):
             here = await trio.open_tcp_stream(*parse_address(listen))
             there = await listener.accept()
-            await here.send_all(b"?")  # until it is through, the proxy may not have both ends yet
+            await here.send_all(b"?")  # before it arrives, the proxy may not have both ends
             assert await there.receive_some(1) == b"?"
         try:
             yield proxy, route, here, there
@@ -57,7 +57,7 @@ async def silent(stream: trio.SocketStream) -> bool:
     return scope.cancelled_caught
 
 
-async def test_without_faults_bytes_and_ends_pass_both_ways() -> None:
+async def test_without_faults_bytes_and_ends_pass_in_both_directions() -> None:
     async with linked() as (_, _route, here, there):
         async with trio.open_nursery() as nursery:  # more than the proxy and both kernels hold
             nursery.start_soon(here.send_all, b"x" * 10_000_000)
@@ -66,11 +66,11 @@ async def test_without_faults_bytes_and_ends_pass_both_ways() -> None:
         assert await received(here, 4) == b"back"
         await here.send_eof()
         assert await received(there, 1) == b""
-        await there.send_all(b"more")  # the other direction lives on
+        await there.send_all(b"more")  # the other direction still works
         assert await received(here, 4) == b"more"
 
 
-async def test_a_held_direction_keeps_bytes_in_order_and_the_other_goes_on() -> None:
+async def test_a_held_direction_keeps_order_and_the_other_continues() -> None:
     async with linked() as (proxy, _, here, there):
         proxy.set_ways({("a", "b"): Way(held=True)})
         await here.send_all(b"one")
@@ -82,7 +82,7 @@ async def test_a_held_direction_keeps_bytes_in_order_and_the_other_goes_on() -> 
         assert await received(there, 6) == b"onetwo"
 
 
-async def test_a_held_link_takes_only_a_window() -> None:
+async def test_a_held_link_buffers_one_window() -> None:
     async with linked() as (proxy, _, here, _there):
         proxy.set_ways({("a", "b"): Way(held=True)})
         with trio.move_on_after(1) as scope:
@@ -90,7 +90,7 @@ async def test_a_held_link_takes_only_a_window() -> None:
         assert scope.cancelled_caught
 
 
-async def test_delay_and_bandwidth_make_bytes_later() -> None:
+async def test_delay_and_bandwidth_postpone_bytes() -> None:
     async with linked() as (proxy, _, here, there):
         proxy.set_ways({("a", "b"): Way(delay_us=200_000, jitter_us=10_000)})
         began = trio.current_time()
@@ -112,12 +112,12 @@ async def test_a_reset_breaks_the_connection_at_both_ends() -> None:
                 await end.receive_some(1)
 
 
-async def test_a_half_open_connection_loses_what_is_sent_and_its_end_and_new_ones_go_on() -> None:
+async def test_a_half_open_connection_loses_bytes_and_new_ones_work() -> None:
     async with linked() as (proxy, route, here, there):
         assert not proxy.half_open("a", "c")
         assert proxy.half_open("b", "a")
         assert not proxy.half_open("a", "b"), "there is no other one"
-        await here.send_all(bytes(4 << 20))  # more than a window: it is taken, and vanishes
+        await here.send_all(bytes(4 << 20))  # more than a window: it is read, and vanishes
         assert await silent(there)
         await here.aclose()
         assert await silent(there), "it does not hear that the other end has gone"
@@ -128,7 +128,7 @@ async def test_a_half_open_connection_loses_what_is_sent_and_its_end_and_new_one
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_a_refused_link_keeps_what_is_open_and_comes_back() -> None:
+async def test_a_refused_link_keeps_open_connections_and_returns() -> None:
     async with linked() as (proxy, route, here, there):
         await proxy.refuse({("a", "b")})
         await trio.testing.wait_all_tasks_blocked()
@@ -142,8 +142,8 @@ async def test_a_refused_link_keeps_what_is_open_and_comes_back() -> None:
         await trio.aclose_forcefully(again)
 
 
-async def test_a_link_that_several_faults_accept_again_at_once_comes_back() -> None:
-    """Each fault that ends says what is refused now; two of them listened at one address."""
+async def test_a_link_returns_when_several_refusals_end_at_once() -> None:
+    """Each end of a fault sets the refused links anew; two of them tried to listen at one address."""
     async with linked() as (proxy, route, _, _):
         await proxy.refuse({("a", "b")})
         async with trio.open_nursery() as nursery:
@@ -155,7 +155,7 @@ async def test_a_link_that_several_faults_accept_again_at_once_comes_back() -> N
         await trio.aclose_forcefully(again)
 
 
-async def test_a_link_whose_port_was_taken_meanwhile_comes_back_later() -> None:
+async def test_a_link_returns_after_its_port_was_taken() -> None:
     async with linked() as (proxy, route, _, _):
         await proxy.refuse({("a", "b")})
         host, port = parse_address(route.listen)
@@ -169,7 +169,7 @@ async def test_a_link_whose_port_was_taken_meanwhile_comes_back_later() -> None:
         await trio.aclose_forcefully(again)
 
 
-async def test_a_dead_target_is_a_reset() -> None:
+async def test_a_dead_target_resets_the_connection() -> None:
     listen, target = free_addresses(2)
     proxy = FaultProxy([Route("a", "b", listen, target)], Random(1))
     async with trio.open_nursery() as nursery:

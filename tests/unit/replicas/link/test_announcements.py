@@ -1,4 +1,4 @@
-"""What is heard of X and waits, and passed on."""
+"""Announcements of X and waits (T8): what is kept and passed on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIT = str(PLAN.units[0].id)
 ONE = Announcement("n1", UNIT, 5, 5, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 100)
 
 
-def test_what_is_new_is_taken_and_told_once() -> None:
+def test_a_new_announcement_is_passed_on_once() -> None:
     known = Announcements(PLAN, DIRECTORY)
     assert known.heard([ONE, ONE]) == [ONE]
     assert known.heard([ONE]) == []
@@ -34,8 +34,8 @@ def test_what_is_new_is_taken_and_told_once() -> None:
     [
         (ONE._replace(waited_us=101), True),
         (ONE._replace(waited_us=99), False),
-        (ONE._replace(incarnation=6, waited_us=0, x_us=9_000_000), True),  # it began anew, with another X
-        (ONE._replace(incarnation=4, waited_us=900), False),  # somebody still passes on what it was before
+        (ONE._replace(incarnation=6, waited_us=0, x_us=9_000_000), True),  # the node restarted with another X
+        (ONE._replace(incarnation=4, waited_us=900), False),  # a peer still passes on the earlier value
     ],
 )
 def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool) -> None:
@@ -46,13 +46,13 @@ def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool)
 
 
 @pytest.mark.parametrize("stranger", [ONE._replace(node="n3"), ONE._replace(node="x"), ONE._replace(unit="x")])
-def test_only_what_the_plan_places_is_kept(stranger: Announcement) -> None:
+def test_only_announcements_of_the_plan_are_kept(stranger: Announcement) -> None:
     known = Announcements(PLAN, DIRECTORY)
     assert known.heard([stranger]) == []
     assert known.since(0, 10) == (0, [])
 
 
-def test_more_than_fits_is_told_in_turn() -> None:
+def test_more_announcements_than_fit_are_sent_in_turn() -> None:
     known = Announcements(PLAN, DIRECTORY)
     two = ONE._replace(node="n2")
     known.heard([ONE, two])

@@ -1,4 +1,4 @@
-"""Sending: at once what goes at once, the rest in order, and nobody's message inside another's."""
+"""Sending: at once where the kernel has room, otherwise in order, and never one message inside another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def connected() -> AsyncIterator[tuple[Connection, TcpStream, trio.Nursery
 
     async def handler(stream: trio.abc.Stream) -> None:
         assert isinstance(stream, TcpStream)
-        stream.peer_name = "test"  # no stranger, so it may stay
+        stream.peer_name = "test"  # authenticated, so it may stay
         accepted.append(stream)
         came.set()
         await trio.sleep_forever()
@@ -41,7 +41,7 @@ async def connected() -> AsyncIterator[tuple[Connection, TcpStream, trio.Nursery
             await connection.aclose()
 
 
-async def test_large_messages_of_two_tasks_arrive_whole_and_in_turn() -> None:
+async def test_large_messages_of_two_tasks_are_not_interleaved() -> None:
     size = 8 << 20  # far more than the kernel takes at once
     async with connected() as (connection, other, nursery):
         received = bytearray()
@@ -52,7 +52,7 @@ async def test_large_messages_of_two_tasks_arrive_whole_and_in_turn() -> None:
         assert bytes(received) in (b"a" * size + b"b" * size, b"b" * size + b"a" * size)
 
 
-async def test_who_reads_nothing_is_given_up_at_the_deadline() -> None:
+async def test_a_peer_that_does_not_read_is_given_up_at_the_deadline() -> None:
     async with connected() as (connection, _, nursery):
         nursery.start_soon(connection.send_bytes, bytes(64 << 20))
         await trio.testing.wait_all_tasks_blocked()
@@ -61,7 +61,7 @@ async def test_who_reads_nothing_is_given_up_at_the_deadline() -> None:
 
 
 class TakesAll(trio.abc.Stream):
-    """A kernel whose buffers are never full: how much a real one takes at once is its own business."""
+    """A stream whose buffers are never full; how much a real kernel takes at once varies."""
 
     def send_now(self, data: bytes) -> int:
         return len(data)
@@ -79,7 +79,7 @@ class TakesAll(trio.abc.Stream):
         raise AssertionError("nobody closes it")
 
 
-async def test_small_messages_let_others_run_now_and_then() -> None:
+async def test_sending_small_messages_yields_to_other_tasks() -> None:
     turns = 0
 
     async def count() -> None:
@@ -93,5 +93,5 @@ async def test_small_messages_let_others_run_now_and_then() -> None:
         nursery.start_soon(count)
         for _ in range(8):
             await connection.send_bytes(bytes(YIELD_BYTES // 4))
-        assert 1 <= turns <= 2  # who runs first in a round is open
+        assert 1 <= turns <= 2  # which task runs first in a round is random
         nursery.cancel_scope.cancel()

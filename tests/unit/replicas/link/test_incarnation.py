@@ -1,4 +1,4 @@
-"""The incarnation grows with each start, whatever the clock and the disk do."""
+"""The incarnation of a process grows with each start, whatever the clock and the disk do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.faulty_cluster import FaultyCluster
 PATH = PurePosixPath("nodes/n1/incarnation")
 
 
-async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
+async def test_an_incarnation_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
     first = await claim(env, PATH)
@@ -28,7 +28,7 @@ async def test_it_grows_although_the_clock_steps_back(jump_clock: JumpClock) -> 
     assert third > second
 
 
-async def test_a_damaged_or_full_disk_leaves_the_clock(jump_clock: JumpClock) -> None:
+async def test_on_a_damaged_or_full_disk_the_clock_gives_the_incarnation(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
     await env.storage.write_atomic(PATH, b"nonsense")

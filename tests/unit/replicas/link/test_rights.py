@@ -52,7 +52,7 @@ NAMES: dict[Role, str] = {
     "coordinator": COORDINATOR,
     "control": "control",
 }
-#: Who may send what, written down once more.
+#: Which roles may send which messages, stated independently of the code.
 MAY: dict[str, str] = {
     "Hello": "node source client coordinator control",
     "Subscribe": "node client",
@@ -71,7 +71,7 @@ def consumer_of(role: Role) -> str:
 
 
 def all_messages(role: Role) -> list[Message]:
-    """One of each kind, on behalf of whom a peer of this role may speak for."""
+    """One message of each kind, on behalf of a peer of this role."""
     mine = consumer_of(role)
     acks: Any = [Ack("s1", 0, mine, 1)] if role in ("node", "client") else []
     return [
@@ -102,7 +102,7 @@ def all_messages(role: Role) -> list[Message]:
     ]
 
 
-def test_every_message_and_every_role_is_decided() -> None:
+def test_every_message_has_rights_for_every_role() -> None:
     declared = {
         m for m in vars(messages).values() if isinstance(m, type) and issubclass(m, Message) and m is not Message
     }
@@ -111,7 +111,7 @@ def test_every_message_and_every_role_is_decided() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
+def test_a_role_may_send_only_its_messages(role: Role) -> None:
     for message in all_messages(role):
         kind = type(message).__name__
         if role in MAY.get(kind, "").split():
@@ -131,7 +131,7 @@ def test_a_role_sends_what_it_may_and_nothing_else(role: Role) -> None:
         ("node", PartnerRequest("u1", 0, "n1b", 1)),
     ],
 )
-def test_nobody_speaks_for_another(role: Role, message: Message) -> None:
+def test_a_peer_may_not_act_for_another(role: Role, message: Message) -> None:
     with pytest.raises(RemoteProtocolError, match="in the name of"):
         check_right(DIRECTORY, role, NAMES[role], message)
 
@@ -144,12 +144,12 @@ def test_only_a_replica_of_the_partition_is_its_partner(message: Message) -> Non
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("of", ROLES)
-def test_a_name_goes_with_one_role(role: Role, of: Role) -> None:
+def test_a_name_belongs_to_one_role(role: Role, of: Role) -> None:
     assert (wrong_claim(PLAN, DIRECTORY, role, NAMES[of]) == "") is (role == of)
 
 
 @pytest.mark.parametrize(
     ("role", "name"), [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", "")]
 )
-def test_a_name_that_nobody_has_is_refused(role: Role, name: str) -> None:
+def test_an_unknown_name_is_refused(role: Role, name: str) -> None:
     assert wrong_claim(PLAN, DIRECTORY, role, name)

@@ -1,4 +1,4 @@
-"""Which consumers count as dead when an output is full (rules A2, F3)."""
+"""Which consumers count as dead when an output is full (A2: truncation, A2a: dead consumers)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_consumer_is_dead_after_three_misses_and_a_connection(period_us: int) 
     assert outputs.make_room(alive_until + 1) == [FAR]
 
 
-def test_a_consumer_that_was_never_heard_is_judged_by_our_own_timing() -> None:
+def test_an_unheard_consumer_is_judged_by_the_local_timing() -> None:
     outputs = full()
     gone_us = Timing().gone_us()
     heard(outputs, NEAR, 1, gone_us)
@@ -54,8 +54,8 @@ def test_a_consumer_that_was_never_heard_is_judged_by_our_own_timing() -> None:
     assert outputs.make_room(gone_us + 1) == [FAR]
 
 
-def test_after_a_freeze_of_ours_nobody_is_dead() -> None:
-    """Of two consumers whose heartbeats lie in the socket, the one that is read second would lose its place."""
+def test_after_a_freeze_of_the_node_no_consumer_is_dead() -> None:
+    """Otherwise, of two consumers with unread heartbeats, the one read second would lose its place."""
     outputs = full()
     heard(outputs, NEAR, 1, SECOND)
     heard(outputs, FAR, 0, SECOND)
@@ -64,8 +64,8 @@ def test_after_a_freeze_of_ours_nobody_is_dead() -> None:
     assert outputs.make_room(10 * SECOND) == []
 
 
-def test_a_full_output_takes_an_id_that_is_yet_to_be_made_again() -> None:
-    """All replicas were restarted, and the consumers hold more than these have made since."""
+def test_a_full_output_takes_ids_that_consumers_already_have() -> None:
+    """All replicas have restarted, and the consumers hold more than the replicas have made since."""
     outputs = full()
     for consumer in (NEAR, FAR):
         heard(outputs, consumer, 5, SECOND)

@@ -1,4 +1,4 @@
-"""The file of rejected rows: each once, whatever the disk and the process do (U15)."""
+"""The file of rejected rows has each row once, whatever the disk and the process do (U15: rows that fail)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def numbers(disk: SimDisk) -> list[int]:
     return [line["n"] for line in lines(disk) if "n" in line]
 
 
-async def test_a_line_says_which_row_and_why(jump_clock: JumpClock) -> None:
+async def test_a_line_names_the_row_and_the_reason(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     one = writer(disk)
     one.take(replica(), rejections([1]) + rejections([1], result=True))
@@ -97,7 +97,7 @@ async def test_a_line_says_which_row_and_why(jump_clock: JumpClock) -> None:
     ]
 
 
-async def test_what_a_redo_or_a_restart_rejects_once_more_is_there_once(jump_clock: JumpClock) -> None:
+async def test_rows_rejected_again_by_a_redo_or_restart_are_written_once(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     one = writer(disk)
     one.take(replica(), rejections(range(1, 6)))
@@ -106,12 +106,12 @@ async def test_what_a_redo_or_a_restart_rejects_once_more_is_there_once(jump_clo
     assert numbers(disk) == [1, 2, 3, 4, 5, 6, 7]
     other = writer(disk)
     other.take(replica(), rejections(range(4, 10)))
-    other.take(replica(), rejections([20]))  # a partner's state came in between
+    other.take(replica(), rejections([20]))  # a partner's state was installed in between
     assert await other.flush()
     assert numbers(disk) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 20]
 
 
-async def test_a_line_that_was_cut_short_is_written_anew(jump_clock: JumpClock) -> None:
+async def test_a_torn_line_is_written_again(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     one = writer(disk)
     one.take(replica(), rejections([1, 2]))
@@ -123,7 +123,7 @@ async def test_a_line_that_was_cut_short_is_written_anew(jump_clock: JumpClock) 
     assert numbers(disk) == [1, 2, 3]
 
 
-async def test_rows_of_another_plan_or_other_logs_are_counted_anew(jump_clock: JumpClock) -> None:
+async def test_rows_of_another_plan_or_log_are_counted_from_zero(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     one = writer(disk)
     one.take(replica(), rejections([1, 2]))
@@ -158,7 +158,7 @@ async def test_a_full_disk_is_waited_for(jump_clock: JumpClock) -> None:
     assert "No space left on device; going on" in told["why"]
 
 
-async def test_who_waits_for_room_for_a_header_holds_no_file_open(
+async def test_waiting_for_room_for_a_header_holds_no_file_open(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SimDisk()
@@ -174,7 +174,7 @@ async def test_who_waits_for_room_for_a_header_holds_no_file_open(
     assert numbers(disk) == [1]
 
 
-async def test_what_was_appended_before_a_cancellation_is_not_appended_again(jump_clock: JumpClock) -> None:
+async def test_lines_appended_before_a_cancellation_are_not_repeated(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     one = writer(disk)
     one.take(replica(), rejections([1, 2]))
@@ -190,7 +190,7 @@ async def test_what_was_appended_before_a_cancellation_is_not_appended_again(jum
     assert numbers(disk) == [1, 2, 3]
 
 
-async def test_a_disk_that_fails_holds_nothing_up(jump_clock: JumpClock) -> None:
+async def test_a_failing_disk_blocks_nothing(jump_clock: JumpClock) -> None:
     disk, trace = SimDisk(), ListTrace()
     disk.sync_fails = True
     one = writer(disk, trace=trace)
@@ -202,7 +202,7 @@ async def test_a_disk_that_fails_holds_nothing_up(jump_clock: JumpClock) -> None
     assert "are counted only" in told["why"]
 
 
-async def test_a_file_has_a_bound(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_file_is_bounded(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejected_rows, "FILE_BYTES", 1000)
     monkeypatch.setattr(rejected_rows, "_WRITTEN", 1)
     disk, trace = SimDisk(), ListTrace()
@@ -214,7 +214,7 @@ async def test_a_file_has_a_bound(jump_clock: JumpClock, monkeypatch: pytest.Mon
     assert "is full: further rows that are rejected are counted only" in told["why"]
 
 
-async def test_what_waits_for_a_disk_has_a_bound(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_that_wait_for_the_disk_are_bounded(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejected_rows, "WAITING", 3)
     disk, trace = SimDisk(), ListTrace()
     one = writer(disk, trace=trace)
@@ -225,7 +225,7 @@ async def test_what_waits_for_a_disk_has_a_bound(jump_clock: JumpClock, monkeypa
     assert "come faster than they are written" in told["why"]
 
 
-async def test_the_first_is_told_at_once_and_then_one_a_minute(
+async def test_rejections_are_logged_at_once_and_then_every_minute(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = ListTrace()

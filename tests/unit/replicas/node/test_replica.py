@@ -1,4 +1,4 @@
-"""What a replica tells its partners and its upstream (rules A1, A8, H3, K5)."""
+"""What a replica tells its partners (K5) and acknowledges upstream (A1, A8, H3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def replica(plan: Plan, directory: Directory, node: str) -> Replica:
 
 
 def helper() -> Replica:
-    """A standby that was told to run, and has installed what it held."""
+    """A standby that was told to run, and has installed its checkpoint."""
     one = replica(*plan(), "n1b")
     one.reading.installed = True
     for port, position in zip(one.sunion.inputs, (90, 90, 90), strict=True):
@@ -34,7 +34,7 @@ def positions(one: Replica) -> list[int]:
 
 
 def test_a_helper_acknowledges_the_older_of_two_checkpoints() -> None:
-    """H3: the newest may turn out damaged."""
+    """H3: the newest one may be damaged."""
     one = helper()
     one.recovery.written({"positions": [5, 6, 7]})
     assert positions(one) == [0, 0, 0]
@@ -42,8 +42,8 @@ def test_a_helper_acknowledges_the_older_of_two_checkpoints() -> None:
     assert positions(one) == [5, 6, 7]
 
 
-def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
-    """A8: its partners hold its state as well."""
+def test_a_placed_replica_acknowledges_the_newest_checkpoint() -> None:
+    """A8: its partners have its state too."""
     found, directory = plan()
     every = {
         id: replace(one, checkpoints=replace(one.checkpoints, every_us=1, disk=True))
@@ -58,8 +58,8 @@ def test_who_backs_nobody_acknowledges_the_newest_checkpoint() -> None:
     assert positions(one) == [5, 6, 7]
 
 
-def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
-    """K5: it can grant nothing, and stands in for nobody."""
+def test_a_silent_partner_no_longer_counts() -> None:
+    """K5: it can neither grant nor stand in."""
     one = replica(*plan(), "n1a")
     log = one.logs[0]
     one.partner_told(
@@ -70,8 +70,8 @@ def test_a_partner_that_is_not_heard_is_nothing_any_more() -> None:
     assert one.partners.told["n1b"] is None
 
 
-def test_its_own_standstill_makes_nothing_older() -> None:
-    """T1: what was silent while we were not running may lie in our sockets."""
+def test_a_freeze_of_the_node_ages_no_input() -> None:
+    """T1: input that came during the freeze may lie in the sockets."""
     one = replica(*plan(), "n1a")
     one.sunion.clocks.arrived(5, 100)
     one.shift(1000, 1200)

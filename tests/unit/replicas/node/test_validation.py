@@ -1,4 +1,4 @@
-"""A replica whose state breaks a rule says which (docs/internals/rules.md, invariants)."""
+"""Validation names the invariant that the state of a replica breaks (docs/internals/rules.md)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan() -> tuple[Plan, Directory]:
 
 
 def replica() -> Replica:
-    """STABLE, with a tuple released and one that waits."""
+    """A STABLE replica with one released and one waiting tuple."""
     found, directory = plan()
     id = next(i for i in directory.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
     one = Replica(found, directory, id, random=Random(0), now=0, effects=NoEffects())
@@ -78,7 +78,7 @@ def another_stable_tuple(one: Replica) -> None:
 
 
 def setting(path: str, value: object) -> Callable[[Replica], None]:
-    """Sets an attribute of a part, whatever it was."""
+    """Sets an attribute of a part of the replica."""
 
     def set_it(one: Replica) -> None:
         *way, last = path.split(".")
@@ -128,7 +128,7 @@ def test_a_broken_rule_is_named(broken: Callable[[Replica], None], named: str) -
         validation.step()
 
 
-def test_a_replica_that_keeps_the_rules_is_valid() -> None:
+def test_a_correct_replica_is_valid() -> None:
     validation = ReplicaValidation(one := replica())
     for _ in range(2 * ROWS_EVERY):
         validation.step()

@@ -1,4 +1,4 @@
-"""Which standbys run beside what they back: chosen by the planner, and one after the other (rule H7)."""
+"""Which standbys run all the time (H7): chosen by the planner, and started one after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rates(*each: float) -> dict[str, list[float]]:
     return {"a": [sum(each)], "f": list(each)}
 
 
-def test_those_partitions_are_chosen_that_give_most_and_can_be_run_by_somebody() -> None:
+def test_the_best_partitions_with_a_live_standby_are_chosen() -> None:
     choice = activation().choose(rates(10, 40, 20, 1000))
     assert choice.active == {part(1), part(2)}, "nobody stands by for the largest"
     assert choice.value == pytest.approx(60 / 1070)
@@ -67,13 +67,13 @@ def test_another_plan_must_be_better_by_the_margin() -> None:
     assert one.target == {part(0)}
 
 
-def test_a_plan_that_is_not_filled_yet_takes_any_better_one() -> None:
+def test_an_unfinished_plan_is_replaced_by_any_better_one() -> None:
     one = activation(2, 1)
     assert one.adopt(one.choose(rates(10, 40, 20, 1)))
     assert one.target == {part(1), part(2)}
 
 
-def test_a_new_one_runs_before_an_old_one_goes() -> None:
+def test_a_new_active_runs_before_an_old_one_retires() -> None:
     one = activation(1, 1)
     one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): NodeState.RECOVERING}
@@ -90,7 +90,7 @@ def test_a_new_one_runs_before_an_old_one_goes() -> None:
     assert one.settled
 
 
-def test_the_next_one_begins_when_the_last_one_serves() -> None:
+def test_the_next_active_begins_when_the_last_one_serves() -> None:
     one = activation(2)
     one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.0))
     states: dict[PartitionId, NodeState | None] = dict.fromkeys([part(0), part(1)], NodeState.RECOVERING)
@@ -100,14 +100,14 @@ def test_the_next_one_begins_when_the_last_one_serves() -> None:
     assert one.step(states.get) == part(1)
 
 
-def test_nobody_waits_for_one_whose_node_is_dead() -> None:
+def test_a_standby_on_a_dead_node_is_not_waited_for() -> None:
     one = activation(2)
     one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(0): None, part(1): NodeState.RECOVERING}
     assert [one.step(states.get), one.step(states.get)] == [part(0), part(1)]
 
 
-def test_what_runs_is_not_given_up_for_one_whose_node_is_dead() -> None:
+def test_an_active_is_not_given_up_for_a_standby_on_a_dead_node() -> None:
     one = activation(1, 1)
     one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): None}
@@ -124,7 +124,7 @@ def test_a_dead_standby_retires_before_others() -> None:
     assert [one.step(states.get), one.step(states.get)] == [part(1), part(0)]
 
 
-def test_whose_node_is_dead_is_not_chosen_and_does_not_count() -> None:
+def test_a_standby_on_a_dead_node_is_not_chosen() -> None:
     one = activation(2, 1)
     choice = one.choose(rates(10, 40, 20, 0), [part(1)])
     assert choice.active == {part(0), part(2)}
@@ -133,8 +133,8 @@ def test_whose_node_is_dead_is_not_chosen_and_does_not_count() -> None:
     assert one.choose(rates(10, 40, 20, 0), [part(0), part(1), part(2)]).active == frozenset()
 
 
-def test_a_plan_that_fills_less_is_no_reason_to_give_up_a_better_one() -> None:
-    """Structure-aware may leave room: then any better one is taken, and none that is worse."""
+def test_a_smaller_plan_replaces_no_better_one() -> None:
+    """A structure-aware plan may leave room; then a better plan replaces it, and a worse one does not."""
     one = activation(2, 0, 1)
     assert not one.adopt(Choice(frozenset({part(2)}), 0.34, 0.66))
     one = activation(3, 0, 1)
@@ -148,11 +148,11 @@ def test_standbys_retire_when_the_budget_shrinks() -> None:
     assert [one.step(lambda _: NodeState.STABLE) for _ in range(3)] == [part(0), part(2), None]
 
 
-def test_a_partition_that_has_no_standby_any_more_is_forgotten() -> None:
+def test_a_partition_without_standbys_is_forgotten() -> None:
     assert activation(1, 1, 3).active == {part(1)}
 
 
-def test_rates_are_measured_by_ids_over_whole_periods_without_a_failure() -> None:
+def test_rates_are_measured_over_periods_without_failures() -> None:
     meter = RateMeter(plan().plan, 0)
 
     def heard(*ids: int, source: int = 0, state: NodeState = NodeState.STABLE) -> None:
@@ -181,7 +181,7 @@ def test_rates_are_measured_by_ids_over_whole_periods_without_a_failure() -> Non
     assert meter.take(74 * SECOND)["a"] == [20.0]
 
 
-def test_a_budget_beyond_the_standbys_is_a_mistake_that_is_named() -> None:
+def test_a_budget_beyond_the_standbys_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"coordinator\.budget: expected at most 3, as many partitions have one replica"
     ):

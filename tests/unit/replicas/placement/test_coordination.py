@@ -1,4 +1,4 @@
-"""What the coordinator decides, from heartbeats written by hand (rules H1-H8)."""
+"""Decisions of the coordinator (H5 to H8) on constructed heartbeats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def output(state: NodeState, frontier: int) -> OutputStatus:
 
 
 class World:
-    """A coordinator, and what each node would answer; None: it is dead."""
+    """A coordinator, and the answer of each node; None: the node is dead."""
 
     def __init__(self, heartbeat_us: int = 100_000) -> None:
         found, directory = plan()
@@ -51,7 +51,7 @@ class World:
         return " ".join(f"{d.verb}@{d.replica.node}" for d in self.coordination.decide(now))
 
 
-def test_while_somebody_serves_a_partition_nobody_is_told_anything() -> None:
+def test_a_served_partition_needs_no_orders() -> None:
     world = World()
     for state in (STABLE, UP_FAILURE, NodeState.STABILIZATION):
         world.nodes[A] = state
@@ -59,7 +59,7 @@ def test_while_somebody_serves_a_partition_nobody_is_told_anything() -> None:
         assert world.at(10 * RECOVERY) == ""
 
 
-def test_the_first_standby_that_lives_takes_over_when_patience_is_over() -> None:
+def test_the_first_live_standby_takes_over_after_the_timeout() -> None:
     world = World()
     world.at(10)
     world.nodes |= {A: None, B: None}
@@ -67,7 +67,7 @@ def test_the_first_standby_that_lives_takes_over_when_patience_is_over() -> None
     assert world.at(20 + PATIENCE) == "install@n1c"
 
 
-def test_a_replica_that_recovers_gets_more_time_for_it_may_need_nobody() -> None:
+def test_a_recovering_replica_gets_more_time() -> None:
     world = World()
     world.nodes[A] = RECOVERING
     assert world.at(10) == ""
@@ -75,14 +75,14 @@ def test_a_replica_that_recovers_gets_more_time_for_it_may_need_nobody() -> None
     assert world.at(RECOVERY) == "install@n1b", "counted from the start, when nobody served it either"
 
 
-def test_a_node_that_was_never_heard_of_may_still_be_starting() -> None:
+def test_an_unheard_node_gets_more_time() -> None:
     world = World()
     world.nodes[A] = None
     assert world.at(PATIENCE) == ""
     assert world.at(RECOVERY) == "install@n1b"
 
 
-def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
+def test_one_helper_is_enough_and_its_order_is_repeated() -> None:
     world = World()
     world.at(10)
     world.nodes[A] = None
@@ -95,7 +95,7 @@ def test_one_helper_is_enough_and_an_order_is_repeated_until_it_shows() -> None:
     assert world.at(200 + REPEAT_US + RECOVERY) == "install@n1c", "it cannot, it seems; the next one may"
 
 
-def test_an_order_is_not_repeated_before_heartbeats_can_show_its_effect() -> None:
+def test_an_order_is_not_repeated_before_its_effect_can_show() -> None:
     world = World(heartbeat_us=5_000_000)
     world.at(10)
     world.nodes[A] = None
@@ -105,7 +105,7 @@ def test_an_order_is_not_repeated_before_heartbeats_can_show_its_effect() -> Non
     assert world.at(200 + 10_000_000) == "install@n1b"
 
 
-def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() -> None:
+def test_a_helper_retires_when_all_placed_replicas_are_stable() -> None:
     world = World()
     world.nodes |= {A: RECOVERING, B: STABLE}
     assert world.at(10) == ""
@@ -117,8 +117,8 @@ def test_a_helper_stands_by_again_when_all_that_are_meant_to_run_are_stable() ->
     assert world.at(40) == "retire@n1b"
 
 
-def test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper() -> None:
-    """A frozen replica still says that it is STABLE; and what goes on meanwhile is nobody's fault."""
+def test_a_thawed_replica_must_catch_up_before_the_helper_retires() -> None:
+    """A replica that was frozen still says that it is STABLE, but is behind."""
     world = World()
     world.nodes |= {A: STABLE, B: STABLE}
     world.frontier = {A: 100, B: 900, C: 0}
@@ -129,7 +129,7 @@ def test_who_wakes_as_what_he_was_must_first_be_as_far_as_the_helper() -> None:
     assert world.at(30) == "retire@n1b"
 
 
-def test_helpers_retire_one_after_the_other_the_last_first() -> None:
+def test_helpers_retire_one_by_one_the_last_first() -> None:
     world = World()
     world.nodes |= {B: STABLE, C: STABLE}
     assert world.at(10) == "retire@n1c"
@@ -137,8 +137,8 @@ def test_helpers_retire_one_after_the_other_the_last_first() -> None:
     assert world.at(20) == "retire@n1b"
 
 
-def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
-    """Two that begin at once would have nothing to give each other."""
+def test_a_wanted_standby_begins_beside_a_serving_replica() -> None:
+    """Two that begin at once could give each other no state."""
     world = World()
     world.coordination.want(PARTITION, [B], 0)
     world.nodes[A] = RECOVERING
@@ -147,7 +147,7 @@ def test_a_standby_that_is_wanted_begins_beside_one_that_serves() -> None:
     assert world.at(20) == "install@n1b"
 
 
-def test_a_standby_that_is_wanted_runs_and_stays() -> None:
+def test_a_wanted_standby_keeps_running() -> None:
     world = World()
     world.coordination.want(PARTITION, [C], 0)
     assert world.at(10) == "install@n1c"
@@ -180,7 +180,7 @@ class TwoDeep:
         return [f"{d.verb} {d.replica}" for d in self.coordination.decide(now)]
 
 
-def test_where_nothing_is_left_to_go_on_from_one_replica_before_it_begins_anew() -> None:
+def test_without_any_state_one_upstream_replica_replays() -> None:
     world = TwoDeep()
     world.coordination.heard(NodeId("n2a"), [], 0)
     assert world.at(10) == []
@@ -193,7 +193,7 @@ def test_where_nothing_is_left_to_go_on_from_one_replica_before_it_begins_anew()
     assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
 
 
-def test_while_one_of_them_can_go_on_nobody_begins_anew() -> None:
+def test_nothing_replays_while_one_replica_can_continue() -> None:
     world = TwoDeep()
     world.lacking = {"n2a": False, "n2b": True}
     world.at(10)
@@ -203,7 +203,7 @@ def test_while_one_of_them_can_go_on_nobody_begins_anew() -> None:
     assert world.at(20 + 4 * RECOVERY) == ["replay u1/0@n1b"]
 
 
-def test_while_a_standby_has_not_tried_nobody_begins_anew() -> None:
+def test_nothing_replays_before_the_standby_has_tried() -> None:
     world = TwoDeep()
     world.lacking = {"n2a": True}
     world.coordination.heard(NodeId("n2b"), [], 0)
@@ -211,7 +211,7 @@ def test_while_a_standby_has_not_tried_nobody_begins_anew() -> None:
     assert world.at(10 + RECOVERY) == ["install u2/0@n2b"]
 
 
-def test_one_that_does_not_follow_is_passed_over_for_a_while() -> None:
+def test_a_node_that_ignores_orders_is_skipped_for_a_while() -> None:
     world = World()
     world.at(10)
     world.nodes[A] = None
@@ -222,7 +222,7 @@ def test_one_that_does_not_follow_is_passed_over_for_a_while() -> None:
     assert world.at(200 + REPEAT_US) == "install@n1b"
 
 
-def test_a_helper_that_does_not_come_is_not_waited_for() -> None:
+def test_a_helper_that_does_not_start_is_not_waited_for() -> None:
     world = World()
     coordination = world.coordination
     coordination.want(PARTITION, [B], 5)
@@ -239,7 +239,7 @@ def test_a_helper_that_does_not_come_is_not_waited_for() -> None:
     assert coordination.unable() == {PARTITION}
 
 
-def test_a_standby_that_is_away_may_come_back_with_a_state() -> None:
+def test_a_standby_that_is_away_may_return_with_a_state() -> None:
     world = TwoDeep()
     world.lacking = {"n2a": True}
     world.coordination.heard(NodeId("n2b"), [], 0)
@@ -250,7 +250,7 @@ def test_a_standby_that_is_away_may_come_back_with_a_state() -> None:
     assert world.at(10 + 4 * RECOVERY) == ["replay u1/0@n1b"], "it does not come"
 
 
-def test_what_lies_before_two_partitions_begins_anew_once() -> None:
+def test_the_upstream_of_two_partitions_replays_once() -> None:
     plan, directory = make_plan(2)
     ids = [PartitionId(UnitId("u2"), p) for p in range(2)]
     units = tuple(replace(u, partitions=2) if u.id == "u2" else u for u in plan.units)
@@ -267,8 +267,8 @@ def test_what_lies_before_two_partitions_begins_anew_once() -> None:
     assert decided == ["replay u1/0@n1a"]
 
 
-def test_what_a_standby_said_before_it_was_retired_does_not_count() -> None:
-    """H7: one that is wanted again at once would seem to run, and another one would leave for it."""
+def test_heartbeats_of_a_standby_before_its_retire_do_not_count() -> None:
+    """H7: a standby that is wanted again at once would seem to run, and another one would retire."""
     world = World()
     world.nodes |= {B: STABLE}
     assert world.at(10) == "retire@n1b"

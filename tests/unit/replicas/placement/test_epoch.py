@@ -1,4 +1,4 @@
-"""Which coordinator a node follows, also after a restart (rule H6)."""
+"""Which coordinator a node follows, also after a restart (H6: epochs)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def followed(disk: SimDisk) -> FollowedEpoch:
     return FollowedEpoch(Env(nothing, nothing, disk, nothing, Random(0), NullTrace()), NodeId("n1"))
 
 
-async def test_a_node_that_starts_again_follows_no_older_one() -> None:
+async def test_a_restarted_node_follows_no_older_coordinator() -> None:
     disk = SimDisk()
     one = followed(disk)
     assert one.latest == 0
@@ -29,7 +29,7 @@ async def test_a_node_that_starts_again_follows_no_older_one() -> None:
     assert followed(disk.restarted()).latest == 7
 
 
-async def test_a_damaged_file_counts_for_nothing() -> None:
+async def test_a_damaged_epoch_file_is_ignored() -> None:
     disk = SimDisk()
     one = followed(disk)
     one.latest = 7

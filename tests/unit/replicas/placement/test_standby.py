@@ -1,4 +1,4 @@
-"""What a passive replica asks for and acknowledges (rules H1-H8)."""
+"""Which snapshots a standby asks for (H1), and what it acknowledges (H2)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def positions(one: Standby) -> list[int]:
     return [upto for _, upto in one.acks()]
 
 
-def test_it_acknowledges_what_the_older_of_its_two_checkpoints_holds() -> None:
-    """The newer one may turn out damaged, and upstream must have what follows the other."""
+def test_it_acknowledges_the_older_of_its_two_checkpoints() -> None:
+    """The newer one may be damaged, and then upstream must have what follows the other."""
     one = standby()
     assert [(str(c), upto) for c, upto in one.acks()] == [("a/0", 0), ("b/0", 0), ("c/0", 0)]
     one.holds(snapshot(5, 6, 7))
@@ -51,7 +51,7 @@ def test_it_acknowledges_what_the_older_of_its_two_checkpoints_holds() -> None:
     assert positions(one) == [5, 6, 7]
 
 
-def test_it_asks_whoever_is_furthest_once_per_interval() -> None:
+def test_it_asks_the_furthest_replica_once_per_interval() -> None:
     one = standby()
     assert one.wish(EVERY) is None, "nobody runs it"
     hears(one, A, output(10))
@@ -62,7 +62,7 @@ def test_it_asks_whoever_is_furthest_once_per_interval() -> None:
     assert one.wish(2 * EVERY) == C
 
 
-def test_it_asks_nobody_who_recovers_or_is_gone() -> None:
+def test_it_asks_no_recovering_or_lost_replica() -> None:
     one = standby()
     hears(one, A, output(10, state=NodeState.RECOVERING))
     assert one.wish(EVERY) is None
@@ -74,7 +74,7 @@ def test_it_asks_nobody_who_recovers_or_is_gone() -> None:
     assert one.wish(EVERY) is None, "its node answers, and does not run it"
 
 
-def test_it_does_not_ask_again_for_what_it_has() -> None:
+def test_it_does_not_ask_for_a_state_that_it_has() -> None:
     one = standby()
     hears(one, A, output(10))
     assert one.wish(EVERY) == A
@@ -87,7 +87,7 @@ def test_it_does_not_ask_again_for_what_it_has() -> None:
     assert one.wish(9 * EVERY) == A
 
 
-def test_a_full_producer_makes_it_ask_before_its_time() -> None:
+def test_a_full_producer_makes_it_ask_early() -> None:
     one = standby()
     hears(one, A, output(10))
     assert one.wish(EVERY) == A
@@ -98,7 +98,7 @@ def test_a_full_producer_makes_it_ask_before_its_time() -> None:
 
 
 def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
-    """Upstream may have forgotten what it would need."""
+    """Upstream may have truncated what it would need."""
     one = standby()
     one.holds(snapshot(5, 6, 7))
     assert one.useful(snapshot(5, 6, 7))
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
     assert not one.useful(snapshot(9, 5, 9))
 
 
-def test_a_log_that_is_kept_for_somebody_else_is_no_reason_to_hurry() -> None:
+def test_a_log_kept_for_another_consumer_is_no_reason_to_ask_early() -> None:
     one = standby(every_us=8)
     for at in (90, 95):
         one.holds(snapshot(9, at, 9))
@@ -116,7 +116,7 @@ def test_a_log_that_is_kept_for_somebody_else_is_no_reason_to_hurry() -> None:
     assert one.wish(8) == A
 
 
-def test_what_did_not_come_is_asked_for_again_sooner() -> None:
+def test_a_failed_request_is_repeated_sooner() -> None:
     one = standby(every_us=8)
     hears(one, A, output(10))
     assert one.wish(8) == A
@@ -131,8 +131,8 @@ def test_what_did_not_come_is_asked_for_again_sooner() -> None:
     assert one.failed("n1", 0) == 1
 
 
-def test_with_undo_a_tainted_replica_is_left_alone_until_a_producer_is_full() -> None:
-    """It would have to make a consistent state for us."""
+def test_with_undo_a_tainted_replica_is_asked_only_when_a_producer_is_full() -> None:
+    """It would have to rebuild a consistent state first."""
     one = standby(reconcile=Reconcile.UNDO)
     hears(one, A, output(10, state=NodeState.UP_FAILURE))
     assert one.wish(EVERY) is None

@@ -1,4 +1,4 @@
-"""What a coordinator keeps on its disk, and what it says of a disk that does not keep it."""
+"""What a coordinator stores, and how it reports a disk that fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_each_start_begins_a_larger_epoch(store: Opening) -> None:
     assert await store(disk.restarted()).begin(90) == 90
 
 
-async def test_what_is_wanted_and_the_last_number_are_found_again(store: Opening) -> None:
+async def test_wanted_standbys_and_the_last_number_are_restored(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     assert (one.wanted(), one.last_number()) == ({}, 0)
@@ -56,7 +56,7 @@ async def test_what_is_wanted_and_the_last_number_are_found_again(store: Opening
     assert store(disk).wanted() == {}
 
 
-async def test_of_orders_the_newest_are_kept(store: Opening) -> None:
+async def test_the_newest_orders_are_kept(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     for number in range(1, ORDERS + 11):
@@ -67,7 +67,7 @@ async def test_of_orders_the_newest_are_kept(store: Opening) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "other"])
-async def test_a_damaged_file_is_said_by_name_with_what_to_do(store: Opening, damage: str) -> None:
+async def test_a_damaged_store_is_named_with_a_remedy(store: Opening, damage: str) -> None:
     disk = SimDisk()
     one = store(disk)
     await one.begin(1)

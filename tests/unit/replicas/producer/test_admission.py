@@ -1,4 +1,4 @@
-"""Places after the hello: each peer of the plan has its own, everybody else shares a few."""
+"""Limits of connections after the hello: each peer of the plan has its own, all others share a few."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_subscriptions_are_counted_per_reader_and_channel() -> None:
     assert subscriptions(PLAN, DIRECTORY, "n1a", "client:unknown") == 0
 
 
-async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpoints() -> None:
+async def test_a_standby_has_places_for_its_inputs_and_for_checkpoints() -> None:
     (partition,) = DIRECTORY.placement
     backed = placed(DIRECTORY, {partition: (NodeId("n1a"),)}, {partition: Standbys((NodeId("n1b"),), 1)})
     assert subscriptions(PLAN, backed, "source:a", "n1b") == 1
@@ -49,7 +49,7 @@ async def test_a_standby_has_places_for_what_it_may_come_to_read_and_for_checkpo
         assert desk.connections() == {COORDINATOR: 1}
 
 
-async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> None:
+async def test_beyond_its_places_a_peer_loses_its_oldest_connection() -> None:
     desk, places = reception(), PLACES + PLACES_PER_SUBSCRIPTION
     with ExitStack() as stack:
         other = stack.enter_context(desk.visit("n1b"))
@@ -63,7 +63,7 @@ async def test_one_connection_too_many_and_the_oldest_of_that_peer_goes() -> Non
     assert desk.connections() == {}
 
 
-async def test_whoever_is_not_in_the_plan_never_takes_a_place_of_a_peer() -> None:
+async def test_strangers_take_no_places_of_peers() -> None:
     desk = reception()
     with ExitStack() as stack:
         peer = stack.enter_context(desk.visit("client:c"))
@@ -74,7 +74,7 @@ async def test_whoever_is_not_in_the_plan_never_takes_a_place_of_a_peer() -> Non
         assert desk.sent_away == 300 - GUESTS_MAX
 
 
-async def test_a_connection_that_must_make_room_ends_there() -> None:
+async def test_a_connection_that_makes_room_is_closed() -> None:
     desk, ended = reception(), []
 
     async def stay(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The producing side of a stream: rules V1-V6 with the table, A1-A3, and docs/internals/traces.md."""
+"""The producing side of a stream: what is sent (V1 to V6 and their table), acknowledgements (A1 to A3), traces."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def producer_in(state: NodeState, *, fresh: bool = False) -> TextProducer:
 
 
 def then_all_is_stable(one: TextProducer) -> None:
-    """The failure heals, if there is one; id 10 and boundary 50 come."""
+    """Any failure heals; id 10 and boundary 50 arrive."""
     if one.log.state is UP_FAILURE:
         one.stabilises()
     one.stable("S10/45f B50")
@@ -93,7 +93,7 @@ def then_all_is_stable(one: TextProducer) -> None:
 def test_what_a_producer_sends_first_and_when_all_is_stable(
     state: NodeState, fresh: bool, place: tuple[int, int], held: bool, first: str, then: str
 ) -> None:
-    """A consumer that holds tentative tuples has seen them up to 49."""
+    """A consumer with tentative tuples has seen them up to 49."""
     one = producer_in(state, fresh=fresh)
     subscription = one.subscribe(*place, 49 if held else None, held=held)
     assert pulled(subscription) == first
@@ -124,7 +124,7 @@ def test_a_correcting_subscription_never_gets_anything_tentative(
 
 @pytest.mark.parametrize("state", [STABLE, UP_FAILURE, STABILIZATION])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_consumer_whose_next_id_is_gone_is_told_what_is_left(state: NodeState, fresh: bool) -> None:
+def test_a_consumer_whose_next_id_is_gone_gets_the_first_id_left(state: NodeState, fresh: bool) -> None:
     log = producer_in(state, fresh=fresh).log
     assert log.subscribe(MAIN, 2, 10, False, 9) == LogTruncated(4)
     assert isinstance(log.subscribe(MAIN, 3, 10, False, 9), OutputSubscription)
@@ -135,15 +135,15 @@ def test_a_recovering_producer_serves_nobody(position: int) -> None:
     assert producer_in(RECOVERING).log.subscribe(MAIN, position, 20, True, 49) == LogNotReady()
 
 
-def test_a_boundary_beyond_the_consumers_counts_like_a_tuple() -> None:
-    """p = q, but sb = 30 while the producer is at 40: the undo need not wait for a tuple."""
+def test_a_newer_boundary_counts_like_a_tuple() -> None:
+    """p = q, but sb = 30 while the producer is at 40: the undo does not wait for a tuple."""
     one = producer_in(STABLE)
     assert pulled(one.subscribe(9, 30, 49, held=True)) == "U(9) B40(9) R+"
     assert pulled(one.subscribe(9, 30)) == "B40(9)"
 
 
 def test_changes_of_state_travel_in_band() -> None:
-    """F2: in order with the elements; each is numbered, also one that comes back to where it was."""
+    """F2: in order with the elements; each change is numbered, also one back to an earlier state."""
     one = producer_in(STABLE)
     subscription = one.subscribe(*LEVEL)
     assert subscription.pull(PLENTY) == []
@@ -165,7 +165,7 @@ def test_changes_of_state_travel_in_band() -> None:
     assert subscription.pull(PLENTY)[0] == StateChange(STABLE, False, 9)
 
 
-def test_a_log_made_anew_goes_on_counting_changes_of_state() -> None:
+def test_a_replaced_log_continues_the_sequence_of_states() -> None:
     changes = count(1)
     first, second = (OutputLog(Channel(StreamId("s"), 0), PAYLOAD, [], Limits(), changes=changes) for _ in range(2))
     first.set_state(STABLE)
@@ -219,15 +219,15 @@ def test_trace_8_a_failure_during_redo_begins_after_the_rec_done() -> None:
     assert pulled(p) == "U(10) S11/55z B60(11) R+"
 
 
-def test_trace_11_between_two_failing_producers_by_t_max() -> None:
-    """The client has T/24 T/31 b40 of r1; r2 made its own, and is further on."""
+def test_trace_11_a_switch_between_producers_in_up_failure() -> None:
+    """The client has T/24 T/31 b40 of r1; r2 has its own tentative tuples, and more of them."""
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
     r2.fails("T/24′ T/31′ b40 T/45′ b50")
     assert pulled(r2.subscribe(6, 20, 39, held=True)) == "T/45′ b50"
 
 
-def test_trace_12_to_a_replica_that_never_failed() -> None:
+def test_trace_12_a_switch_to_a_replica_that_never_failed() -> None:
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
     behind = r2.subscribe(6, 20, 39, held=True)
@@ -254,7 +254,7 @@ def test_trace_13_a_consumer_that_is_ahead() -> None:
     assert pulled(subscription) == f"U(100) {expected} B250(120) R+"
 
 
-def test_trace_14_a_substream_that_gets_no_tuple_still_moves_on() -> None:
+def test_trace_14_a_substream_without_tuples_still_advances() -> None:
     """Ids 1 … 5 and 6 … 8 all hash to the other partition."""
     x = payload_of(0)
     one = TextProducer(consumers=["v/1@a"])
@@ -271,7 +271,7 @@ def test_trace_14_a_substream_that_gets_no_tuple_still_moves_on() -> None:
     assert pulled(j) == "U(5) B20(8) R+"
 
 
-def test_trace_16_a_restarted_replica_serves_what_the_failed_one_held() -> None:
+def test_trace_16_a_restarted_replica_serves_the_installed_log() -> None:
     """r2 is in UP_FAILURE with truncation line 4; r1 takes over its log, then makes its own tentative run."""
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 B10 S5/11 S6/12 S7/15 B30 S8/31 S9/32 S10/40 B50")
@@ -290,8 +290,8 @@ def test_trace_16_a_restarted_replica_serves_what_the_failed_one_held() -> None:
 # --- V1 to V6 beyond the traces ---
 
 
-def test_live_that_resumes_in_the_middle_of_corrections_says_rec_done_first() -> None:
-    """R5: the partner is lost; what was corrected up to 20 stands, and what comes is tentative after it (V2)."""
+def test_live_that_resumes_during_corrections_sends_rec_done_first() -> None:
+    """R5: the partner is lost; corrections up to 20 stay, and later results are tentative, after a rec_done (V2)."""
     one = after_trace_4()
     p = one.subscribe(6, 10)
     pulled(p)
@@ -308,7 +308,7 @@ def test_live_that_resumes_in_the_middle_of_corrections_says_rec_done_first() ->
     assert pulled(p) == "U(8) S9/18v S10/24y S11/33w B40(11) R+"
 
 
-def test_what_a_corrected_bucket_held_before_is_not_sent_again_when_live_resumes() -> None:
+def test_tentative_tuples_of_corrected_buckets_are_not_sent_again() -> None:
     """[10,20) is corrected, without tuples; its tentative version went with the undo."""
     one = TextProducer()
     one.stable("S1/1 B10")
@@ -322,8 +322,8 @@ def test_what_a_corrected_bucket_held_before_is_not_sent_again_when_live_resumes
     assert pulled(p) == "R- T/24y b30"
 
 
-def test_a_new_run_goes_on_where_the_old_one_ended_for_a_consumer_that_is_ahead() -> None:
-    """Nothing stable came for it in between, so nothing was undone: V3 alone keeps it from getting tuples twice."""
+def test_a_new_run_continues_the_old_one_for_a_consumer_ahead() -> None:
+    """It got nothing stable in between, so no undo: only V3 (t_max beyond T*) prevents duplicates."""
     one = TextProducer()
     one.stable("S1/1 B10")
     ahead = one.subscribe(5, 20)
@@ -343,7 +343,7 @@ def test_a_new_run_goes_on_where_the_old_one_ended_for_a_consumer_that_is_ahead(
     assert pulled(ahead) == "T/55w b60"
 
 
-def test_live_that_runs_from_the_start_sends_no_rec_done_in_between() -> None:
+def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
     one = after_trace_4()
     p = one.subscribe(6, 10)
     one.stabilises(fresh=True)
@@ -353,7 +353,7 @@ def test_live_that_runs_from_the_start_sends_no_rec_done_in_between() -> None:
     assert pulled(p) == "b40"
 
 
-def test_within_a_run_every_tuple_goes_out_whatever_its_t_max() -> None:
+def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
     """A window's result has t_max = end − 1, so the boundary at its end says nothing new by V3's measure, and an
     unmatched outer row has an older t_max than what went before it.  Only who enters late must be careful."""
     one = TextProducer()
@@ -608,16 +608,16 @@ def test_an_evicted_consumer_must_install_before_it_counts_again() -> None:
     assert (log.truncation_line, log.statistics()["evicted"]) == (8, 0)
 
 
-def test_a_standby_for_which_alone_the_log_is_kept_can_be_evicted_though_it_lives() -> None:
-    """H2: it may store nothing, or old checkpoints only; those that run are not held up by that."""
+def test_a_live_standby_that_alone_keeps_the_log_can_be_evicted() -> None:
+    """H2: a standby that stores nothing, or old checkpoints only, must not block those that run."""
     assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable(set()) == ["v/0@a"]
     assert truncating(2, 9, 1, 3, standbys=["v/0@a"]).evictable(set()) == [], "another one needs more"
     assert truncating(9, 2, 3, 3, standbys=["v/0@a"]).evictable(set()) == [], "it is the replica that needs most"
     assert truncating(2, 9, 3, 3, standbys=["v/0@a"]).evictable({"v/0@b"}) == [], "nobody else has it"
 
 
-def test_a_dead_replica_can_be_evicted_for_a_standby_that_holds_more() -> None:
-    """It runs the partition, or its checkpoint will: the log is not kept for one that may never come back."""
+def test_a_dead_replica_can_be_evicted_for_a_standby_further_on() -> None:
+    """The standby has the state; the log is not kept for a replica that may never return."""
     assert truncating(2, 9, 3, 3, standbys=["v/0@b"]).evictable({"v/0@a"}) == ["v/0@a"]
     log = truncating(3, 1, 8, 8, standbys=["v/0@b"])
     log.evict("v/0@b")
@@ -628,8 +628,8 @@ def test_a_dead_replica_can_be_evicted_for_a_standby_that_holds_more() -> None:
     assert log.evictable({"v/0@a"}) == ["v/0@a"]
 
 
-def test_an_evicted_standby_gets_its_place_back_where_the_log_begins() -> None:
-    """Its checkpoints always lie behind the replica, so it would never count again."""
+def test_an_evicted_standby_returns_where_the_log_begins() -> None:
+    """Its checkpoints are always behind the replica, so it would never count again otherwise."""
     log = truncating(2, 9, 8, 8, standbys=["v/0@a"])
     log.evict("v/0@a")
     assert log.first == 9
@@ -642,7 +642,7 @@ def test_an_evicted_standby_gets_its_place_back_where_the_log_begins() -> None:
 
 
 def test_a_new_consumer_holds_the_log_before_it_is_heard() -> None:
-    """A6: it is added to the set before its install begins."""
+    """A6: a consumer is added to the set before its install begins."""
     log = truncating(5, 5, 5, 5)
     log.set_consumers([*REPLICAS, "v/1@c"])
     log.acknowledge("client:desk", 5, 10)
@@ -661,8 +661,8 @@ def test_without_configured_consumers_the_newest_half_is_kept() -> None:
     assert not one.log.full
 
 
-def test_a_subscription_ends_when_what_it_needs_is_gone() -> None:
-    """A consumer came back behind its old acknowledgement, and the line moved meanwhile (A3)."""
+def test_a_subscription_ends_when_its_next_id_is_gone() -> None:
+    """A consumer restarted behind its old acknowledgement, and the log was truncated meanwhile (A3)."""
     one = TextProducer()
     one.stable("S/1 B2 S/3 B4")
     p = one.subscribe(0, 0)
@@ -672,8 +672,8 @@ def test_a_subscription_ends_when_what_it_needs_is_gone() -> None:
     assert one.log.subscribe(MAIN, 0, 0, False, -1) == LogTruncated(2)
 
 
-def test_fresh_results_go_on_while_what_is_held_back_is_acknowledged_over_the_correcting_feed() -> None:
-    """V4, A1: the consumer of a lone replica works on the corrections while it goes on reading the fresh results."""
+def test_corrections_are_acknowledged_while_fresh_results_continue() -> None:
+    """V4, A1: the consumer of an only replica processes corrections while it reads fresh results."""
     one = after_trace_4()
     main, corrections = one.subscribe(6, 10), one.subscribe(6, 10, mode=CORRECTIONS)
     one.stabilises(fresh=True)
@@ -707,14 +707,14 @@ def test_a_subscription_ends_when_the_log_is_replaced() -> None:
     ["S3/11 B20(3)", "B20(7)", "B9(1)", "T/11 b20", "U(1)", "R+"],
     ids=["gap", "boundary ahead of its ids", "boundary goes back", "tentative", "undo", "rec_done"],
 )
-def test_the_stable_log_takes_only_what_follows(text: str) -> None:
+def test_the_stable_log_accepts_only_consecutive_ids(text: str) -> None:
     one = TextProducer()
     one.stable("S1/5 B10")
     with pytest.raises(LocalProtocolError, match="orders/0"):
         one.log.append_stable(parse(text))
 
 
-def test_tentative_elements_are_made_in_a_failure_only() -> None:
+def test_tentative_elements_are_accepted_only_in_a_failure() -> None:
     one = TextProducer()
     with pytest.raises(LocalProtocolError, match="tentative element in state STABLE"):
         one.tentative("T/1 b2")
@@ -725,20 +725,20 @@ def test_tentative_elements_are_made_in_a_failure_only() -> None:
         one.stable("S/1 B2")
 
 
-def test_bytes_are_counted_as_they_come_and_go() -> None:
+def test_bytes_are_counted() -> None:
     log = OutputLog(Channel(StreamId("s"), 0), Schema.of(n="int64"), ["c"], Limits())
     log.set_state(STABLE)
     big = Rows.from_tuples(log.schema, range(1_000), [(i,) for i in range(1_000)])
     log.append_stable([Batch(Kind.STABLE, 0, 1_000, None, big), Boundary(Kind.STABLE, 1_000, 1_000)])
     assert 16_000 < log.stable.nbytes < 17_000
     log.acknowledge("c", 1, 999)
-    assert log.first == 1  # batches go as a whole
+    assert log.first == 1  # batches are dropped as a whole
     log.acknowledge("c", 1, 1_000)
     assert log.stable.nbytes == 0
 
 
-def test_a_boundary_survives_the_truncation_of_what_came_before_it() -> None:
-    """Who holds the last id but not the boundary after it is still served."""
+def test_a_boundary_survives_truncation_of_earlier_tuples() -> None:
+    """A consumer with the last id but not the boundary after it is still served."""
     one = TextProducer()
     one.stable("S1/5 B10 B20")
     one.log.acknowledge("v/0@a", 1, 1)
@@ -747,7 +747,7 @@ def test_a_boundary_survives_the_truncation_of_what_came_before_it() -> None:
 
 
 class TestSpilled:
-    """The oldest part of the stable log lies in files; who reads does not see the difference."""
+    """The oldest part of the stable log is in files; readers see no difference."""
 
     LIMITS = Limits(output_bytes=40_000)
 
@@ -765,7 +765,7 @@ class TestSpilled:
         return log, spilling
 
     def read(self, log: OutputLog, position: int, max_bytes: int = 100) -> list[int]:
-        """What a consumer at ``position`` gets, checked for gaps and for boundaries that lie."""
+        """What a consumer at ``position`` gets, checked for gaps and wrong boundaries."""
         one = log.subscribe("main", position, BEFORE_TIME, False, BEFORE_TIME)
         assert isinstance(one, OutputSubscription)
         got: list[int] = []
@@ -782,7 +782,7 @@ class TestSpilled:
         assert frontier == log.frontiers()[0]
         return got
 
-    def test_memory_stays_under_the_cap_and_everything_is_there(self) -> None:
+    def test_memory_stays_below_the_cap_and_nothing_is_lost(self) -> None:
         log, spilling = self.make()
         assert spilling.folder.used > 0
         assert not log.full
@@ -803,7 +803,7 @@ class TestSpilled:
         spilling.settle()
         assert (spilling.folder.used, spilling.files(), log.stable.nbytes) == (0, [], 0)
 
-    def test_a_snapshot_holds_what_is_spilled(self) -> None:
+    def test_a_snapshot_contains_spilled_pieces(self) -> None:
         log, _ = self.make()
         other, spilling = self.make(3)
         other.install(loading(log.export))
@@ -812,8 +812,8 @@ class TestSpilled:
         assert not other.full
         assert self.read(other, 0) == list(range(300))
 
-    def test_what_is_spilled_can_be_read_ahead_piece_by_piece(self) -> None:
-        """And what is forgotten meanwhile is not in the snapshot."""
+    def test_spilled_pieces_can_be_read_ahead(self) -> None:
+        """Pieces forgotten meanwhile are not in the snapshot."""
         log, _ = self.make()
         ahead: list[Entry] = []
         pieces = 0
@@ -830,7 +830,7 @@ class TestSpilled:
         assert 1 < other.first == log.first
         assert self.read(other, 60) == list(range(60, 300))
 
-    def test_a_damaged_piece_is_never_served_and_the_log_begins_behind_it(self) -> None:
+    def test_a_damaged_piece_is_never_served(self) -> None:
         log, spilling = self.make()
         spilling.contents()[40] ^= 1
         with pytest.raises(SpillDamaged):
@@ -841,13 +841,13 @@ class TestSpilled:
         assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == LogTruncated(first)
         assert self.read(log, first - 1) == list(range(first - 1, 300))
 
-    def test_a_snapshot_begins_behind_a_damaged_piece(self) -> None:
+    def test_a_snapshot_begins_after_a_damaged_piece(self) -> None:
         log, spilling = self.make()
         spilling.contents()[40] ^= 1
         exported = loading(log.export)
         assert exported["base_id"] == log.first - 1 > 0
 
-    def test_when_the_disk_refuses_it_is_full_as_without_one(self) -> None:
+    def test_without_disk_space_the_log_is_full_at_its_cap(self) -> None:
         log, spilling = self.make(3)
         spilling.storage.space_left = 0
         at = 3

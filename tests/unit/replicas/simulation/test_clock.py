@@ -1,4 +1,4 @@
-"""The clock of a simulation: deadlines and alarms, in order, and time that stands while somebody can run."""
+"""The clock of a simulation: deadlines and alarms in order, and no time passes while a task can run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def test_alarms_and_deadlines_come_at_their_times_and_in_order(jump_clock:
         woken.append(("deadline", trio.current_time()))
         await trio.sleep(2.5)
     names = [name for name, _ in woken]
-    assert sorted(names[:2]) == ["one", "other of the same signal"]  # whoever waits looks, and waits again if it must
+    assert sorted(names[:2]) == ["one", "other of the same signal"]  # a waiting task checks, and waits again
     assert names[2:] == ["deadline", "late"]
     assert [at for _, at in woken] == [1.0, 1.0, 1.5, 3.0]
 
 
-async def test_an_alarm_of_somebody_who_was_woken_before_moves_no_time(jump_clock: JumpClock) -> None:
+async def test_an_alarm_of_a_task_woken_before_moves_no_time(jump_clock: JumpClock) -> None:
     woken: list[tuple[str, float]] = []
     signal = Signal()
     async with trio.open_nursery() as nursery:
@@ -47,7 +47,7 @@ async def test_an_alarm_of_somebody_who_was_woken_before_moves_no_time(jump_cloc
     assert signal.token() == token  # the alarm was of the token before
 
 
-async def test_an_alarm_of_a_time_that_is_over_comes_at_once(jump_clock: JumpClock) -> None:
+async def test_an_alarm_in_the_past_fires_at_once(jump_clock: JumpClock) -> None:
     woken: list[tuple[str, float]] = []
     await trio.sleep(4.0)
     await wait_for(Signal(), 2.0, woken, "it")

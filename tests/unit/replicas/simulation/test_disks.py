@@ -1,4 +1,4 @@
-"""Disks that are slow, lie about syncs, or are lost: that they are, and that the cluster bears it."""
+"""Disks that are slow, lie about syncs, or are lost: the faults work, and the cluster tolerates them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def synced_only(_: PurePosixPath, synced: bytes, written: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("lies", [False, True])
-async def test_a_sync_of_a_disk_that_lies_saves_nothing(lies: bool) -> None:
+async def test_a_sync_of_a_lying_disk_saves_nothing(lies: bool) -> None:
     disk = SimDisk()
     disk.lies = lies
     file = disk.open(PATH)
@@ -41,7 +41,7 @@ async def test_a_sync_of_a_disk_that_lies_saves_nothing(lies: bool) -> None:
 
 
 @pytest.mark.parametrize("lies", [False, True])
-async def test_a_file_replaced_on_a_disk_that_lies_may_be_torn(lies: bool) -> None:
+async def test_a_file_replaced_on_a_lying_disk_may_be_torn(lies: bool) -> None:
     disk = SimDisk()
     await disk.write_atomic(PATH, b"old")
     disk.lies = lies
@@ -51,7 +51,7 @@ async def test_a_file_replaced_on_a_disk_that_lies_may_be_torn(lies: bool) -> No
     assert (left == {b"abcdef"}) is not lies
 
 
-async def test_a_disk_that_is_honest_again_saves_what_it_had_lied_about() -> None:
+async def test_a_disk_that_stops_lying_saves_earlier_writes() -> None:
     disk = SimDisk()
     disk.lies = True
     file = disk.open(PATH)
@@ -62,7 +62,7 @@ async def test_a_disk_that_is_honest_again_saves_what_it_had_lied_about() -> Non
     assert disk.power_loss(synced_only).read(PATH) == b"abc"
 
 
-async def test_a_slow_disk_takes_its_time(jump_clock: JumpClock) -> None:
+async def test_a_slow_disk_delays_syncs(jump_clock: JumpClock) -> None:
     disk = SimDisk()
     disk.sync_s = 0.3
     file = disk.open(PATH)
@@ -83,7 +83,7 @@ async def test_a_wiped_disk_is_empty_at_the_restart(jump_clock: JumpClock) -> No
 
 
 async def test_faults_of_disks_reach_the_disks_and_end(jump_clock: JumpClock) -> None:
-    """Also of a process that is started again meanwhile."""
+    """Also where the process restarts meanwhile."""
     async with SimCluster(*make_plan()) as cluster:
         await cluster.start()
         driver = FaultDriver(cluster, Random(1))
@@ -125,8 +125,8 @@ def on_disk() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("config", [on_disk(), standing_by()], ids=["checkpoints", "standby"])
-def test_what_a_lying_disk_loses_comes_from_elsewhere(config: dict[str, Any]) -> None:
-    """A checkpoint that is torn is refused by name; the state comes from a partner, or from the sources' logs."""
+def test_data_lost_by_a_lying_disk_come_from_a_partner(config: dict[str, Any]) -> None:
+    """A torn checkpoint is refused; the state comes from a partner, or from the sources' logs."""
     faults = [
         {"at": "1s", "kind": "lie", "target": ["n1", "n2"], "for": "5s"},
         {"at": "4s", "kind": "power", "target": "n1", "for": "1s"},
@@ -144,7 +144,7 @@ def test_what_a_lying_disk_loses_comes_from_elsewhere(config: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("config", [on_disk(), standing_by()], ids=["checkpoints", "standby"])
-def test_a_node_that_lost_its_disk_comes_back(config: dict[str, Any]) -> None:
+def test_a_node_that_lost_its_disk_recovers(config: dict[str, Any]) -> None:
     outcome = simulate(replace(scenario(1, [{"at": "4s", "kind": "wipe", "target": "n1", "for": "1s"}]), config=config))
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
@@ -152,7 +152,7 @@ def test_a_node_that_lost_its_disk_comes_back(config: dict[str, Any]) -> None:
 
 
 def test_an_incarnation_ahead_of_the_clock_is_not_lost() -> None:
-    """Its peers would take a smaller one for an older process."""
+    """Peers would take a smaller one for an older process."""
     faults = [
         {"at": "1s", "kind": "skew", "target": "n1", "by": "1h", "for": "2s"},
         {"at": "2s", "kind": "restart", "target": "n1"},

@@ -1,4 +1,4 @@
-"""What only some random runs have: drawn with the share that is stated, and really there where it is drawn."""
+"""Features of random runs are drawn with the stated share, and present where they are drawn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_feature_is_drawn_with_its_share(feature: Feature) -> None:
     assert abs(met - DRAWN * share) < 4 * (DRAWN * share * (1 - share)) ** 0.5
 
 
-def test_most_runs_leave_out_most_features() -> None:
+def test_most_runs_have_few_features() -> None:
     counts = Counter(len(features_of(seed)) for seed in range(DRAWN))
     assert sum(n for count, n in counts.items() if count <= len(Feature) // 2) > DRAWN / 2
     assert counts[0] > 0
@@ -59,7 +59,7 @@ def lasting(scenario: Scenario) -> list[Fault]:
     return [f for f in scenario.faults if f.kind is FaultKind.CUT]
 
 
-def test_lasting_links_are_cut_for_ten_x_one_way_and_two_way(drawn: Callable[[Feature], Drawn]) -> None:
+def test_lasting_cuts_take_ten_x_in_one_or_both_directions(drawn: Callable[[Feature], Drawn]) -> None:
     ways: Counter[bool] = Counter()
     sizes: Counter[int] = Counter()
     for scenario, (_, directory) in drawn(Feature.LASTING_LINKS):
@@ -76,8 +76,8 @@ def test_lasting_links_are_cut_for_ten_x_one_way_and_two_way(drawn: Callable[[Fe
     assert min(ways[True], ways[False]) > 20
 
 
-def test_mixed_nodes_differ_in_each_setting(drawn: Callable[[Feature], Drawn]) -> None:
-    """Bucket and heartbeat belong to the whole cluster: there clusters differ."""
+def test_mixed_nodes_differ_in_every_setting(drawn: Callable[[Feature], Drawn]) -> None:
+    """Bucket and heartbeat are settings of the cluster, so they differ between clusters."""
     met: Counter[str] = Counter()
     buckets, heartbeats = set(), set()
     for _, (plan, directory) in drawn(Feature.MIXED_NODES):
@@ -111,7 +111,7 @@ def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Fe
     assert found > 40
 
 
-def test_costly_state_takes_time_in_each_of_its_runs(drawn: Callable[[Feature], Drawn]) -> None:
+def test_costly_state_takes_virtual_time(drawn: Callable[[Feature], Drawn]) -> None:
     assert all(scenario.state_ns() > 0 for scenario, _ in drawn(Feature.COSTLY_STATE))
 
 
@@ -126,7 +126,7 @@ def test_disks_hold_checkpoints_in_runs_with_faults_of_disks(drawn: Callable[[Fe
     assert all(met[kind] >= 5 for kind in (FaultKind.SLOW_DISK, FaultKind.LIE, FaultKind.WIPE)), met
 
 
-def test_extremes_reach_every_type_and_way_of_reading_it(drawn: Callable[[Feature], Drawn]) -> None:
+def test_extremes_reach_every_type_and_operator(drawn: Callable[[Feature], Drawn]) -> None:
     met: Counter[str] = Counter()
     for scenario, (plan, _) in drawn(Feature.EXTREMES):
         for source in plan.sources.values():
@@ -147,7 +147,7 @@ def test_clients_have_a_sink_of_each_mode_and_die(drawn: Callable[[Feature], Dra
     assert all(met[kind] >= 3 for kind in wanted), met
 
 
-def test_other_plans_differ_in_each_way_and_befall_each_role(drawn: Callable[[Feature], Drawn]) -> None:
+def test_other_plans_vary_and_affect_every_role(drawn: Callable[[Feature], Drawn]) -> None:
     changes: Counter[str] = Counter()
     roles: Counter[str] = Counter()
     for scenario, _ in drawn(Feature.OTHER_PLANS):

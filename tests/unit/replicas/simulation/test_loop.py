@@ -1,4 +1,4 @@
-"""The run loop of simulations: the order of tasks is the seed's, and everything else is as in trio's own."""
+"""The run loop of simulations: the seed gives the order of tasks; everything else is as in trio's loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replicas.simulation.loop import fits
 
 
 def order_of(seed: int, clock: trio.abc.Clock) -> list[tuple[int, float]]:
-    """Who took turns when: ten tasks, each of two steps."""
+    """The order in which ten tasks of two steps each ran."""
     seen: list[tuple[int, float]] = []
 
     async def one(number: int) -> None:
@@ -34,19 +34,19 @@ def test_the_tested_version_of_trio_is_known() -> None:
     assert fits()
 
 
-def test_the_same_seed_gives_the_same_order_and_others_other_ones() -> None:
+def test_the_seed_determines_the_order() -> None:
     orders = [order_of(seed, JumpClock()) for seed in (1, 2, 3)]
     assert [order_of(seed, JumpClock()) for seed in (1, 2, 3)] == orders
     assert orders[0] != orders[1] != orders[2]
 
 
-def test_every_task_comes_at_the_time_that_it_waited_for() -> None:
+def test_every_task_wakes_at_its_time() -> None:
     ours = order_of(1, JumpClock())
     assert sorted(ours) == sorted((n, at) for n in range(10) for at in (0.0, float(n % 3)))
     assert [at for _, at in ours] == sorted(at for _, at in ours)
 
 
-def test_with_another_clock_trios_own_loop_runs() -> None:
+def test_with_another_clock_the_loop_of_trio_runs() -> None:
     seen = order_of(1, trio.testing.MockClock(autojump_threshold=0))
     assert {n for n, _ in seen} == set(range(10))
 

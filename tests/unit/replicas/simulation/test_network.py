@@ -1,4 +1,4 @@
-"""What simulated connections do when links, processes and hosts fail: as TCP does."""
+"""Simulated connections behave as TCP when links, processes and hosts fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def connect(network: SimNetwork, address: str = "b:1") -> Awaitable[trio.abc.Str
 async def serving(
     network: SimNetwork, handler: Callable[[trio.abc.Stream], Awaitable[None]] | None = None
 ) -> AsyncIterator[trio.MemoryReceiveChannel[trio.abc.Stream]]:
-    """Host b listens at b:1; its ends of connections come out of the channel, unless a handler takes them."""
+    """Host b listens at b:1; its ends of connections arrive in the channel, unless a handler takes them."""
     put, accepted = trio.open_memory_channel[trio.abc.Stream](10)
 
     async def keep(stream: trio.abc.Stream) -> None:
@@ -63,7 +63,7 @@ async def silent_s(stream: trio.abc.Stream, longest: float = 1000.0) -> float:
     return trio.current_time() - began
 
 
-async def test_a_cut_holds_bytes_and_lets_them_go_in_order(clock: JumpClock) -> None:
+async def test_a_cut_holds_bytes_and_releases_them_in_order(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         network.set_links({THERE: CUT})
@@ -82,7 +82,7 @@ async def test_a_cut_of_one_way_leaves_the_other_alone(clock: JumpClock) -> None
         assert await near.receive_some() == b"hello"
 
 
-async def test_what_had_arrived_before_a_cut_can_be_read_during_it(clock: JumpClock) -> None:
+async def test_bytes_that_arrived_before_a_cut_can_be_read(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         await near.send_all(b"before")
@@ -92,7 +92,7 @@ async def test_what_had_arrived_before_a_cut_can_be_read_during_it(clock: JumpCl
         assert await silent_s(far, 5) == 5
 
 
-async def test_what_was_under_way_when_a_cut_began_is_held(clock: JumpClock) -> None:
+async def test_bytes_in_transit_at_a_cut_are_held(clock: JumpClock) -> None:
     late = LinkState(delay_us=100_000)
     network = SimNetwork(base=late)
     async with connected(network) as (near, far):
@@ -105,9 +105,7 @@ async def test_what_was_under_way_when_a_cut_began_is_held(clock: JumpClock) -> 
 
 
 @pytest.mark.parametrize("waits_to", ["send", "receive"])
-async def test_a_sender_that_is_not_acknowledged_gives_up_whatever_it_waits_for(
-    clock: JumpClock, waits_to: str
-) -> None:
+async def test_a_sender_without_acknowledgement_gives_up(clock: JumpClock, waits_to: str) -> None:
     network = SimNetwork()
     async with connected(network) as (near, _):
         network.set_links({THERE: CUT, BACK: CUT})
@@ -129,8 +127,8 @@ async def test_an_idle_connection_outlives_any_cut(clock: JumpClock) -> None:
         assert await far.receive_some() == b"still here"
 
 
-async def test_a_reader_that_takes_nothing_is_waited_for_and_not_given_up(clock: JumpClock) -> None:
-    """Back-pressure: its kernel acknowledges, though the window is shut."""
+async def test_a_sender_waits_for_a_slow_reader_without_limit(clock: JumpClock) -> None:
+    """Back-pressure: the kernel acknowledges although the window is closed."""
     network = SimNetwork()
     async with connected(network) as (near, far), trio.open_nursery() as nursery:
         await near.send_all(bytes(WINDOW_BYTES))
@@ -141,7 +139,7 @@ async def test_a_reader_that_takes_nothing_is_waited_for_and_not_given_up(clock:
         assert await far.receive_some() == b"x"
 
 
-async def test_whoever_writes_to_an_end_that_gave_up_is_told_after_the_heal(clock: JumpClock) -> None:
+async def test_a_write_to_an_end_that_gave_up_fails_after_the_heal(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         network.set_links({THERE: CUT, BACK: CUT})
@@ -155,7 +153,7 @@ async def test_whoever_writes_to_an_end_that_gave_up_is_told_after_the_heal(cloc
             await far.receive_some()
 
 
-async def test_a_killed_process_says_goodbye_after_what_it_had_sent(clock: JumpClock) -> None:
+async def test_a_killed_process_closes_after_its_sent_bytes(clock: JumpClock) -> None:
     network = SimNetwork(base=LinkState(delay_us=100_000))
     async with connected(network) as (near, far):
         await far.send_all(b"last words")
@@ -169,7 +167,7 @@ async def test_a_killed_process_says_goodbye_after_what_it_had_sent(clock: JumpC
             await connect(network)
 
 
-async def test_nobody_hears_of_a_kill_behind_a_cut_before_it_heals(clock: JumpClock) -> None:
+async def test_a_kill_behind_a_cut_is_noticed_after_the_heal(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, _):
         network.set_links({THERE: CUT, BACK: CUT})
@@ -180,7 +178,7 @@ async def test_nobody_hears_of_a_kill_behind_a_cut_before_it_heals(clock: JumpCl
         assert await silent_s(near) == 0
 
 
-async def test_without_power_nobody_says_goodbye_and_nobody_answers(clock: JumpClock) -> None:
+async def test_a_host_without_power_closes_and_answers_nothing(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         await far.send_all(b"in the wire's end")
@@ -193,7 +191,7 @@ async def test_without_power_nobody_says_goodbye_and_nobody_answers(clock: JumpC
         assert trio.current_time() - began == pytest.approx(CONNECT_S)
 
 
-async def test_a_host_with_power_again_knows_nothing_of_its_connections(clock: JumpClock) -> None:
+async def test_a_host_with_power_again_resets_old_connections(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, _):
         network.gone("b", silently=True)
@@ -206,7 +204,7 @@ async def test_a_host_with_power_again_knows_nothing_of_its_connections(clock: J
             await connect(network)
 
 
-async def test_half_open_is_for_ever_and_for_what_there_is_now(clock: JumpClock) -> None:
+async def test_a_half_open_connection_stays_so_and_new_ones_work(clock: JumpClock) -> None:
     network = SimNetwork()
     async with serving(network) as accepted:
         near = await connect(network)
@@ -221,7 +219,7 @@ async def test_half_open_is_for_ever_and_for_what_there_is_now(clock: JumpClock)
         assert await (await accepted.receive()).receive_some() == b"heard"
 
 
-async def test_one_connection_of_two_hosts_becomes_half_open_and_the_others_go_on(clock: JumpClock) -> None:
+async def test_one_connection_becomes_half_open_and_others_continue(clock: JumpClock) -> None:
     network = SimNetwork()
     async with serving(network) as accepted:
         pairs = []
@@ -256,7 +254,7 @@ async def test_a_reset_breaks_both_ends_at_once(clock: JumpClock) -> None:
             await near.send_all(b"x")
 
 
-async def test_closing_comes_after_what_was_sent_and_answers_what_comes_after(clock: JumpClock) -> None:
+async def test_a_close_follows_sent_bytes_and_resets_later_ones(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         await near.send_all(b"bye")
@@ -270,7 +268,7 @@ async def test_closing_comes_after_what_was_sent_and_answers_what_comes_after(cl
             await near.receive_some()
 
 
-async def test_a_sender_that_waits_hears_of_a_reset_behind_bytes_nobody_reads(clock: JumpClock) -> None:
+async def test_a_waiting_sender_notices_a_reset_behind_unread_bytes(clock: JumpClock) -> None:
     network = SimNetwork(base=LinkState(delay_us=100_000))
     async with connected(network) as (near, far):
         await far.send_all(b"unread")
@@ -293,9 +291,7 @@ async def test_an_accepted_stream_closes_with_its_handler(clock: JumpClock) -> N
 
 
 @pytest.mark.parametrize("pair", [THERE, BACK])
-async def test_a_connect_that_nobody_hears_or_answers_takes_as_long_as_in_production(
-    clock: JumpClock, pair: tuple[str, str]
-) -> None:
+async def test_a_connect_without_answer_times_out_as_in_production(clock: JumpClock, pair: tuple[str, str]) -> None:
     network = SimNetwork()
     async with serving(network):
         network.set_links({pair: CUT})
@@ -304,7 +300,7 @@ async def test_a_connect_that_nobody_hears_or_answers_takes_as_long_as_in_produc
         assert trio.current_time() == pytest.approx(CONNECT_S)
 
 
-async def test_a_connect_takes_there_and_back(clock: JumpClock) -> None:
+async def test_a_connect_takes_one_round_trip(clock: JumpClock) -> None:
     network = SimNetwork(base=LinkState(delay_us=50_000))
     async with serving(network):
         await connect(network)
@@ -323,7 +319,7 @@ async def test_a_link_may_refuse_one_host_only(clock: JumpClock) -> None:
         await HostNetwork(network, "c").connect("b:1")
 
 
-async def test_an_address_is_taken_until_whoever_listens_there_ends(clock: JumpClock) -> None:
+async def test_an_address_is_taken_until_its_listener_ends(clock: JumpClock) -> None:
     network = SimNetwork()
     async with serving(network):
         with pytest.raises(PortInUse, match="b:1"):
@@ -334,7 +330,7 @@ async def test_an_address_is_taken_until_whoever_listens_there_ends(clock: JumpC
         await connect(network)
 
 
-async def test_bandwidth_is_what_gets_through_in_a_second(clock: JumpClock) -> None:
+async def test_bandwidth_limits_bytes_per_second(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         network.set_links({THERE: LinkState(bytes_per_s=1000)})
@@ -348,7 +344,7 @@ async def test_bandwidth_is_what_gets_through_in_a_second(clock: JumpClock) -> N
         assert arrived == pytest.approx([0.5 * i for i in range(1, 11)])
 
 
-async def test_what_waits_for_bandwidth_leaves_when_its_bound_goes(clock: JumpClock) -> None:
+async def test_bytes_leave_at_once_when_the_bandwidth_limit_ends(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
         network.set_links({THERE: LinkState(bytes_per_s=1000)})

@@ -1,4 +1,4 @@
-"""Scenarios drawn from seeds: always ones that can be run, of every kind, and the same for the same seed."""
+"""Scenarios drawn from seeds: all can be run, every kind occurs, and a seed always gives the same one."""
 
 from __future__ import annotations
 
@@ -85,9 +85,11 @@ def test_topologies_are_of_every_size_and_none_is_too_large(plans: list[Plan], d
     assert {len(nodes) for directory in directories for nodes in directory.placement.values()} == {1, 2, 3}
 
 
-def test_faults_are_of_the_plan_and_within_the_time(scenarios: list[Scenario], directories: list[Directory]) -> None:
+def test_faults_name_the_plans_processes_and_fit_the_time(
+    scenarios: list[Scenario], directories: list[Directory]
+) -> None:
     for scenario, directory in zip(scenarios, directories, strict=True):
-        assert len(scenario.faults) <= max(COUNTS) + 1  # a node that is left dead comes on top
+        assert len(scenario.faults) <= max(COUNTS) + 1  # plus a dead node
         for fault in scenario.faults:
             assert 0 <= fault.at_us < scenario.heal_us
             named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}
@@ -118,10 +120,8 @@ def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS, *DISK_KINDS, *CLIENT_KINDS}
 
 
-def test_where_standbys_are_the_coordinator_fails_as_well(
-    scenarios: list[Scenario], directories: list[Directory]
-) -> None:
-    """It is killed, without power, without room, frozen, and cut off from some."""
+def test_with_standbys_the_coordinator_fails_as_well(scenarios: list[Scenario], directories: list[Directory]) -> None:
+    """It is killed, loses power, has a full disk, is frozen, and is cut off from some processes."""
     met: Counter[str] = Counter()
     for scenario, directory in zip(scenarios, directories, strict=True):
         of_it = [f for f in scenario.faults if COORDINATOR in (*f.first, *f.second)]
@@ -130,7 +130,7 @@ def test_where_standbys_are_the_coordinator_fails_as_well(
     assert {"kill", "power", "restart", "full", "freeze", "cut"} <= set(met)
 
 
-def test_units_read_each_other_in_every_way(plans: list[Plan]) -> None:
+def test_units_read_each_other_with_every_partitioning(plans: list[Plan]) -> None:
     met: Counter[Partitioning] = Counter()
     for plan in plans:
         divided = [(i, u) for u in plan.units for i in u.inputs if max(i.producers, u.partitions) > 1]
@@ -138,7 +138,7 @@ def test_units_read_each_other_in_every_way(plans: list[Plan]) -> None:
     assert {kind for kind, n in met.items() if n >= 5} == set(Partitioning)
 
 
-def test_a_scenario_is_its_seed_whatever_the_process() -> None:
+def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
     program = "from replicas.simulation.swarm import random_scenario; print(random_scenario(7).to_data())"
     texts = {
         subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": h, "PYTHONPATH": ":".join(sys.path)},
@@ -149,6 +149,6 @@ def test_a_scenario_is_its_seed_whatever_the_process() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_scenario_survives_being_written(seed: int) -> None:
+def test_a_scenario_survives_json(seed: int) -> None:
     data: dict[str, Any] = random_scenario(seed).to_data()
     assert Scenario.from_data(data) == random_scenario(seed)

@@ -1,4 +1,4 @@
-"""What is said of many runs: tables, plots, cases in files."""
+"""Reports on many runs: tables, plots, cases in files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def result(seed: int, *, failed: bool = False) -> SeedResult:
     return SeedResult(seed, found, Counter(kill=2), counters, 1.0)
 
 
-def test_sums_tell_seeds_hours_faults_checked_seconds_and_coverage() -> None:
+def test_sums_show_seeds_hours_faults_and_coverage() -> None:
     sums = Sums()
     for one in (result(0), result(1), result(7, failed=True)):
         sums.add(one)
@@ -72,7 +72,7 @@ def test_a_case_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"scenario": {"seed": 1}}', '{"scenario": 3}'])
-def test_what_is_no_case_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_case_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "case.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"case\.json: expected a scenario"):
@@ -101,7 +101,7 @@ def test_a_plot_is_well_formed_and_has_every_point() -> None:
     assert {"<it>  ", "kX (dashed)  "} <= set(texts)
 
 
-def test_a_sweep_is_told_as_a_table() -> None:
+def test_a_sweep_is_printed_as_a_table() -> None:
     points = [
         Point(SECOND, 2 * SECOND, Cost((10_000, 20_000, 900_000), 0, 120, 1000), ()),
         Point(2 * SECOND, 4 * SECOND, Cost((10_000, 1_800_000), 3, 60, 1000), ("P1 (results come within kX): late",)),
@@ -133,7 +133,7 @@ faults: [{at: 1s, kind: kill, target: n1}]
 """
 
 
-def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
+def test_missing_data_are_replaced_by_generated_rows(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
     config, said = configuration_to_simulate(file, None, 20 * SECOND)
@@ -149,7 +149,7 @@ def test_rows_are_made_up_where_the_data_is_not_there(tmp_path: Path) -> None:
     assert [sink["kind"] for sink in directory.clients["all"].sinks] == ["jsonl"]
 
 
-def test_data_that_is_there_is_read_where_it_is(tmp_path: Path) -> None:
+def test_existing_data_files_are_read_in_place(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t,k,v\n2020-01-01T00:00:00,x,1\n")
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)

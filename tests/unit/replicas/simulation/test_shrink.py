@@ -1,4 +1,4 @@
-"""Shrinking: what is left still fails, and nothing of it can be spared."""
+"""Shrinking: the result still fails, and nothing can be removed from it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spe.stream.times import SECOND
 
 
 @given(st.sets(st.integers(0, 39)))
-def test_ddmin_finds_exactly_what_is_needed(needed: set[int]) -> None:
+def test_ddmin_finds_exactly_the_needed_items(needed: set[int]) -> None:
     assert ddmin(range(40), lambda some: needed <= set(some)) == sorted(needed)
 
 
-def test_ddmin_leaves_nothing_out_of_a_cause_with_alternatives() -> None:
-    """Either 3 and 30, or 17 alone: whichever is found, no item of it can go."""
+def test_ddmin_finds_a_minimal_cause_among_alternatives() -> None:
+    """Either 3 and 30, or 17 alone; no item of the result can be removed."""
 
     def fails(some: Sequence[int]) -> bool:
         return {3, 30} <= set(some) or 17 in some
@@ -43,7 +43,7 @@ SEEDS = [s for s in range(40) if cuts(random_scenario(s))][:12]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_fault_and_the_plainest_configuration_are_left(seed: int) -> None:
+def test_one_fault_and_the_simplest_configuration_are_left(seed: int) -> None:
     shrunk = shrink(random_scenario(seed), cuts, budget=400).scenario
     plan, directory = load_data(shrunk.config)
     assert len(plan.sources) <= 2
@@ -58,7 +58,7 @@ def test_one_fault_and_the_plainest_configuration_are_left(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [AggregateSpec, JoinSpec])
-def test_what_the_failure_needs_stays(kind: type) -> None:
+def test_needed_faults_stay(kind: type) -> None:
     def fails(scenario: Scenario) -> bool:
         plan, directory = load_data(scenario.config)
         has = any(isinstance(o.spec, kind) for o in plan.query.operators)
@@ -76,7 +76,7 @@ def test_a_run_ends_soon_after_its_last_fault() -> None:
     assert shrunk.heal_us <= fault.at_us + (fault.for_us or 0) + 2 * SECOND
 
 
-def test_no_more_runs_than_the_budget() -> None:
+def test_shrinking_keeps_to_its_budget() -> None:
     runs = 0
 
     def fails(_: Scenario) -> bool:
@@ -87,7 +87,7 @@ def test_no_more_runs_than_the_budget() -> None:
     assert shrink(random_scenario(SEEDS[0]), fails, budget=7).runs == runs == 7
 
 
-def test_a_users_configuration_stays_as_it_is() -> None:
+def test_a_users_configuration_is_not_changed() -> None:
     scenario = random_scenario(SEEDS[0])
     shrunk = shrink(scenario, cuts, faults_only=True).scenario
     assert shrunk.config == scenario.config

@@ -1,4 +1,4 @@
-"""Computing that takes virtual time for the state that is held."""
+"""Steps take virtual time in proportion to the state of the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.test_simulate import scenario, story
 
 
 class Held:
-    """A replica that holds so many rows in the pieces of one input, and groups in one operator."""
+    """A replica with this many rows in the pieces of one input, and groups in one operator."""
 
     def __init__(self, rows: list[int], groups: int) -> None:
         self.sunion = self
@@ -45,18 +45,18 @@ async def test_a_step_takes_time_for_each_row_and_group_held(jump_clock: JumpClo
     assert trio.current_time() == pytest.approx(0.008)
 
 
-async def test_no_step_is_longer_than_a_node_promises(jump_clock: JumpClock) -> None:
+async def test_no_step_is_longer_than_the_bound(jump_clock: JumpClock) -> None:
     one, occupied = compute(Held([1_000_000], 0))
     await one.turn()
     assert occupied == [STEP_MAX_US / 1e6]
 
 
-def test_rows_of_pieces_are_added_and_columns_of_one_table_are_not() -> None:
+def test_rows_of_pieces_are_summed_and_columns_of_a_table_are_not() -> None:
     assert _largest({"panes": [{"a": np.zeros(3), "b": np.zeros(3)}, {"a": np.zeros(4)}], "name": "x"}) == 7
     assert _largest({}) == 0
 
 
-async def test_nothing_else_runs_on_a_host_during_a_step(jump_clock: JumpClock) -> None:
+async def test_a_host_does_nothing_else_during_a_step(jump_clock: JumpClock) -> None:
     """Its heartbeats are answered late; those of other hosts are not."""
     async with SimCluster(*make_plan(), state_ns=1000) as cluster:
         await cluster.start()
@@ -80,7 +80,7 @@ async def test_a_step_does_not_end_a_freeze(jump_clock: JumpClock) -> None:
         cluster.thaw("n1a")
 
 
-def test_while_state_costs_time_every_promise_is_kept() -> None:
+def test_every_promise_is_kept_while_state_costs_time() -> None:
     faults = [{"at": "2s", "kind": "cut", "target": "source:a", "for": "2s"}]
     outcome = simulate(scenario(1, faults, state_ns=200_000, limits={"slice_rows": 10}))
     assert outcome.holds, story(outcome)

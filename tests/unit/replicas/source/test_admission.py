@@ -1,4 +1,4 @@
-"""Which rows a source takes, and what it says of them."""
+"""Which rows a source accepts, and its warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_wrong_unit_is_named_with_the_right_one(meant: str, given: str, read_u
     assert implausible(read_us, given).endswith(f"with timestamps: {meant} they would be 2026-01-01T12:00:00")
 
 
-def test_a_number_that_fits_no_unit_has_no_hint() -> None:
+def test_a_number_that_fits_no_unit_gives_no_hint() -> None:
     assert implausible(5, "us") == (
         "event times around 1970-01-01T00:00:00.000005 are implausible; they were read as us since the epoch"
     )

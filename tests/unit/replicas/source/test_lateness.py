@@ -1,4 +1,4 @@
-"""A source whose rows are mostly late says so within seconds (rule S7)."""
+"""A source whose rows are mostly late reports it within seconds (S7: time of live input)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from replicas.source.lateness import AGAIN_US, ROWS_MIN, SPAN_US, Lateness, Most
 from spe.stream.times import MILLISECOND, SECOND
 
 
-def test_rows_that_are_all_late_are_told_of_as_soon_as_there_are_enough() -> None:
+def test_rows_that_are_all_late_are_reported_soon() -> None:
     one = Lateness()
     said = [one.took(n * 10 * MILLISECOND, 1, 1, 5 * SECOND + n) for n in range(ROWS_MIN)]
     assert said[:-1] == [None] * (ROWS_MIN - 1)
@@ -14,22 +14,22 @@ def test_rows_that_are_all_late_are_told_of_as_soon_as_there_are_enough() -> Non
     assert str(said[-1]) == "5 of the last 5 rows came late; disorder 5.001s would have been enough"
 
 
-def test_long_times_are_said_to_the_second() -> None:
+def test_long_times_are_shown_in_seconds() -> None:
     assert str(MostlyLate(5, 7, 31_535_999_979_346)).endswith("disorder 365d would have been enough")
 
 
-def test_a_source_of_a_row_in_a_minute_is_told_of_as_well() -> None:
+def test_a_source_with_a_row_per_minute_is_reported_too() -> None:
     one = Lateness()
     said = [one.took(n * 60 * SECOND, 1, 1, SECOND) for n in range(ROWS_MIN)]
     assert said[-1] == MostlyLate(ROWS_MIN, ROWS_MIN, SECOND)
 
 
-def test_some_late_rows_are_what_the_counters_are_for() -> None:
+def test_a_few_late_rows_are_only_counted() -> None:
     one = Lateness()
     assert [one.took(n * SECOND, 100, 50, SECOND) for n in range(100)] == [None] * 100
 
 
-def test_a_source_that_turns_late_after_an_hour_is_told_of_within_the_span() -> None:
+def test_a_source_that_becomes_late_is_reported_within_the_span() -> None:
     one = Lateness()
     for second in range(3600):
         assert one.took(second * SECOND, 100, 0, 0) is None
@@ -40,7 +40,7 @@ def test_a_source_that_turns_late_after_an_hour_is_told_of_within_the_span() -> 
     assert said[told[0]].disorder_us == 7 * SECOND
 
 
-def test_it_is_told_once_a_minute_with_what_is_enough_now() -> None:
+def test_lateness_is_reported_once_a_minute_with_a_sufficient_disorder() -> None:
     one = Lateness()
     said = [one.took(second * SECOND, 10, 10, second * SECOND + 1) for second in range(2 * AGAIN_US // SECOND)]
     told = {second: s.disorder_us for second, s in enumerate(said) if s is not None}

@@ -1,4 +1,4 @@
-"""Live input: what its rows and its silences let a source promise (rule S7)."""
+"""Live input: the promises of a source from its rows and its silences (S7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Rows = Sequence[tuple[float, list[float]]]
 
 
 class Producer(Live):
-    """Sends rows when they are due, or as soon as they are taken; goes on where it was with whoever asks."""
+    """Sends rows when they are due, or as soon as they are read; a new reader continues where the last one was."""
 
     def __init__(self, rows: Rows, *, ends: bool) -> None:
         self._rows = list(rows)
@@ -52,7 +52,7 @@ class Producer(Live):
 
 @dataclass
 class Run:
-    """What became of a source: its elements, and when each boundary came, both in seconds, the latter from NOW_US."""
+    """The result of a run: elements, and when each boundary came, in seconds (the latter from NOW_US)."""
 
     proxy: SourceProxy
     trace: ListTrace
@@ -79,7 +79,7 @@ class Run:
 
 
 def live(**changes: Any) -> Source:
-    """By data, with a silence of a second, unless told otherwise."""
+    """Promises by data, idle after one second, unless given otherwise."""
     usual = {"watermark": Watermark.DATA, "idle_us": SECOND, "boundary_us": SECOND // 10}
     return source({"kind": "stdin"}, **{**usual, **changes})
 
@@ -93,7 +93,7 @@ async def played(
     storage: SimDisk | None = None,
     env: Env | None = None,
 ) -> Run:
-    """A source that runs for so long, or until its input has ended."""
+    """Runs a source for this long, or until its input has ended."""
     trace = ListTrace()
     env = env or source_env(storage, epoch_us=NOW_US, trace=trace)
     producer = Producer(rows, ends=seconds is None)
@@ -108,12 +108,12 @@ async def played(
 
 
 def every(step: float, count: int, *, behind: float = 0.0, start: float = 0.0) -> list[tuple[float, list[float]]]:
-    """A row each so often, in perfect order, whose event time is so far behind the clock."""
+    """Rows at this interval, in order, with event times this far behind the clock."""
     return [(start + n * step, [start + n * step - behind]) for n in range(count)]
 
 
 @pytest.mark.parametrize("behind", [5.0, 3600.0, -5.0, -3000.0])
-async def test_a_producer_in_order_has_no_late_row_however_far_it_is_from_the_clock(
+async def test_an_ordered_producer_has_no_late_row_far_from_the_clock(
     behind: float, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     rows = every(0.1, 100, behind=behind)
@@ -123,7 +123,7 @@ async def test_a_producer_in_order_has_no_late_row_however_far_it_is_from_the_cl
     assert run.frontier_at(9.95) == pytest.approx(9.9 - behind)
 
 
-async def test_by_the_clock_a_producer_that_is_behind_is_late_and_that_is_said_within_seconds(
+async def test_by_the_clock_a_producer_behind_is_reported_late_in_seconds(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     run = await played(
@@ -139,7 +139,7 @@ async def test_by_the_clock_a_producer_that_is_behind_is_late_and_that_is_said_w
     assert run.trace.named("rows_mostly_late") == [{"stream": STREAM, "late": 5, "rows": 5, "disorder_us": 4_950_000}]
 
 
-async def test_the_disorder_that_is_said_to_be_enough_is_enough(
+async def test_the_reported_disorder_is_sufficient(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Two producers in one source, one of them behind."""
@@ -153,7 +153,7 @@ async def test_the_disorder_that_is_said_to_be_enough_is_enough(
     assert (again.late, again.told) == (0, [])
 
 
-async def test_history_that_is_piped_in_keeps_its_times_and_what_is_live_follows(
+async def test_old_rows_keep_their_times_and_live_rows_follow(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     history = [(0.0, [LAST_YEAR + 60.0 * n for n in range(500)])]
@@ -164,7 +164,7 @@ async def test_history_that_is_piped_in_keeps_its_times_and_what_is_live_follows
 
 
 @pytest.mark.parametrize(("to_now", "late"), [(False, 8), (True, 10)])
-async def test_after_a_pause_history_is_behind_by_the_pause_at_the_most(
+async def test_after_a_pause_rows_are_late_by_the_pause_at_most(
     to_now: bool, late: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Rows of each second; for ten seconds nothing comes.  A second is a silence, so nine are promised."""
@@ -176,7 +176,7 @@ async def test_after_a_pause_history_is_behind_by_the_pause_at_the_most(
     assert never.late == 0
 
 
-async def test_in_a_silence_promises_go_on_at_the_speed_of_the_clock_and_are_logged(
+async def test_promises_in_a_silence_follow_the_clock_and_are_logged(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
@@ -190,10 +190,10 @@ async def test_in_a_silence_promises_go_on_at_the_speed_of_the_clock_and_are_log
 
 @pytest.mark.parametrize("step_s", [-3600, 0, 3600])
 @pytest.mark.parametrize("down_s", [0.0, 100.0])
-async def test_a_restart_goes_on_from_the_last_lease_whatever_the_clock_says(
+async def test_a_restart_continues_from_the_last_lease(
     step_s: int, down_s: float, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Neither the time that it was down nor a step of the clock is taken for silence: rows may be waiting."""
+    """Neither downtime nor a step of the clock counts as silence, because rows may be waiting."""
     storage = SimDisk()
     await played(monkeypatch, live(), [(0.0, [LAST_YEAR])], seconds=6.05, storage=storage)
     await trio.sleep(down_s)
@@ -229,10 +229,10 @@ async def test_a_step_of_the_clock_under_a_running_source_changes_nothing(
     assert run.frontier_at(8.95) == pytest.approx(6.9 if by is Watermark.DATA else 7.9)
 
 
-async def test_what_came_while_the_source_was_stopped_is_not_late(
+async def test_rows_that_came_during_a_stop_are_not_late(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """SIGSTOP: when it goes on, all deadlines have passed, and the rows are still to be read."""
+    """SIGSTOP: when the source continues, all deadlines have passed, and the rows are still unread."""
 
     async def stop() -> None:
         await trio.sleep(3.02)
@@ -245,7 +245,7 @@ async def test_what_came_while_the_source_was_stopped_is_not_late(
     assert run.late == 0
 
 
-async def test_a_source_that_was_stopped_and_is_silent_catches_up_with_the_others(
+async def test_a_stopped_and_silent_source_catches_up(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def stop() -> None:
@@ -281,7 +281,7 @@ async def test_rows_that_wait_for_the_disk_are_no_silence(
     assert run.times[-1] == pytest.approx(5.9)
 
 
-async def test_before_the_first_row_nothing_is_promised_and_that_is_said(
+async def test_before_the_first_row_the_source_says_why_it_promises_nothing(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     run = await played(monkeypatch, live(), [(20.0, [LAST_YEAR])], seconds=20.5)
@@ -290,7 +290,7 @@ async def test_before_the_first_row_nothing_is_promised_and_that_is_said(
     assert run.proxy.note == ""
 
 
-async def test_before_the_first_row_the_present_is_promised_where_that_is_asked_for(
+async def test_before_the_first_row_the_present_is_promised_on_request(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     run = await played(monkeypatch, live(idle_to_now=True), [], seconds=5.05)
@@ -299,7 +299,7 @@ async def test_before_the_first_row_the_present_is_promised_where_that_is_asked_
     assert run.told == []
 
 
-async def test_rows_that_are_refused_do_not_keep_a_source_from_being_silent(
+async def test_refused_rows_end_no_silence(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     rows = [(0.0, [0.0]), *[(0.2 * n, [1e6]) for n in range(1, 20)]]
@@ -308,10 +308,10 @@ async def test_rows_that_are_refused_do_not_keep_a_source_from_being_silent(
     assert run.frontier_at(3.95) == pytest.approx(2.9)
 
 
-async def test_one_stream_is_in_the_log_and_with_everybody(
+async def test_log_and_consumers_have_the_same_stream(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The truth reads the log; so do replicas that come later."""
+    """The proof and later replicas read the log."""
     storage = SimDisk()
     rows = [*every(0.1, 10, behind=5.0), *every(0.1, 10, behind=2.0, start=4.0), (9.0, [1.0])]
     run = await played(monkeypatch, live(), rows, storage=storage)

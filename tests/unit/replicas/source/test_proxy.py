@@ -1,4 +1,4 @@
-"""A source proxy: logged and synced before it is sent, the same stream whatever the pace, exact after a restart."""
+"""A source proxy logs and syncs before it sends; the stream is the same at any pace, and exact after a restart."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def assert_a_true_stream(elements: list[Element], start_id: int = 0) -> None:
 
 
 class Scripted(Live):
-    """A live reader that plays a list of (seconds to wait, event times or None, how many rows)."""
+    """A live reader that plays a list of (seconds to wait, event times or None, number of rows)."""
 
     def __init__(self, steps: list[tuple[float, list[int] | None, int]]) -> None:
         self._steps = steps
@@ -176,7 +176,7 @@ async def test_nothing_is_published_before_it_is_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replay", [{"max": True}, {"speed": 1.0}, {"speed": 40.0}, {"rate": 300.0}, {}])
-async def test_the_stream_is_that_of_the_reference_whatever_the_pace(
+async def test_the_stream_equals_the_reference_at_any_pace(
     replay: Mapping[str, Any], autojump_clock: trio.testing.MockClock
 ) -> None:
     reader = {"kind": "generator", "generator": "readings", "start": 0, "rate": 200, "count": 900, "disorder": "50ms"}
@@ -199,7 +199,7 @@ async def test_the_stream_is_that_of_the_reference_whatever_the_pace(
 async def test_a_replay_at_its_own_pace_takes_as_long_as_its_events(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Tuples come when they are due; over the gap the boundaries go on, one interval at a time."""
+    """Tuples come when they are due; during the gap boundaries continue at their interval."""
     of = csv_source(
         tmp_path, 0, 10 * SECOND, 10 * SECOND, replay={"speed": 2.0}, boundary_us=SECOND, disorder_us=SECOND
     )
@@ -213,9 +213,7 @@ async def test_a_replay_at_its_own_pace_takes_as_long_as_its_events(
     assert boundaries == [(0.5 * k, f"B{(k - 1) * SECOND}(1)") for k in range(1, 10)]
 
 
-async def test_a_gap_is_leased_once_and_not_at_every_boundary(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_gap_is_leased_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The next event time is known, so one record carries the tuple and the promise over the whole gap."""
     storage = SimDisk()
     of = csv_source(tmp_path, 0, 60 * SECOND, replay={"speed": 1.0}, boundary_us=100_000)
@@ -233,7 +231,7 @@ async def test_a_fixed_rate_ignores_the_event_times(tmp_path: Path, autojump_clo
 
 
 async def test_an_origin_keeps_sources_in_step(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """The first tuple waits for its place in the common event time, and boundaries say that nothing comes before."""
+    """The first tuple waits for its time on the common origin; boundaries tell that nothing comes before."""
     of = csv_source(tmp_path, 5 * SECOND, replay={"speed": 1.0, "origin_us": 0}, boundary_us=SECOND)
     start = trio.current_time()
     _, published = await run_to_end(source_env(), of)
@@ -241,7 +239,7 @@ async def test_an_origin_keeps_sources_in_step(tmp_path: Path, autojump_clock: t
     assert show(published[:-2]).startswith("B0(0) B1000000(0) B2000000(0)")
 
 
-async def test_a_replay_says_when_its_first_tuple_is_due_where_that_is_far_off(
+async def test_a_replay_reports_a_first_tuple_far_in_the_future(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     of = csv_source(tmp_path, 3_600 * SECOND, replay={"speed": 3.0, "origin_us": 0}, boundary_us=600 * SECOND)
@@ -253,7 +251,7 @@ async def test_a_replay_says_when_its_first_tuple_is_due_where_that_is_far_off(
     )
 
 
-async def test_a_generator_without_start_begins_now_and_its_event_time_is_the_wall_clock(
+async def test_a_generator_without_start_follows_the_wall_clock(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 10, "duration": "2s"}
@@ -274,10 +272,10 @@ async def test_a_generator_without_start_begins_now_and_its_event_time_is_the_wa
 # -- live input -------------------------------------------------------------------------------------------------
 
 
-async def test_a_silent_live_source_goes_on_promising_by_the_clock(
+async def test_a_silent_live_source_promises_by_the_clock(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Each promise is logged before it is sent, so a restart stands above it."""
+    """Each promise is logged before it is sent, so a restart stays above it."""
     storage = SimDisk()
     of = live((0.35, None, 1), (0.29, None, 1), boundary_us=100_000, disorder_us=50_000)
     _, published = await run_to_end(source_env(storage, epoch_us=SECOND), of)
@@ -290,7 +288,7 @@ async def test_a_silent_live_source_goes_on_promising_by_the_clock(
 
 
 async def test_a_lease_is_logged_before_it_is_promised() -> None:
-    """S2: after a crash a tuple below it would be taken by some and not by others."""
+    """S2: otherwise, after a crash, a tuple below the promise would be taken by some replicas only."""
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), replace(source({"kind": "stdin"}), boundary_us=10))
     published: list[Element] = []
@@ -329,8 +327,8 @@ async def test_event_times_too_far_ahead_of_the_clock_are_refused_and_counted(
 
 
 @pytest.mark.parametrize("crash_at", [0.3, 0.7, 1.31])
-async def test_a_restart_goes_on_where_the_log_ends(crash_at: float, autojump_clock: trio.testing.MockClock) -> None:
-    """Killed while it plays: the two lives together make the stream of a run without failures."""
+async def test_a_restart_continues_where_the_log_ends(crash_at: float, autojump_clock: trio.testing.MockClock) -> None:
+    """Killed during the replay: both runs together make the stream of a run without failures."""
     reader = {"kind": "generator", "generator": "orders", "start": 0, "rate": 100, "count": 200, "disorder": "40ms"}
     of = source(reader, GENERATORS["orders"].schema, boundary_us=20_000, disorder_us=30_000, replay={"speed": 1.0})
     storage = SimDisk()
@@ -349,7 +347,7 @@ async def test_a_restart_goes_on_where_the_log_ends(crash_at: float, autojump_cl
     assert_a_true_stream(list(proxy.elements_from(0)))
 
 
-async def test_what_was_missed_while_the_source_was_down_is_due_at_once(
+async def test_rows_due_during_an_outage_are_sent_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     reader = {"kind": "generator", "generator": "sequence", "rate": 100, "duration": "4s"}
@@ -382,7 +380,7 @@ async def test_a_wall_clock_that_was_set_back_does_not_stop_a_replay(
     assert trio.current_time() - start < 2.1
 
 
-async def test_a_restart_stands_above_what_was_promised(
+async def test_a_restart_stays_above_earlier_promises(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Trace 3, second half, through a real log: leased up to 1.9 s, then an event at 0.5 s."""
@@ -401,7 +399,7 @@ async def test_a_restart_stands_above_what_was_promised(
     assert rows_of(published)[0][:2] == (1, promised)
 
 
-async def test_a_promise_holds_although_the_disorder_was_raised_at_the_restart(
+async def test_a_promise_holds_after_a_restart_with_more_disorder(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
@@ -453,7 +451,7 @@ async def test_a_log_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 
 async def filled(tail_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[SourceProxy, list[tuple[Any, ...]]]:
-    """A proxy with 2,000 tuples of many small records; how much of it is in memory is the caller's choice."""
+    """A proxy with 2,000 tuples in many small records; the caller chooses how much is in memory."""
     monkeypatch.setattr("replicas.source.history._INDEX_BYTES", 4_000)
     monkeypatch.setattr("replicas.source.history._READ_BYTES", 3_000)
     reader = {"kind": "generator", "generator": "pages", "start": 0, "rate": 17, "count": 2_000, "disorder": "1s"}
@@ -478,7 +476,7 @@ async def test_any_id_can_be_read_from_memory_or_log(tail_bytes: int, monkeypatc
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 1 << 30])
-async def test_what_is_read_at_once_is_bounded(tail_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_is_bounded(tail_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy, rows = await filled(tail_bytes, monkeypatch)
     elements: list[Element] = []
     after_id, after_us = 0, BEFORE_TIME
@@ -492,10 +490,10 @@ async def test_what_is_read_at_once_is_bounded(tail_bytes: int, monkeypatch: pyt
     assert rows_of(elements) == rows
 
 
-async def test_a_boundary_read_back_is_never_ahead_of_what_was_published(
+async def test_a_boundary_read_back_is_not_ahead_of_published_ones(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The log already leases the whole gap; a consumer that joins now must not see the future."""
+    """The log already has a lease over the whole gap; a consumer that joins now must not see it."""
     of = csv_source(tmp_path, 0, 100 * SECOND, replay={"speed": 1.0}, boundary_us=SECOND)
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of)
@@ -532,7 +530,7 @@ async def test_damage_under_a_running_proxy_is_never_served() -> None:
 # -- faults -----------------------------------------------------------------------------------------------------
 
 
-async def test_malformed_rows_are_counted_told_of_and_kept_aside(tmp_path: Path) -> None:
+async def test_malformed_rows_are_counted_reported_and_kept(tmp_path: Path) -> None:
     storage, trace = SimDisk(), ListTrace()
     proxy, published = await run_to_end(source_env(storage, trace=trace), csv_source(tmp_path, 1, "x", 3, "y"))
     assert show(published) == "1/1n1 2/3n3 BEND(2)"
@@ -561,10 +559,10 @@ async def test_a_row_with_too_much_text_is_malformed_and_names_the_limit(
 
 
 @pytest.mark.parametrize("is_live", [False, True])
-async def test_long_rows_are_divided_among_records(
+async def test_long_rows_are_divided_into_several_records(
     tmp_path: Path, live: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, is_live: bool
 ) -> None:
-    """What is read at once may be more than a record of the log may hold."""
+    """One chunk of a reader may exceed the largest record of the log."""
     for module in ("proxy", "live"):
         monkeypatch.setattr(f"replicas.source.{module}.RECORD_ROWS_BYTES", 10_000)
     monkeypatch.setattr(log_module, "RECORD_BYTES_MAX", 20_000)
@@ -585,10 +583,8 @@ async def test_long_rows_are_divided_among_records(
     assert all(state.consumed == state.last_id for state in records[:-1])
 
 
-async def test_each_record_accounts_for_the_rows_that_became_no_tuple(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Malformed and refused ones, also around a restart; those behind the last tuple are in no record."""
+async def test_each_record_accounts_for_rejected_rows(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Malformed and refused rows, also around a restart; those after the last tuple are in no record."""
     of = csv_source(tmp_path, 1, "x", 2, 2**62, 3, "y", "z", 4, "w", replay={"rate": 10})
     storage = SimDisk()
     with trio.move_on_after(0.15):
@@ -618,7 +614,7 @@ async def run_to_end_of_rows(env: Env, of: Source) -> None:
         await proxy.run()
 
 
-async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path: Path) -> None:
+async def test_a_malformed_row_stops_the_source_on_request(tmp_path: Path) -> None:
     of = csv_source(tmp_path, 1, "x", 2, "y", on_malformed="stop")
     proxy, published = await run_to_end(source_env(), of)
     assert "line 3: ts: expected" in str(proxy.fault)
@@ -628,7 +624,7 @@ async def test_a_malformed_row_stops_the_source_where_that_is_asked_for(tmp_path
     first = next(elements)
     assert isinstance(first, Batch)
     assert len(first) == 1
-    assert rows_of(published) == rows_of([first])  # what came before it goes out
+    assert rows_of(published) == rows_of([first])  # rows before it are sent
     with pytest.raises(SpeError, match="line 3: ts: expected"):
         list(elements)
 
@@ -643,16 +639,16 @@ async def test_a_malformed_row_does_not_hold_back_the_chunk_before_it(
     assert len(rows_of(published)) == 3
 
 
-async def test_a_missing_file_is_the_fault_and_names_itself(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported_as_the_fault(tmp_path: Path) -> None:
     of = source({"kind": "csv", "path": str(tmp_path / "nowhere.csv")})
     proxy, _ = await run_to_end(source_env(), of)
     assert "nowhere.csv: cannot be read" in str(proxy.fault)
 
 
-async def test_a_full_disk_holds_the_intake_up_until_there_is_room(
+async def test_a_full_disk_stops_the_intake_until_there_is_room(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """1. the disk is full for 90 s: what is synced is published, nothing else; 2. with room all comes, each id once"""
+    """1. the disk is full for 90 s: only synced rows are published; 2. with room all rows come, each id once"""
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 1000, "count": 5_000}
     of = source(reader, GENERATORS["sequence"].schema, replay={"speed": 1.0}, boundary_us=10_000)
     storage, trace = SimDisk(), ListTrace()
@@ -666,7 +662,7 @@ async def test_a_full_disk_holds_the_intake_up_until_there_is_room(
         assert rows_of(list(proxy.elements_from(0))) == rows_of(published)
         lost = storage.power_loss(lambda _path, synced, _written: synced)
         kept = [e for e in read_source_log(lost, FOLDER, of.schema) if isinstance(e, Batch)]
-        assert rows_of(kept) == rows_of(published)  # what is published is durable
+        assert rows_of(kept) == rows_of(published)  # everything published is durable
         storage.space_left = None
     assert proxy.fault is None
     assert proxy.ended
@@ -680,7 +676,7 @@ async def test_a_full_disk_holds_the_intake_up_until_there_is_room(
 
 
 @pytest.mark.parametrize("space", range(0, 400, 7))
-async def test_whatever_a_full_disk_cuts_short_is_written_again(
+async def test_writes_cut_short_by_a_full_disk_are_repeated(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, space: int
 ) -> None:
     """A record, the header of a segment or a mark."""
@@ -709,7 +705,7 @@ async def test_a_failed_sync_publishes_nothing_more(tmp_path: Path) -> None:
     assert proxy.read_from(0) == []
 
 
-async def test_a_full_disk_holds_a_live_source_up_until_there_is_room(
+async def test_a_full_disk_stops_a_live_source_until_there_is_room(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
@@ -726,7 +722,7 @@ async def test_a_full_disk_holds_a_live_source_up_until_there_is_room(
     assert show(published) == "1/1r0 B0(1) 2/2r1 BEND(2)"
 
 
-async def test_what_a_live_readers_tasks_raise_is_the_fault_and_what_is_logged_is_served(
+async def test_an_error_of_a_live_reader_is_the_fault_and_the_log_is_served(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     class Breaks(Scripted):
@@ -745,7 +741,7 @@ async def test_what_a_live_readers_tasks_raise_is_the_fault_and_what_is_logged_i
     assert len(rows_of(published)) == proxy.last_id == 2
 
 
-async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_reader_waits_for_a_stalled_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.source.writer._PENDING_BYTES_MAX", 10_000)
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 5_000}
@@ -760,7 +756,7 @@ async def test_the_reader_waits_for_a_disk_that_hangs(monkeypatch: pytest.Monkey
 
 
 async def test_strings_of_all_batches_are_in_one_dictionary() -> None:
-    """A reader's chunk has its own, made in another thread; consumers must not see a new one per batch."""
+    """Each chunk of a reader has its own, made in another thread; consumers must not get a new one per batch."""
     reader = {"kind": "generator", "generator": "pages", "start": 0, "rate": 100, "count": 500}
     _, published = await run_to_end(source_env(), source(reader, GENERATORS["pages"].schema))
     found = [c.dictionary for e in published if isinstance(e, Batch) for c in e.rows.columns[1:]]
@@ -769,7 +765,7 @@ async def test_strings_of_all_batches_are_in_one_dictionary() -> None:
 
 
 async def test_a_slow_disk_makes_larger_groups(tmp_path: Path) -> None:
-    """While one sync is under way the next group gathers: few syncs, not one per record."""
+    """During a sync the next group collects: few syncs, not one per record."""
     storage = SimDisk()
     reader = {"kind": "generator", "generator": "sequence", "start": 0, "rate": 10, "count": 1_000}
     proxy = await SourceProxy.open(source_env(storage), source(reader, GENERATORS["sequence"].schema))
@@ -788,7 +784,7 @@ async def test_the_reference_of_a_live_source_is_its_log(live: Callable[..., Sou
         list(reference_elements(source({"kind": "stdin"})))
 
 
-def test_the_reference_of_a_generator_without_start_begins_at_a_moment_of_no_meaning() -> None:
+def test_the_reference_of_a_generator_without_start_begins_anywhere() -> None:
     of = source({"kind": "generator", "generator": "orders", "count": 3}, GENERATORS["orders"].schema)
     first = next(iter(reference_elements(of)))
     assert isinstance(first, Batch)
@@ -811,8 +807,8 @@ async def test_a_speed_without_event_times_is_refused_but_a_rate_is_not(
     assert sum(isinstance(e, Boundary) for e in published) > 15
 
 
-def test_small_batches_are_counted_with_the_objects_around_them() -> None:
-    """At a few hundred rows a second a batch holds a row or two: the tail must not hold a gigabyte of such."""
+def test_small_batches_count_with_their_objects() -> None:
+    """At a few hundred rows per second a batch has a row or two; the tail must not hold gigabytes of them."""
     schema = Schema.of(n="int64!")
     history = SourceHistory(schema, tail_bytes=1_000_000)
     for at in range(5_000):

@@ -1,4 +1,4 @@
-"""Stamps and promises of a source: rules S1 and S2, traces 2 and 3."""
+"""Times (S1) and promises (S2) that a source gives; traces 2 and 3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def times(stamper: Stamper, *events: int) -> list[int]:
     return result
 
 
-def test_times_follow_the_largest_earlier_event_time_less_the_disorder() -> None:
+def test_times_follow_rule_s1() -> None:
     """Trace 3: disorder 4; W before each tuple is −, 6, 16, 16, 16; the boundary may be 26."""
     stamper = Stamper(disorder_us=4, boundary_us=1)
     assert times(stamper, 10, 20, 12, 17, 30) == [10, 20, 16, 17, 30]
@@ -61,14 +61,14 @@ def test_ids_count_from_one_and_t_max_is_the_time() -> None:
     assert second.rows.t_max is second.rows.time
 
 
-def test_nothing_may_be_promised_before_the_first_tuple_but_a_lease() -> None:
+def test_before_the_first_tuple_only_a_lease_may_be_promised() -> None:
     stamper = Stamper(disorder_us=5, boundary_us=10)
     assert stamper.bound_us == BEFORE_TIME
     assert stamper.lease(47)
     assert stamper.bound_us == 40
 
 
-def test_boundaries_lie_on_the_boundary_interval() -> None:
+def test_boundaries_are_multiples_of_the_interval() -> None:
     stamper = Stamper(disorder_us=5, boundary_us=10)
     stamped(stamper, 37)
     assert stamper.bound_us == 30
@@ -93,7 +93,7 @@ def test_the_end_is_promised_once_and_nothing_follows_it() -> None:
         stamped(stamper, 50)
 
 
-def test_event_times_ahead_of_the_wall_clock_are_refused_where_a_bound_is_set() -> None:
+def test_event_times_beyond_the_bound_ahead_are_refused() -> None:
     events = np.array([90, 100, 111, 110], np.int64)
     assert admitted(events, wall_us=100, ahead_us=None) is None
     mask = admitted(events, wall_us=100, ahead_us=10)
@@ -111,7 +111,7 @@ EVENTS = st.lists(st.integers(-50, 200), min_size=1, max_size=40)
 
 
 def one_by_one(events: list[int], disorder: int, lease: int) -> list[int]:
-    """S1, word for word."""
+    """S1, implemented literally."""
     out = []
     for i, event in enumerate(events):
         floor = max(events[:i]) - disorder if i else BEFORE_TIME
@@ -121,9 +121,7 @@ def one_by_one(events: list[int], disorder: int, lease: int) -> list[int]:
 
 @settings(max_examples=100, deadline=None)
 @given(EVENTS, st.integers(0, 30), st.integers(-60, 60), st.data())
-def test_any_cutting_of_the_arrivals_gives_the_same_stamps(
-    events: list[int], disorder: int, lease: int, data: st.DataObject
-) -> None:
+def test_stamps_do_not_depend_on_chunks(events: list[int], disorder: int, lease: int, data: st.DataObject) -> None:
     """Also with a restart at any cut, and equal to the rule applied tuple by tuple."""
     stamper = Stamper(disorder_us=disorder, boundary_us=1, lease_us=lease)
     out: list[int] = []
@@ -146,10 +144,10 @@ def test_any_cutting_of_the_arrivals_gives_the_same_stamps(
 
 @settings(max_examples=100, deadline=None)
 @given(EVENTS, st.integers(0, 30), st.integers(1, 20), st.data())
-def test_leasing_up_to_the_next_event_changes_no_stamp_and_every_promise_holds(
+def test_leases_change_no_stamp_and_every_promise_holds(
     events: list[int], disorder: int, boundary: int, data: st.DataObject
 ) -> None:
-    """A replayed source knows its next event time, so its pace leaves no trace in the stream."""
+    """A replayed source knows its next event time, so its pace does not affect the stream."""
     stamper = Stamper(disorder_us=disorder, boundary_us=boundary)
     out = []
     for event in events:
