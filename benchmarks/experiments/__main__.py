@@ -12,6 +12,7 @@ from benchmarks.experiments import (
     chains,
     checkpointing,
     delaying,
+    elasticity,
     fast,
     fidelity,
     healing,
@@ -21,6 +22,7 @@ from benchmarks.experiments import (
     serialisation,
     switching,
     takeover,
+    usable,
 )
 from benchmarks.experiments.results import print_table, write
 
@@ -38,6 +40,8 @@ EXPERIMENTS = {
     "recovery": recovery,
     "checkpointing": checkpointing,
     "takeover": takeover,
+    "usable": usable,
+    "elasticity": elasticity,
 }
 
 

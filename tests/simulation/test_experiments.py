@@ -105,6 +105,22 @@ def test_who_is_active_recovers_first_and_half_of_them_say_something_before_the_
     assert active["recovered_s"] < checkpoint["recovered_s"]
 
 
+def test_checkpoints_lie_where_a_full_node_can_use_them(tmp_path: Path) -> None:
+    at = {(row["job"], row["placement"]): row for row in results("usable", tmp_path)}
+    assert at["pair", "correlated"]["usable"] == 1.0
+    assert at["pair", "baseline"]["usable"] < 0.6
+    four = {placement: row for (job, placement), row in at.items() if job != "pair"}
+    assert four["correlated"]["usable"] >= 2 * four["even"]["usable"]
+    assert four["correlated"]["score"] == pytest.approx(four["correlated"]["best_score"])
+
+
+def test_more_moves_are_assisted_where_checkpoints_follow_the_loads(tmp_path: Path) -> None:
+    at = {row["placement"]: row for row in results("elasticity", tmp_path)}
+    assert at["correlated"]["assisted"] > at["even"]["assisted"]
+    assert at["correlated"]["with_cpal_s"] < at["even"]["with_cpal_s"]
+    assert all(row["ours_s"] < row["with_cpal_s"] <= row["direct_s"] for row in at.values())
+
+
 @pytest.mark.processes
 def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
     """How much is the machine's."""
