@@ -1,4 +1,4 @@
-"""What errors say."""
+"""Messages of errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from spe.errors import OperatorFailed, blaming
 
 
-def test_what_says_already_whose_fault_it_is_is_said_once() -> None:
+def test_an_error_names_its_cause_once() -> None:
     with pytest.raises(OperatorFailed) as caught, blaming("whole", "being asked"), blaming("part", "its state"):
         raise KeyError("count")
     assert str(caught.value) == "operator 'part' raised on its state: KeyError: 'count'"

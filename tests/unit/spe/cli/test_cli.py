@@ -1,4 +1,4 @@
-"""The command line: what it takes, what it says, what it draws, and when a run is over."""
+"""The command line: arguments, messages, the live view, and when a run is over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.support.streams import parse
 
 ROOT = Path(__file__).parents[4]
 
-#: Two nodes, one fragment, one generated source with a beginning of its own.
+#: Two nodes, one fragment, one generated source with its own start.
 CONFIG = """
 cluster: small
 sources:
@@ -95,7 +95,7 @@ def plan_of(text: str = CONFIG) -> Deployed:
 
 
 def test_help_imports_neither_the_engine_nor_numpy() -> None:
-    """So it answers at once."""
+    """So that it answers at once."""
     code = (
         "import sys, spe.cli.app\n"
         "slow = {'numpy', 'trio', 'pydantic', 'sqlglot', 'yaml', 'replicas', 'operators', 'consistency'}\n"
@@ -126,7 +126,7 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["report", "nowhere"], "nowhere: there is no such directory"),
     ],
 )
-def test_a_users_mistake_is_told_without_a_traceback(
+def test_a_users_mistake_is_reported_without_a_traceback(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -137,7 +137,7 @@ def test_a_users_mistake_is_told_without_a_traceback(
     assert "Traceback" not in told
 
 
-def test_all_mistakes_of_a_configuration_are_told_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_mistakes_of_a_configuration_are_reported_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CONFIG.replace("rate: 100", "rate: fast").replace("count(*)", "cuont(*)"))
     assert execute(["check", str(config)]) == 2
     told = capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_check_names_a_mistake_in_the_faults(config: Path, capsys: pytest.Captur
         ("client", "--client", "no client 'n3'; expected one of: client"),
     ],
 )
-def test_a_process_that_the_plan_does_not_have_is_refused(
+def test_a_process_outside_the_plan_is_refused(
     kind: str, option: str, said: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute([kind, str(config), option, "n3"]) == 2
@@ -175,7 +175,7 @@ def test_a_process_that_the_plan_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize("words", [["status"], ["node", "--node", "n1"]])
-def test_a_configuration_without_addresses_is_not_asked_or_served(
+def test_without_addresses_no_process_is_started_or_asked(
     words: list[str], config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute([words[0], str(config), *words[1:]]) == 2
@@ -196,7 +196,7 @@ def test_a_data_file_that_does_not_exist_is_named(
     assert f"sources.shop: {config.parent / 'gone.csv'}: there is no such file" in capsys.readouterr().err
 
 
-def test_a_run_does_not_write_into_a_directory_that_is_in_use(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_refuses_a_directory_that_is_not_empty(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", str(config), "--run-dir", str(config.parent)]) == 2
     assert "not empty" in capsys.readouterr().err
 
@@ -229,9 +229,7 @@ def test_a_generator_that_never_ends_has_no_reference(config: Path, capsys: pyte
     assert "add duration: 60s or count: 1000" in told.err
 
 
-def test_reference_tells_what_a_source_did_not_take_as_it_came(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reference_reports_rejected_and_late_rows(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(READINGS)
     rows = ["ts,key", "2024-01-01T00:00:03,1", "2024-01-01T00:00:01.5,2", "2024-01-01T00:00:04,x"]
     (config.parent / "shop.csv").write_text("\n".join(rows) + "\n")
@@ -258,7 +256,9 @@ def test_a_source_that_lost_all_its_rows_gives_no_reference(config: Path, capsys
         ),
     ],
 )
-def test_check_looks_into_the_files(config: Path, rows: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_first_rows_of_files(
+    config: Path, rows: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     config.write_text(READINGS)
     (config.parent / "shop.csv").write_text(rows)
     assert execute(["check", str(config)]) == 1
@@ -268,7 +268,7 @@ def test_check_looks_into_the_files(config: Path, rows: str, said: str, capsys: 
 
 
 @pytest.mark.parametrize("rows", ["", "yesterday,1\n2024-01-01T00:00:00,1\n"])
-def test_check_says_nothing_of_single_malformed_rows_nor_of_none_at_all(config: Path, rows: str) -> None:
+def test_check_ignores_single_malformed_rows_and_empty_files(config: Path, rows: str) -> None:
     config.write_text(READINGS)
     (config.parent / "shop.csv").write_text("ts,key\n" + rows)
     assert execute(["check", str(config)]) == 0
@@ -318,7 +318,7 @@ class Seen(CustomOperator):
         ("list", ""),
     ],
 )
-def test_check_makes_operators_of_ones_own_and_their_snapshots(
+def test_check_tries_user_operators_and_their_snapshots(
     config: Path, first: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (config.parent / "seen_before.py").write_text(SEEN)
@@ -330,7 +330,7 @@ def test_check_makes_operators_of_ones_own_and_their_snapshots(
     assert said in capsys.readouterr().err
 
 
-def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
+def test_a_missing_data_file_is_no_mistake_of_the_configuration(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text(READINGS)
@@ -340,12 +340,12 @@ def test_a_file_that_is_elsewhere_is_no_mistake_of_the_configuration(
     assert "No warnings" not in told
 
 
-def test_status_says_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, directory = plan_of()
     run = RunDirectory.create(config.parent / "run", read_document(config))
     run.write_cluster(plan, data=str(config.parent), addresses=local_addresses(directory), origins={}, token="")
     cluster = json.loads((run.path / "cluster.json").read_text())
-    run.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond what a system gives
+    run.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond the largest pid
     assert execute(["status", str(run.path)]) == 1
     assert "is over; its figures are in" in " ".join(capsys.readouterr().out.split())
 
@@ -374,7 +374,7 @@ def test_reference_writes_parquet_as_well(config: Path, capsys: pytest.CaptureFi
 # -- faults by hand --------------------------------------------------------------------------------------------------
 
 
-def test_a_fault_on_the_command_line_reads_as_one_in_a_file() -> None:
+def test_a_fault_on_the_command_line_equals_one_in_a_file() -> None:
     assert fault_data("kill", ["n1", "n2"], "3s", None, False) == {"kind": "kill", "target": ["n1", "n2"], "for": "3s"}
     assert fault_data("cut", ["source:a"], None, None, False) == {"kind": "cut", "target": ["source:a"]}
     assert fault_data("delay", ["n1", "n2,n3"], None, "1s", True) == {
@@ -388,7 +388,7 @@ def test_a_fault_on_the_command_line_reads_as_one_in_a_file() -> None:
         fault_data("cut", ["a", "b", "c"], None, None, False)
 
 
-def test_who_injects_what_only_a_simulation_has_is_told_what_there_is(
+def test_injecting_a_simulated_fault_is_refused_with_the_choices(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["inject", str(a_run(config).path), "flip", "n1"]) == 2
@@ -399,7 +399,7 @@ def test_who_injects_what_only_a_simulation_has_is_told_what_there_is(
     assert told.endswith("with spe run --links proxy also half-open, refuse, reset, slow\n")
 
 
-def test_faults_go_into_runs_only(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_can_be_injected_only_into_runs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["inject", str(config), "kill", "n1"]) == 2
     assert "expected the directory of a run" in capsys.readouterr().err
 
@@ -425,18 +425,18 @@ def test_a_run_directory_holds_the_plan_with_its_addresses(config: Path) -> None
     assert (target.token, target.folder, target.supervisor_pid) == ("secret", run.path, os.getpid())
 
 
-def test_nobody_else_may_read_the_token(config: Path) -> None:
+def test_the_token_is_readable_by_its_owner_only(config: Path) -> None:
     assert (a_run(config).path / "cluster.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_damaged_run_directory_is_told_of(config: Path) -> None:
+def test_a_damaged_run_directory_is_reported(config: Path) -> None:
     run = a_run(config)
     (run.path / "cluster.json").write_text('{"data": ')
     with pytest.raises(SpeError, match=r"cluster\.json is damaged"):
         load_target(run.path)
 
 
-def test_conditions_wait_for_the_process_that_starts(config: Path) -> None:
+def test_a_starting_process_reads_its_conditions(config: Path) -> None:
     run = a_run(config)
     conditions = Conditions((("n1", "in"),))
     run.write_conditions("source:shop", conditions)
@@ -452,8 +452,8 @@ def test_a_run_without_a_client_gets_one_that_reads_everything() -> None:
     assert given.clients["client"].reads == ("per_second",)
 
 
-def test_everybody_gets_a_loopback_address_of_its_own() -> None:
-    """What the configuration says of the loopback interface stands; addresses of other machines mean nothing here."""
+def test_every_process_gets_its_own_loopback_address() -> None:
+    """Configured loopback addresses are kept; addresses of other machines are replaced."""
     text = CONFIG.replace(
         "nodes: [n1, n2]", "nodes: {n1: {address: '127.0.0.1:20005'}, n2: {address: '10.0.0.5:7000'}}"
     )
@@ -464,7 +464,7 @@ def test_everybody_gets_a_loopback_address_of_its_own() -> None:
     assert all(int(a.rpartition(":")[2]) in PORTS for a in addresses.values())
 
 
-def test_replayed_sources_begin_together_at_the_smallest_first_event_time(tmp_path: Path) -> None:
+def test_replayed_sources_share_the_smallest_first_event_time(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("ts,key\n2024-01-01T00:00:07,1\n")
     (tmp_path / "b.csv").write_text("ts,key\n2024-01-01T00:00:03,1\n")
     text = """
@@ -485,14 +485,14 @@ def test_replayed_sources_begin_together_at_the_smallest_first_event_time(tmp_pa
 # -- delays ----------------------------------------------------------------------------------------------------------
 
 
-def test_k_and_the_allowed_delay_follow_the_longest_path() -> None:
+def test_k_and_the_delay_bound_follow_the_longest_path() -> None:
     plan, directory = plan_of(TWO_UNITS)
     assert [longest_path(plan, StreamId(s)) for s in ("shop", "per_second", "busy")] == [0, 1, 2]
     assert delay_bound_us(plan, directory, StreamId("per_second")) == 2 * SECOND
     assert delay_bound_us(plan, directory, StreamId("busy")) == 7 * SECOND
 
 
-def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
+def test_the_replay_speed_relates_tuple_time_to_the_clock() -> None:
     (source,) = plan_of().plan.sources.values()
     start = parse_timestamp("2024-01-01T00:00:00")
     assert source_epoch(source, 777) == ReplayEpoch(start, 777, 1.0)
@@ -509,7 +509,7 @@ def test_tuple_time_runs_against_the_clock_as_the_replay_says() -> None:
     assert source_epoch(replace(by_data, idle_to_now=True), 777) == ReplayEpoch()
 
 
-def test_an_output_whose_sources_run_differently_has_no_delay() -> None:
+def test_an_output_of_sources_with_different_speeds_has_no_delay() -> None:
     plan = plan_of().plan
     assert epochs(plan, 5) == {"per_second": ReplayEpoch(parse_timestamp("2024-01-01T00:00:00"), 5, 1.0)}
     two = plan_of(
@@ -536,8 +536,8 @@ def test_a_switch_is_timed_from_the_last_arrival_of_the_old_to_the_first_of_the_
     assert watch.counts == {CHANNEL: 2}
 
 
-def test_a_recording_takes_what_it_does_not_have() -> None:
-    """A restarted client may be sent again what its recording holds and a sink does not."""
+def test_a_recording_accepts_only_new_changes() -> None:
+    """A restarted client may receive changes again that its recording has and a sink lacks."""
     (batch, boundary) = parse("S4/10a S5/11b S6/12c B20(6)", position=3)
     whole = Change(CHANNEL, batch, 0)
     assert _after(whole, 3, 0) == whole
@@ -573,13 +573,13 @@ def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything()
     assert watch.complete
 
 
-def test_a_client_that_was_never_heard_of_is_not_complete() -> None:
+def test_an_unheard_client_is_not_complete() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look({"source:shop": a_source(ended=True)}, 0)
     assert not watch.complete
 
 
-def test_sources_that_do_not_move_are_quiet_after_a_while() -> None:
+def test_sources_without_progress_are_quiet_after_a_while() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(10), 0)
     watch.look(statuses(11), 2 * SECOND)
@@ -599,8 +599,8 @@ def test_live_sources_may_be_silent_for_ever() -> None:
     assert not watch.sources_quiet(3600 * SECOND, SECOND)
 
 
-def test_a_run_is_stuck_when_nobody_moves_for_longer_than_failures_take() -> None:
-    """X is 2 s on both nodes: 2·(2 + 2) s and the patience."""
+def test_a_run_without_progress_for_too_long_is_stuck() -> None:
+    """X is 2 s on both nodes: 2·(2 + 2) s plus the patience."""
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(fault="the disk is full"), 0)
     assert not watch.stuck(8 * SECOND, SECOND)
@@ -637,7 +637,7 @@ def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
 # -- history and summary ---------------------------------------------------------------------------------------------
 
 
-def test_history_tells_the_changes_of_state() -> None:
+def test_the_history_reports_changes_of_state() -> None:
     history = EventList()
     first = a_node("n1", a_replica(NodeState.RECOVERING))
     assert history.heard(first) == [("main/0@n1", "", "RECOVERING")]
@@ -671,8 +671,8 @@ def a_summary(**verdict: Any) -> dict[str, Any]:
     return {**summary, "verdict": {**equal, **verdict}, "died": {}, "never_returned": [], "run_dir": "runs/x"}
 
 
-def test_figures_are_summed_over_the_starts_of_a_process() -> None:
-    """But counters of operators come back with the snapshot: the last ones are all of them."""
+def test_figures_are_summed_over_restarts_of_a_process() -> None:
+    """Counters of operators are restored with the snapshot, so the last values are complete."""
     summary = a_summary()
     n1, n2 = summary["replicas"]
     assert (n1["starts"], n1["tentative"], n1["reconciliations"], n1["counters"]) == (2, 7, 2, {"late": 6})
@@ -693,7 +693,7 @@ def shown(renderable: Any, width: int = 80) -> str:
     return console.export_text()
 
 
-def test_the_summary_says_what_was_promised_and_what_was_kept() -> None:
+def test_the_summary_compares_delays_with_their_bounds() -> None:
     text = shown(summary_text(a_summary()))
     assert "largest delay of a new tuple   1.50 s, allowed X = 2s: kept" in text
     assert "tentative tuples received      7, of which 7 were undone" in text
@@ -729,11 +729,11 @@ def test_the_summary_says_what_was_promised_and_what_was_kept() -> None:
         ),
     ],
 )
-def test_the_verdict_says_why(verdict: dict[str, Any], said: str) -> None:
+def test_the_verdict_has_a_reason(verdict: dict[str, Any], said: str) -> None:
     assert said in " ".join(shown(summary_text(a_summary(**verdict))).split())
 
 
-def test_what_failed_is_said_before_what_is_equal() -> None:
+def test_failures_come_before_the_comparison() -> None:
     summary = a_summary()
     summary["replicas"][1]["error"] = "operator 'hot' raised"
     text = shown(summary_text(summary), 120)
@@ -767,26 +767,26 @@ def test_replicas_that_have_yet_to_return_are_those_of_running_processes() -> No
     assert watch.recovering() == []
 
 
-def test_late_tuples_are_warned_of_with_the_disorder() -> None:
+def test_late_tuples_give_a_warning_with_the_disorder() -> None:
     summary = a_summary()
     summary["sources"][0] |= {"late_by_us": 1_980_000}
     assert "shop: 3 late by up to 1.98s (disorder 0s)" in shown(summary_text(summary))
 
 
-def test_who_was_not_stable_at_the_end_is_named() -> None:
+def test_replicas_not_stable_at_the_end_are_named() -> None:
     summary = a_summary()
     assert "at the end" not in shown(summary_text(summary))
     summary["replicas"][1]["state"] = "RECOVERING"
     assert "main/0@n2 was RECOVERING at the end; what it did: trace/n2.jsonl" in shown(summary_text(summary))
 
 
-def test_malformed_rows_are_told_of_with_the_first_one() -> None:
+def test_malformed_rows_are_reported_with_the_first_one() -> None:
     summary = a_summary()
     summary["sources"][0]["first_malformed"] = "line 4: key: expected int64, got 'x'"
     assert "shop: 3 malformed (first: line 4: key: expected int64, got 'x')" in shown(summary_text(summary))
 
 
-def test_the_first_malformed_row_is_read_from_what_its_source_set_aside(tmp_path: Path) -> None:
+def test_the_first_malformed_row_is_read_from_the_kept_rows(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.first_malformed("shop") == ""
     (tmp_path / "malformed").mkdir()
@@ -797,7 +797,7 @@ def test_the_first_malformed_row_is_read_from_what_its_source_set_aside(tmp_path
 
 
 @pytest.mark.parametrize(("verdict", "said"), [({"late": []}, True), ({"late": ["P1: x"]}, False), ({}, False)])
-def test_a_delay_above_the_bound_that_breaks_no_promise_says_so(verdict: dict[str, Any], said: bool) -> None:
+def test_a_delay_above_the_bound_without_a_broken_promise_says_so(verdict: dict[str, Any], said: bool) -> None:
     summary = a_summary(**verdict)
     summary["worst"]["delay_max_us"] = 3 * SECOND
     text = shown(summary_text(summary), 120)
@@ -805,7 +805,7 @@ def test_a_delay_above_the_bound_that_breaks_no_promise_says_so(verdict: dict[st
     assert ("no promise is broken" in text) == said
 
 
-def test_a_delay_below_nothing_keeps_nothing() -> None:
+def test_a_negative_delay_is_not_called_kept() -> None:
     summary = a_summary()
     summary["worst"]["delay_max_us"] = -3599 * SECOND
     text = shown(summary_text(summary), 120)
@@ -813,7 +813,7 @@ def test_a_delay_below_nothing_keeps_nothing() -> None:
     assert "kept" not in text
 
 
-def test_a_failure_is_told_once() -> None:
+def test_a_failure_is_reported_once() -> None:
     story = Story()
     failed = a_source(fault="line 7: no number")
     assert story.heard(failed) == ["source:shop FAILED: line 7: no number"]
@@ -822,14 +822,14 @@ def test_a_failure_is_told_once() -> None:
     assert story.heard(stopped) == ["main/0@n1 STOPPED: operator 'hot' raised"]
 
 
-def test_what_somebody_who_waits_for_a_source_has_to_know_is_told_once() -> None:
+def test_the_note_of_a_source_is_reported_once() -> None:
     story = Story()
     waits = a_source(note="source:shop: the first row lies 5 s ahead")
     assert story.heard(waits) == ["source:shop: the first row lies 5 s ahead"]
     assert story.heard(waits) == []
 
 
-def test_a_source_whose_log_is_not_open_yet_is_one_that_runs_and_has_nothing() -> None:
+def test_a_source_without_an_open_log_is_running_and_empty() -> None:
     opening = SourceStatus(name="source:shop", incarnation=1, log=None)
     assert Story().heard(opening) == []
     watch, history = ProgressWatch(*plan_of()), EventList()
@@ -842,7 +842,7 @@ def test_a_source_whose_log_is_not_open_yet_is_one_that_runs_and_has_nothing() -
     assert line_of(drawn(a_sight(seen=seen)), "shop") == ["shop", "running", "0"]
 
 
-def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
+def test_the_story_reports_undos_and_switches() -> None:
     story = Story()
 
     def told(tentative: int, undone: int, *switches: SwitchStatus) -> list[str]:
@@ -856,7 +856,7 @@ def test_the_story_tells_of_undos_and_of_whom_a_client_reads() -> None:
     assert told(30, 24, SWITCH) == ["client:client: tentative tuples on per_second/0"]
 
 
-def test_a_restarted_replica_recovers_even_where_nobody_looked_in_between() -> None:
+def test_a_restart_between_two_polls_is_a_recovery() -> None:
     history = EventList()
     history.heard(a_node("n1", a_replica()))
     assert history.heard(a_node("n1", a_replica(), incarnation=2)) == [("main/0@n1", "RECOVERING", "STABLE")]
@@ -905,32 +905,32 @@ def test_the_view_shows_states_counts_and_delay_in_eighty_columns() -> None:
     assert "…" not in text
 
 
-def test_the_delay_grows_while_nothing_arrives() -> None:
-    """The last tuple was 0.25 s late, but that was 2.5 s ago: now we are beyond X."""
+def test_the_shown_delay_grows_while_nothing_arrives() -> None:
+    """The last tuple was 0.25 s late, but came 2.5 s ago, so the delay is now beyond X."""
     text = drawn(a_sight(now_us=NOW + 2_500_000))
     assert "████████ 2.50" in text
 
 
 @pytest.mark.parametrize("phase", [Phase.KILLED, Phase.FROZEN, Phase.DIED])
-def test_what_happened_to_a_process_hides_what_it_said_last(phase: Phase) -> None:
+def test_the_phase_of_a_process_hides_its_last_status(phase: Phase) -> None:
     text = drawn(a_sight(phases={"n1": phase, "n2": Phase.RUNNING}))
     assert line_of(text, "n1 main")[2] == phase
     assert line_of(text, "n2 main")[2] == "STABILIZATION"
 
 
-def test_who_does_not_answer_is_silent_and_who_never_did_is_unreachable() -> None:
+def test_processes_without_answer_are_silent_or_unreachable() -> None:
     seen = {"n1": Seen(a_node("n1", a_replica()), NOW - 5 * SECOND)}
     text = drawn(a_sight(phases={}, seen=seen, errors={"n1": "no answer within 1 s"}))
     assert line_of(text, "n1 main")[2] == "silent"
     assert line_of(text, "n2 main")[2] == "unreachable"
 
 
-def test_an_input_that_nobody_serves_is_named() -> None:
+def test_an_unserved_input_is_named() -> None:
     seen = {"n1": Seen(a_node("n1", a_replica(inputs=(an_input(main=None),))), NOW)}
     assert line_of(drawn(a_sight(seen=seen)), "n1 main")[-3:] == ["shop/0", "←", "nobody"]
 
 
-def test_faults_are_shown_with_what_has_become_of_them() -> None:
+def test_faults_are_shown_with_their_progress() -> None:
     kill = Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND)
     begun = NOW - 4 * SECOND
     happenings = [
@@ -950,7 +950,7 @@ def test_faults_are_shown_with_what_has_become_of_them() -> None:
     ]
 
 
-def test_a_cluster_that_has_said_nothing_yet_can_be_drawn() -> None:
+def test_a_cluster_without_any_status_can_be_drawn() -> None:
     phases = dict.fromkeys(("n1", "n2", "source:shop", "client:client"), Phase.STARTING)
     text = drawn(Sight("small", NOW, phases=phases))
     assert line_of(text, "n1 main")[2] == "starting"
@@ -986,8 +986,8 @@ def test_standbys_and_the_coordinator_are_drawn() -> None:
     assert line_of(text, "coordinator")[1] == "killed"
 
 
-def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
-    """In a real deployment clients listen to nobody."""
+def test_clients_without_a_server_are_not_drawn() -> None:
+    """In a real deployment clients have no server."""
     text = drawn(Sight("small", NOW, errors={"n1": "refused", "n2": "refused", "source:shop": "refused"}))
     assert "client" not in text
 
@@ -1001,11 +1001,11 @@ def test_clients_that_nobody_can_ask_are_not_drawn() -> None:
         (1, "", "exit status 1"),
     ],
 )
-def test_how_a_process_died_is_told_in_a_line(status: int, said: str, told: str) -> None:
+def test_the_death_of_a_process_is_described_in_a_line(status: int, said: str, told: str) -> None:
     assert how_it_died(status, said) == told
 
 
-def test_a_run_goes_on_while_each_partition_has_a_replica_that_lives() -> None:
+def test_a_run_continues_while_each_partition_has_a_live_node() -> None:
     directory = plan_of(TWO_UNITS).directory
     assert without_whom(directory, {}) == ""
     assert without_whom(directory, {"n1": ""}) == ""
@@ -1014,7 +1014,7 @@ def test_a_run_goes_on_while_each_partition_has_a_replica_that_lives() -> None:
     assert without_whom(directory, {"n1": "", "source:shop": ""}) == "source:shop"
 
 
-def test_times_are_written_shortly() -> None:
+def test_times_are_written_in_short() -> None:
     assert moment(END_OF_TIME) == "end"
     assert moment(parse_timestamp("2024-03-05T06:07:08.987654")) == "03-05 06:07:08.9"
     assert [seconds(us) for us in (0, 1_234_567, -280_000, 12_345_678)] == ["0.00", "1.23", "-0.28", "12.3"]

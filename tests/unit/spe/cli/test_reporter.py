@@ -1,4 +1,4 @@
-"""The process that proves a run at its end: silent until told, and never left behind.  Here it is a shell script."""
+"""The process that judges a run at its end is silent until told, and always ended.  Here it is a shell script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ nodes: [n1]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A process that notes its pid and its arguments, and whose exit status says what it was told."""
+    """A process that stores its pid and arguments, and whose exit status depends on its input."""
     script = tmp_path / "python"
     script.write_text(
         f'#!/bin/sh\necho "$$ $*" > {tmp_path}/noted.new; mv {tmp_path}/noted.new {tmp_path}/noted\n'
@@ -39,14 +39,14 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "noted"
 
 
-def test_it_judges_when_it_is_told_that_the_run_is_over(started: Path) -> None:
+def test_the_reporter_judges_when_the_run_is_over(started: Path) -> None:
     with reporter(Path("runs/mine")) as one:
         one.start()
         assert trio.run(one.finish) == 7
     assert started.read_text().split()[1:] == ["-m", "spe.cli", "report", "runs/mine", "--wait"]
 
 
-def test_it_is_ended_with_a_run_that_is_broken_off(started: Path) -> None:
+def test_the_reporter_ends_with_an_aborted_run(started: Path) -> None:
     with reporter(Path("runs/mine")) as one:
         one.start()
         while not started.exists():
@@ -55,14 +55,14 @@ def test_it_is_ended_with_a_run_that_is_broken_off(started: Path) -> None:
         os.kill(int(started.read_text().split()[0]), 0)
 
 
-def test_what_was_never_started_needs_no_end() -> None:
+def test_a_reporter_that_never_started_can_be_ended() -> None:
     Reporter(Path("runs/mine")).end()
 
 
 def test_sigterm_while_the_run_is_proved_ends_the_proof(
     started: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is of a session of its own, so nobody else would."""
+    """The report runs in its own session, so the terminal does not end it."""
     script = Path(sys.executable)
     script.write_text(script.read_text().replace("exit 7", "sleep 1000"))
     job = Mock(spec=Job)

@@ -1,4 +1,4 @@
-"""The directory of a run, opened for the proof: complete, or refused with the reason."""
+"""The proof opens the directory of a run if it is complete, and otherwise gives the reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_whole_directory_has_plan_events_and_recordings(folder: Path) -> None:
+def test_a_complete_directory_has_plan_events_and_recordings(folder: Path) -> None:
     run = Run.open(folder)
     assert run.plan.query.outputs == (OUT,)
     assert [e["event"] for e in run.events] == ["begun"]
@@ -57,7 +57,7 @@ def test_a_whole_directory_has_plan_events_and_recordings(folder: Path) -> None:
         ("clients/client/out.0", "client 'client' received"),
     ],
 )
-def test_what_is_missing_is_named(folder: Path, gone: str, said: str) -> None:
+def test_missing_files_are_named(folder: Path, gone: str, said: str) -> None:
     path = folder / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(SpeError, match=said):
@@ -84,7 +84,7 @@ def test_another_configuration_is_refused(folder: Path) -> None:
         Run.open(folder)
 
 
-def test_a_torn_last_event_is_passed_over_and_any_other_is_named(folder: Path) -> None:
+def test_a_torn_last_event_is_skipped_and_any_other_is_refused(folder: Path) -> None:
     events = folder / "events.jsonl"
     whole = events.read_text()
     events.write_text(whole + '{"t": 7, "ev')
@@ -94,12 +94,12 @@ def test_a_torn_last_event_is_passed_over_and_any_other_is_named(folder: Path) -
         Run.open(folder)
 
 
-def test_damaged_facts_are_named(folder: Path) -> None:
+def test_a_damaged_cluster_file_is_named(folder: Path) -> None:
     (folder / "cluster.json").write_text(json.dumps({"data": "."}))
     with pytest.raises(SpeError, match="damaged"):
         Run.open(folder)
 
 
-def test_no_directory_at_all(tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpeError, match="no such directory"):
         Run.open(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""A configuration is read whole: a plan, or every mistake with its line."""
+"""A configuration gives a plan, or a list of all mistakes with their lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def spec_of(entry: str) -> OperatorSpec:
 # -- what is there
 
 
-def test_smallest_configuration_gets_two_nodes_one_fragment_and_one_client() -> None:
+def test_the_smallest_configuration_gets_two_nodes_and_a_client() -> None:
     plan, directory = plan_of(f"{SOURCE}\nquery:\n  big: {{filter: {{from: orders, where: price > 10}}}}\n")
 
     assert plan.query.outputs == ("big",)
@@ -79,7 +79,7 @@ def test_smallest_configuration_gets_two_nodes_one_fragment_and_one_client() -> 
     assert plan.limits == Limits()
 
 
-def test_nodes_take_what_they_do_not_say_from_the_defaults() -> None:
+def test_nodes_take_missing_settings_from_the_defaults() -> None:
     directory = plan_of(
         f"""{SOURCE}
 query:
@@ -101,7 +101,7 @@ nodes:
     assert (n2.x_us, n2.address, n2.during_failure) == (3_000_000, "10.0.0.1:7102", Policy.DELAY)
 
 
-def test_nodes_choose_how_to_correct_themselves() -> None:
+def test_nodes_may_choose_their_way_to_reconcile() -> None:
     directory = plan_of(
         f"""{SOURCE}
 query:
@@ -176,7 +176,7 @@ def test_operator_entries_mean_their_specification(entry: str, expected: Operato
         ("{count: 100}", Window(WindowKind.COUNT, count=100)),
     ],
 )
-def test_windows_are_written_as_lengths(window: str, expected: Window) -> None:
+def test_windows_are_given_by_their_lengths(window: str, expected: Window) -> None:
     spec = spec_of(f"{{aggregate: {{from: orders, window: {window}, compute: {{n: count(*)}}}}}}")
 
     assert isinstance(spec, AggregateSpec)
@@ -194,7 +194,7 @@ def test_windows_are_written_as_lengths(window: str, expected: Window) -> None:
         ("max(case when user = ')' then price end)", AggregateCall("max", "case when user = ')' then price end")),
     ],
 )
-def test_aggregates_are_written_as_calls(text: str, expected: AggregateCall) -> None:
+def test_aggregates_are_given_as_calls(text: str, expected: AggregateCall) -> None:
     spec = spec_of(f'{{aggregate: {{from: orders, window: 1s, compute: {{a: "{text}"}}}}}}')
 
     assert isinstance(spec, AggregateSpec)
@@ -293,7 +293,7 @@ def test_generator_brings_schema_time_and_disorder() -> None:
     }
 
 
-def test_the_generator_rows_fills_the_schema_that_its_source_says() -> None:
+def test_the_generator_rows_uses_the_schema_of_its_source() -> None:
     from_ = "from: {generator: {name: rows, burst: 2s}}"
     read = "query: {q: {filter: {from: s, where: v > 0}}}\n"
     plan = load_plan_text(f"sources: {{s: {{schema: {{v: int64, at: timestamp!}}, time: at, {from_}}}}}\n{read}")
@@ -312,13 +312,13 @@ def test_the_generator_rows_fills_the_schema_that_its_source_says() -> None:
         ("{origin: 1970-01-02}", {"speed": 1.0, "rate": None, "max": False, "origin_us": 86_400_000_000}),
     ],
 )
-def test_replay_is_at_a_speed_at_a_rate_or_as_fast_as_it_goes(replay: str, expected: dict[str, Any]) -> None:
+def test_a_replay_has_a_speed_a_rate_or_no_limit(replay: str, expected: dict[str, Any]) -> None:
     plan = plan_of(f"{SOURCE}    replay: {replay}\nquery:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n").plan
 
     assert plan.sources[StreamId("orders")].replay == expected
 
 
-def test_only_live_sources_refuse_the_future_unless_told_to() -> None:
+def test_by_default_only_live_sources_refuse_future_rows() -> None:
     body = "schema: {t: timestamp, v: int64}, time: t"
     plan = plan_of(
         f"""
@@ -344,7 +344,7 @@ def test_only_live_sources_refuse_the_future_unless_told_to() -> None:
         ("watermark: clock", (Watermark.CLOCK, None, False)),
     ],
 )
-def test_in_a_live_source_time_passes_by_its_data_unless_told_otherwise(written: str, expected: Any) -> None:
+def test_by_default_a_live_source_promises_by_data(written: str, expected: Any) -> None:
     options = f", {written}}}" if written else "}"
     plan = plan_of(
         f"""
@@ -358,7 +358,7 @@ def test_in_a_live_source_time_passes_by_its_data_unless_told_otherwise(written:
     assert (live.watermark, live.idle_us, live.idle_to_now) == expected
 
 
-def test_rows_without_an_event_time_have_the_clocks() -> None:
+def test_rows_without_an_event_time_get_the_clocks() -> None:
     plan = plan_of(
         "sources: {live: {schema: {v: int64}, from: {stdin: true}}}\nquery: {q: {filter: {from: live, where: v > 0}}}\n"
     ).plan
@@ -380,7 +380,7 @@ clients:
     )
 
 
-def test_missing_data_files_are_named_apart_from_loading(tmp_path: Path) -> None:
+def test_missing_data_files_are_listed_separately(tmp_path: Path) -> None:
     (tmp_path / "conf.yaml").write_text(f"{SOURCE}query:\n  q: {{filter: {{from: orders, where: price > 1}}}}\n")
     plan = load_plan(tmp_path / "conf.yaml")
 
@@ -392,7 +392,7 @@ def test_missing_data_files_are_named_apart_from_loading(tmp_path: Path) -> None
 # -- YAML
 
 
-def test_words_that_older_yaml_takes_for_truth_values_are_texts() -> None:
+def test_yes_no_on_and_off_are_texts() -> None:
     problems = Problems()
     document = parse("{on: ts, no: yes, t: true, at: 12:30, n: 12, f: 1.5, e: null, q: '12'}", "x", problems)
 
@@ -402,7 +402,7 @@ def test_words_that_older_yaml_takes_for_truth_values_are_texts() -> None:
     assert not problems
 
 
-def test_merge_keys_fill_in_and_a_mistake_is_shown_where_the_own_value_stands() -> None:
+def test_merge_keys_work_and_mistakes_point_to_the_own_value() -> None:
     problems = problems_of(
         """
         sources:
@@ -540,7 +540,7 @@ def test_expression_error_in_a_folded_text_shows_the_expression() -> None:
     assert lines[-1].strip() == "^"
 
 
-def test_argument_of_an_aggregate_is_pointed_at_inside_the_call() -> None:
+def test_a_mistake_in_an_aggregate_points_into_the_call() -> None:
     entry = "agg: {aggregate: {from: orders, window: 1s, compute: {n: sum(price * quantity)}}}"
     (problem,) = problems_of(f"{SOURCE}query:\n  {entry}\n")
     _, line, caret = problem.splitlines()
@@ -549,7 +549,7 @@ def test_argument_of_an_aggregate_is_pointed_at_inside_the_call() -> None:
     assert line[caret.index("^") :].startswith("quantity")
 
 
-def test_what_reads_a_wrong_operator_is_not_blamed_for_it() -> None:
+def test_readers_of_a_wrong_operator_have_no_mistake() -> None:
     problems = problems_of(
         f"""{SOURCE}
 query:
@@ -561,7 +561,7 @@ query:
     assert len(problems) == 1
 
 
-def test_a_circle_is_named_and_the_rest_still_judged() -> None:
+def test_a_cycle_is_reported_and_the_rest_still_checked() -> None:
     problems = problems_of(
         f"""{SOURCE}
 query:
@@ -685,7 +685,7 @@ def test_source_mistakes_say_what_was_expected(source: str, message: str) -> Non
     assert [p for p in problems if message in p], problems
 
 
-def test_of_a_mapping_with_nothing_but_unknown_keys_no_more_is_said() -> None:
+def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
     source = "{schema: {t: timestamp}, time: t, from: {kafka: orders}}"
     (problem,) = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
 
@@ -755,14 +755,14 @@ nodes:
 """
 
 
-def test_x_that_makes_a_healthy_system_tentative_is_refused_where_it_is_written() -> None:
+def test_an_x_too_small_for_a_healthy_system_is_refused() -> None:
     (problem,) = problems_of(timed(x="2s", disorder="1800ms"))
 
     assert problem.startswith("test.yaml:15: nodes.n1.x: αX = 2s of 'n1' is too short for unit 'main'")
     assert "bucket + boundary + disorder = 2s of wall time" in problem
 
 
-def test_an_x_that_all_nodes_share_is_refused_once_where_it_is_written() -> None:
+def test_an_x_shared_by_all_nodes_is_refused_once() -> None:
     text = f"""{SOURCE}    disorder: 1800ms
     boundary: 100ms
 bucket: 100ms
@@ -791,14 +791,14 @@ def test_x_counts_wall_time_so_a_faster_replay_needs_less() -> None:
     assert review(plan, directory) == []
 
 
-def test_x_with_too_little_room_is_only_warned_about() -> None:
+def test_an_x_with_little_room_gives_a_warning() -> None:
     findings = review(*plan_of(timed(x="2050ms", disorder="1800ms")))
 
     assert [f.path for f in findings] == [("nodes", "n1", "x")]
     assert "leaves room for a normal one" in findings[0].message
 
 
-def test_x_shorter_than_the_reaction_to_a_dead_replica_is_warned_about() -> None:
+def test_an_x_below_the_time_to_switch_gives_a_warning() -> None:
     findings = review(*plan_of(timed(x="1s")))
 
     assert "less than 2·(stall + connect) = 1.8s" in findings[0].message
@@ -812,7 +812,7 @@ query:
 """
 
 
-def test_a_file_without_disorder_is_warned_about_and_zero_is_an_answer() -> None:
+def test_a_file_without_disorder_gives_a_warning_unless_zero() -> None:
     file = SOURCE_OF_A_FILE
     (finding,) = review(*plan_of(file))
 
@@ -836,7 +836,7 @@ defaults: {{alpha: 1.0, x: {alpha_x}}}
     ("idle", "room"),
     [("1s", None), ("1199ms", None), ("1200ms", "1.199s"), ("5s", "1.199s"), ("{after: 1799ms, then: now}", None)],
 )
-def test_a_silence_that_alpha_x_has_no_room_for_is_warned_about(idle: str, room: str | None) -> None:
+def test_an_idle_time_that_alpha_x_cannot_hold_gives_a_warning(idle: str, room: str | None) -> None:
     """bucket + boundary + disorder + a normal delay = 800ms, of αX = 2s."""
     findings = review(*plan_of(live(idle)))
     if room is None:
@@ -848,7 +848,7 @@ def test_a_silence_that_alpha_x_has_no_room_for_is_warned_about(idle: str, room:
     assert f"expected at most {room}, or αX above" in finding.message
 
 
-def test_a_silence_that_alpha_x_has_room_for_is_not_warned_about_again() -> None:
+def test_an_idle_time_that_alpha_x_can_hold_gives_no_warning() -> None:
     plan, directory = plan_of(live("1200ms"))
     (finding,) = review(plan, directory)
     assert finding.message.endswith("αX above 2s")
@@ -856,12 +856,12 @@ def test_a_silence_that_alpha_x_has_room_for_is_not_warned_about_again() -> None
     assert review(*plan_of(live("1199ms"))) == []
 
 
-def test_a_jump_to_the_present_needs_no_more_than_the_silence() -> None:
+def test_then_now_needs_only_the_idle_time() -> None:
     (finding,) = review(*plan_of(live("{after: 1800ms, then: now}")))
     assert "expected at most 1.799s, or αX above 2s" in finding.message
 
 
-def test_a_source_that_is_never_silent_is_warned_about() -> None:
+def test_a_source_without_idle_gives_a_warning() -> None:
     (finding,) = review(*plan_of(live("never")))
     assert finding.message.startswith("is never: whenever no row comes for αX, results are tentative")
 
@@ -885,7 +885,7 @@ def test_shipped_configuration_loads_without_a_warning(path: Path) -> None:
         ("security: {insecure: true}\n", []),
     ],
 )
-def test_processes_that_others_can_reach_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
+def test_processes_reachable_from_other_hosts_are_named(deployment: str, paths: list[tuple[str, ...]]) -> None:
     source = "{schema: {t: timestamp!, n: int64}, from: {tcp: '0.0.0.0:7000'}}"
     text = f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: n > 1}}}}\n{deployment}"
     found = review(*plan_of(text))
@@ -902,7 +902,7 @@ def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> 
 # -- Python
 
 
-def test_how_to_correct_is_said_in_python_as_in_yaml() -> None:
+def test_reconcile_is_the_same_in_python_and_yaml() -> None:
     env = api.Environment(reconcile="undo", checkpoint={"every": "200ms"})
     orders = env.source("orders", api.generator("orders", rate=10))
     env.node("n1", reconcile="checkpoint", checkpoint={"every": "5s", "disk": True}).node("n2")
@@ -926,7 +926,7 @@ recovery: {value: complete, priorities: {q: 3}}
 """
 
 
-def test_standbys_are_said_in_python_as_in_yaml() -> None:
+def test_standbys_are_the_same_in_python_and_yaml() -> None:
     env = api.Environment(
         coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy", "cap": 0.7},
         recovery={"value": "complete", "priorities": {"q": 3}},
@@ -977,7 +977,7 @@ def test_standbys_are_said_in_python_as_in_yaml() -> None:
         ("priorities", "priority", "test.yaml:10: recovery.priority: unknown key (did you mean 'priorities'?)"),
     ],
 )
-def test_mistakes_with_standbys_are_named(was: str, now: str, said: str) -> None:
+def test_mistakes_in_standbys_are_reported(was: str, now: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of(BACKED.replace(was, now))
     assert said in str(caught.value)
@@ -1044,14 +1044,12 @@ def test_every_operator_can_be_built_in_python() -> None:
         (lambda s: s.filter(lambda row: True), "filter takes an expression.*got a function"),
     ],
 )
-def test_what_the_python_builder_cannot_do_says_what_to_write_instead(
-    misuse: Callable[[api.Stream], object], hint: str
-) -> None:
+def test_unsupported_calls_in_python_name_an_alternative(misuse: Callable[[api.Stream], object], hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         misuse(api.Environment("shop").source("s", api.generator("orders")))
 
 
-def test_mistakes_of_a_python_query_are_named_by_path() -> None:
+def test_mistakes_of_a_python_query_have_their_paths() -> None:
     env = api.Environment("shop")
     line_number = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
     env.source("s", api.generator("orders")).filter("prise > 1", name="big")
@@ -1063,7 +1061,7 @@ def test_mistakes_of_a_python_query_are_named_by_path() -> None:
     assert line[caret.index("^") :].startswith("prise")
 
 
-def test_python_names_are_unique_at_once() -> None:
+def test_a_repeated_name_in_python_is_refused_at_once() -> None:
     env = api.Environment()
     env.source("s", api.generator("orders"))
 
@@ -1111,9 +1109,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 @settings(max_examples=40, deadline=None)
 @given(chooser=st.data())
-def test_nothing_in_a_configuration_raises_anything_but_a_configuration_error(
-    path: Path, chooser: st.DataObject
-) -> None:
+def test_any_configuration_gives_a_plan_or_a_configuration_error(path: Path, chooser: st.DataObject) -> None:
     problems = Problems()
     data = copy.deepcopy(parse(path.read_text(), path.name, problems).data)
     where = chooser.draw(st.sampled_from([p for p in places(data) if p]))
@@ -1134,7 +1130,7 @@ def test_aliases_of_aliases_are_refused_before_they_fill_memory() -> None:
         load_plan_text(bomb, "bomb.yaml")
 
 
-def test_what_becomes_of_rows_that_fail_is_said_in_python_as_in_yaml() -> None:
+def test_on_error_is_the_same_in_python_and_yaml() -> None:
     env = api.Environment()
     orders = env.source("s", api.generator("orders", rate=10))
     plan = env.outputs(orders.map({"key": "key"}, name="q").on_error("skip")).plan()

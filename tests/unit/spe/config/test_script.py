@@ -1,4 +1,4 @@
-"""A configuration that is a Python script: which environment it is, and the lines of its mistakes."""
+"""A configuration as a Python script: which environment counts, and the lines of mistakes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mistakes(path: Path, *changes: tuple[str, str]) -> list[str]:
-    """What is said of the script with these changes, without its folder."""
+    """The messages about the script with these changes, without its folder."""
     text = path.read_text()
     for old, new in changes:
         assert old in text
@@ -50,7 +50,7 @@ def mistakes(path: Path, *changes: tuple[str, str]) -> list[str]:
     return [p.replace(f"{path.parent}/", "") for p in caught.value.problems]
 
 
-def test_a_script_is_the_plan_of_its_yaml(script: Path) -> None:
+def test_a_script_gives_the_plan_of_its_yaml(script: Path) -> None:
     deployed = load(script)
 
     assert deployed == load_text(read_document(script).to_yaml())
@@ -83,10 +83,10 @@ def test_a_mistake_of_an_expression_shows_its_place(script: Path) -> None:
         ("env.outputs", "other = Environment()\nenv.outputs", ""),
     ],
 )
-def test_what_stops_a_script_is_named_with_its_line(script: Path, old: str, new: str, problem: str) -> None:
+def test_an_exception_in_a_script_is_reported_with_its_line(script: Path, old: str, new: str, problem: str) -> None:
     if problem:
         assert mistakes(script, (old, new))[0].startswith(problem)
-    else:  # of two environments the one called env is meant
+    else:  # of two environments, the one named env counts
         script.write_text(SHOP.replace(old, new))
         assert load_plan(script).cluster == "shop"
 
@@ -119,7 +119,7 @@ plan = env.plan()
     assert load_plan(script).sources["a"].reader["path"] == str(script.parent / "a.csv")  # type: ignore[index]
 
 
-def test_operators_of_ones_own_may_be_in_the_script(script: Path) -> None:
+def test_user_operators_may_be_in_the_script(script: Path) -> None:
     script.write_text("""\
 from operators.custom import CustomOperator
 from spe.api import Environment, generator
@@ -150,14 +150,16 @@ def test_commands_take_a_script(
     assert capsys.readouterr().out
 
 
-def test_a_mistake_of_a_script_is_told_without_a_traceback(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_of_a_script_is_reported_without_a_traceback(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script.write_text(SHOP.replace("price", "prise"))
 
     assert execute(["check", str(script)]) == 2
     assert capsys.readouterr().err.startswith(f"spe: {script}:6: query.large.filter.where: ")
 
 
-def test_mistakes_are_told_before_anything_is_started(script: Path) -> None:
+def test_mistakes_are_reported_before_anything_starts(script: Path) -> None:
     script.write_text(SHOP.replace("price", "prise"))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
 

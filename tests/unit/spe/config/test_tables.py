@@ -1,4 +1,4 @@
-"""Declarations are complete, the documentation is made of them, and its new operator works."""
+"""Declarations are complete, the documentation is generated from them, and its example of a new operator works."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def test_every_key_has_a_description(keyword: str) -> None:
 
 
 @pytest.mark.parametrize("keyword", OPERATORS)
-def test_every_operator_is_constructed_and_read_by_the_proof(keyword: str) -> None:
+def test_every_operator_has_an_implementation_and_a_proof(keyword: str) -> None:
     assert OPERATORS[keyword] in build._CONSTRUCTIONS
     assert keyword in reading._OPERATORS
 
 
-def test_operators_are_asked_and_not_told_apart() -> None:
-    """What others need to know of an operator stands in its declaration.  One simulated fault changes a query."""
+def test_no_code_distinguishes_operators_by_class() -> None:
+    """All facts about an operator are in its declaration.  One simulated fault (replan.py) changes a query."""
     specs = {declared.__name__ for declared in OPERATORS.values()}
     assert [path.name for path in FILES if specs & told_apart(ast.parse(path.read_text(encoding="utf-8")))] == []
 
 
 def told_apart(tree: ast.Module) -> set[str]:
-    """Names of classes that ``isinstance`` or a pattern asks for."""
+    """Names of classes in ``isinstance`` calls and patterns."""
     asked: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
@@ -124,7 +124,7 @@ def test_mistakes_in_the_new_operator_of_the_page_are_shown_where_they_are(sampl
     ]
 
 
-def test_every_connector_is_declared_and_constructed() -> None:
+def test_every_connector_has_a_declaration_and_an_implementation() -> None:
     assert set(READERS) == set(KINDS)
     assert set(SINKS) == set(SINK_KINDS)
 

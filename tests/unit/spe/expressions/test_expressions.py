@@ -1,4 +1,4 @@
-"""The SQL of expressions: what it means where Spark, NumPy and Python part, and what is refused."""
+"""The SQL of expressions: results where Spark, NumPy and Python differ, and what is refused."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_date_trunc_goes_back_also_before_the_epoch(unit: str, expected: str) ->
         ("(" * 100 + "p" + ")" * 100, 50, "parentheses are open"),
     ],
 )
-def test_what_is_refused_and_where(text: str, position: int, message: str) -> None:
+def test_refused_expressions_name_the_place(text: str, position: int, message: str) -> None:
     error = refused(text)
     assert message in str(error)
     assert error.position == position
@@ -296,7 +296,7 @@ def test_type_nullability_and_references_are_known_before_the_first_tuple() -> N
     assert known("CAST(s AS DOUBLE) > x AND t = s") == (AttributeType.BOOL, True, ("s", "x", "t"))
 
 
-def test_names_need_quotes_only_where_they_are_no_plain_words() -> None:
+def test_names_need_quotes_only_where_they_are_not_plain_words() -> None:
     schema = Schema(
         tuple(
             type(a)(name, a.type)
@@ -308,7 +308,7 @@ def test_names_need_quotes_only_where_they_are_no_plain_words() -> None:
 
 
 def test_a_batch_without_nulls_runs_without_masks() -> None:
-    """The generated function for it mentions none, and the result carries none."""
+    """Neither the generated function nor the result has a mask."""
     expression = compile_expression("x * i > 2 AND s = 'a'", SCHEMA)
     assert "valid" not in expression._plain.source
     assert "valid" in expression._masked.source
@@ -329,7 +329,7 @@ def test_equal_parts_are_computed_once() -> None:
     assert source.count(" * ") == 1
 
 
-def test_literals_alone_are_computed_beforehand() -> None:
+def test_constant_parts_are_computed_once() -> None:
     source = compile_expression("i > 60 * 60 AND s = upper('a')", SCHEMA)._plain.source
     assert " * " not in source
     assert value("upper('a') || CAST(1 + 1 AS STRING)") == "A2"
@@ -349,7 +349,7 @@ def test_an_empty_batch_gives_an_empty_column(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["upper(s)", "s = 'a'", "s = t", "s < t", "coalesce(s, t)", "length(s)"])
-def test_under_a_null_any_code_may_stand(text: str) -> None:
+def test_a_null_may_have_any_string_code(text: str) -> None:
     """Outer joins and user-defined operators make all-null columns over an empty dictionary."""
     nothing = Column(np.full(2, 7, np.int32), np.zeros(2, np.bool_), StringDictionary())
     batch = rows(i=[1, 2])
@@ -358,7 +358,7 @@ def test_under_a_null_any_code_may_stand(text: str) -> None:
 
 
 def test_a_string_function_runs_once_per_distinct_text() -> None:
-    """Also when the dictionary grows: then for what is new."""
+    """When the dictionary grows, only for the new texts."""
     expression = compile_expression("upper(s) = 'B'", SCHEMA)
     batch = rows(s=["a", "b"] * 50)
     column = batch.columns[SCHEMA.index("s")]
@@ -404,7 +404,7 @@ def test_comparing_columns_adds_nothing_to_their_dictionaries() -> None:
     assert (len(s), len(t)) == before
 
 
-def test_of_a_large_dictionary_only_what_a_batch_uses_is_copied() -> None:
+def test_only_the_used_texts_of_a_large_dictionary_are_copied() -> None:
     large = StringDictionary(f"text {k}" for k in range(10_000))
     batch = rows(s=["a", "b"], p=[True, False])
     columns = list(batch.columns)
@@ -424,7 +424,7 @@ def test_every_function_is_documented() -> None:
 
 
 def test_every_example_of_the_documentation_is_true() -> None:
-    """Rows of tables that begin with an expression in code and have its value in code in the second column."""
+    """Rows of tables whose first column is an expression in code and whose second is its value."""
     examples = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE)
     assert len(examples) > 20
     for text, expected in examples:

@@ -1,4 +1,4 @@
-"""The durable log: what was acknowledged is there, or its damage is named."""
+"""The durable log: acknowledged records are readable, or their damage is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_an_empty_folder_is_an_empty_log() -> None:
     assert (bodies, log.last_sequence, log.synced_sequence, log.epoch) == ([], 0, 0, 1)
 
 
-async def test_records_are_recovered_in_order_with_where_they_are() -> None:
+async def test_records_are_recovered_in_order_with_their_positions() -> None:
     storage = await written(BODIES, segment_bytes=60)
     assert len(segments(storage)) > 1
 
@@ -59,7 +59,7 @@ async def test_records_are_recovered_in_order_with_where_they_are() -> None:
     assert found == list(read_log(storage, LOG))
 
 
-async def test_reading_back_goes_on_over_segments_in_bounded_steps() -> None:
+async def test_segments_are_read_back_in_bounded_steps() -> None:
     storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=100)
     first = log.append(b"0" * 40)
@@ -84,7 +84,7 @@ async def test_a_record_longer_than_the_read_limit_is_read_whole() -> None:
     assert [r.body for r in records] == [b"x" * 5000]
 
 
-async def test_what_is_not_synced_is_not_acknowledged_and_not_served() -> None:
+async def test_unsynced_records_are_neither_acknowledged_nor_served() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
@@ -95,7 +95,7 @@ async def test_what_is_not_synced_is_not_acknowledged_and_not_served() -> None:
     assert [r.body for r in read_log(storage, LOG)] == [b"a"]
 
 
-async def test_appending_goes_on_during_a_sync_which_acknowledges_only_what_was_there_before() -> None:
+async def test_a_sync_acknowledges_only_records_before_it() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"before")
@@ -110,7 +110,7 @@ async def test_appending_goes_on_during_a_sync_which_acknowledges_only_what_was_
 
 
 async def test_the_mark_is_written_after_the_records_are_synced() -> None:
-    """Power may fail between the two syncs: then the mark is the old one, and nothing was acknowledged."""
+    """If power fails between the two syncs, the mark is the old one, and nothing was acknowledged."""
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
@@ -137,7 +137,7 @@ async def test_a_whole_record_beyond_the_mark_survives_the_end_of_the_process() 
     assert again.synced_sequence == 2
 
 
-async def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it() -> None:
+async def test_a_torn_tail_is_removed_and_the_log_continues() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"kept")
@@ -153,7 +153,7 @@ async def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it() -> None:
 
 
 async def test_blocks_of_a_tail_may_reach_the_disk_in_any_order() -> None:
-    """A whole record behind a hole was never acknowledged either: both go."""
+    """A whole record after a hole was not acknowledged either, so both are removed."""
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"kept")
@@ -180,7 +180,7 @@ async def test_damage_before_the_mark_names_segment_and_offset() -> None:
         list(read_log(storage, LOG))
 
 
-async def test_a_log_shorter_than_what_was_acknowledged_is_corrupt() -> None:
+async def test_a_log_shorter_than_its_mark_is_corrupt() -> None:
     storage = await written(BODIES)
     (path,) = segments(storage)
     end = list(read_log(storage, LOG))[2].position.offset
@@ -188,7 +188,7 @@ async def test_a_log_shorter_than_what_was_acknowledged_is_corrupt() -> None:
         await opened(storage.with_file(path, storage.read(path)[:end]))
 
 
-async def test_a_missing_segment_is_corrupt_whichever_it_is() -> None:
+async def test_any_missing_segment_is_corruption() -> None:
     storage = await written([b"x" * 50] * 4, segment_bytes=60)
     assert len(segments(storage)) == 4
     for path in segments(storage):
@@ -206,7 +206,7 @@ async def test_segments_without_a_mark_are_corrupt() -> None:
         await opened(storage.restarted())
 
 
-async def test_damage_that_came_later_is_named_and_never_served() -> None:
+async def test_later_damage_is_named_and_never_served() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"payload")
@@ -216,7 +216,7 @@ async def test_damage_that_came_later_is_named_and_never_served() -> None:
         log.read(at, 100)
 
 
-async def test_a_full_disk_takes_the_partial_record_back_and_leaves_the_rest_readable() -> None:
+async def test_a_full_disk_removes_the_partial_record_only() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"fits")
@@ -234,7 +234,7 @@ async def test_a_full_disk_takes_the_partial_record_back_and_leaves_the_rest_rea
     assert (await opened(storage.restarted()))[1] == [b"fits", b"does not fit"]
 
 
-async def test_what_was_appended_before_the_disk_was_full_can_still_be_acknowledged() -> None:
+async def test_records_before_a_full_disk_can_still_be_acknowledged() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"a")
@@ -244,7 +244,7 @@ async def test_what_was_appended_before_the_disk_was_full_can_still_be_acknowled
     assert await log.sync() == 1
 
 
-async def test_a_disk_that_is_full_when_a_segment_begins_leaves_a_log_that_opens() -> None:
+async def test_a_full_disk_at_a_new_segment_leaves_a_usable_log() -> None:
     storage = await written([b"x" * 50], segment_bytes=60)
     log, _ = await opened(storage := storage.restarted())
     storage.space_left = 3
@@ -273,12 +273,12 @@ async def test_a_sync_error_makes_the_log_read_only_and_is_never_retried() -> No
     assert [r.body for r in log.read(at, 100)[0]] == [b"safe"]
 
 
-async def test_a_tail_that_a_failed_sync_left_in_the_page_cache_is_written_anew() -> None:
-    """The kernel may call such pages clean: only bytes written again are sure to be synced.
+async def test_a_tail_after_a_failed_sync_is_written_again() -> None:
+    """The kernel may mark such pages clean; only bytes written again are certainly synced.
 
     1. a sync fails, the process ends, the page cache still shows the record
     2. the next writer acknowledges it
-    3. the power fails, and what the failed sync gave up is gone from the old segment: the record is still there
+    3. power fails, and the old segment loses what the failed sync gave up; the record is still there
     """
     storage = SimDisk()
     log, _ = await opened(storage)
@@ -300,8 +300,8 @@ async def test_a_second_writer_is_refused() -> None:
         await opened(storage)
 
 
-async def test_a_writer_whose_lock_did_not_hold_is_stopped_by_the_epoch() -> None:
-    """What the old writer adds is never acknowledged, and the log of the new one is not damaged by it."""
+async def test_the_epoch_stops_a_writer_whose_lock_failed() -> None:
+    """Records of the old writer are never acknowledged, and do not damage the log of the new one."""
     storage = SimDisk()
     old, _ = await opened(storage)
     old.append(b"a")
@@ -318,8 +318,8 @@ async def test_a_writer_whose_lock_did_not_hold_is_stopped_by_the_epoch() -> Non
     assert (await opened(storage.restarted()))[1] == [b"a", b"b"]
 
 
-async def test_a_stale_segment_that_comes_back_with_the_power_changes_nothing() -> None:
-    """Removing a file may be lost; the epoch in the name tells which segment counts."""
+async def test_a_stale_segment_after_a_power_failure_is_ignored() -> None:
+    """The removal of a file may be lost; the epoch in its name tells which segment counts."""
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"unacknowledged")
@@ -335,15 +335,15 @@ async def test_a_stale_segment_that_comes_back_with_the_power_changes_nothing() 
     assert (await opened(storage.restarted()))[1] == [b"a", b"b"]
 
 
-def test_a_newer_writer_replaces_what_an_older_one_holds_from_there_on() -> None:
+def test_a_newer_writer_replaces_later_records_of_an_older_one() -> None:
     first, second, third = Segment(1, 1), Segment(5, 2), Segment(9, 2)
     stale = [Segment(5, 1), Segment(7, 1), Segment(9, 1)]
     names = [s.name for s in (*stale, third, second, first)]
     assert live_segments([*names, "mark.0", "lock", "schema.json", "5.seg"]) == [first, second, third]
 
 
-async def test_what_follows_a_hole_is_not_taken_for_its_successor() -> None:
-    """Two things broke: the marks fell back to record 1, and record 2 is damaged.  3 and 4 must not move up."""
+async def test_records_after_a_hole_do_not_move_up() -> None:
+    """Two failures: the marks are back at record 1, and record 2 is damaged.  Records 3 and 4 must not move up."""
     storage = await written([b"1" * 50, b"2" * 50, b"3" * 50, b"4" * 50], segment_bytes=60)
     slot = len(storage.read(LOG / "mark.1")) // 5
     storage = storage.with_file(LOG / "mark.1", storage.read(LOG / "mark.1")[: 2 * slot])
@@ -353,8 +353,8 @@ async def test_what_follows_a_hole_is_not_taken_for_its_successor() -> None:
     assert (await opened(storage.with_file(second, bytes(data))))[1] == [b"1" * 50]
 
 
-async def test_a_segment_is_not_left_before_all_of_it_is_synced() -> None:
-    """A record that comes during the sync that fills a segment is synced with the next group."""
+async def test_a_segment_is_closed_only_when_all_of_it_is_synced() -> None:
+    """A record appended during the last sync of a segment is synced with the next group."""
     storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=60)
     log.append(b"fills the segment" * 5)
@@ -370,7 +370,7 @@ async def test_a_segment_is_not_left_before_all_of_it_is_synced() -> None:
     assert (await opened(left))[1][1:] == [b"during", b"after"]
 
 
-async def test_marks_go_on_for_ever_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_marks_stay_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
     storage = SimDisk()
     log, _ = await opened(storage)
@@ -383,7 +383,7 @@ async def test_marks_go_on_for_ever_in_two_small_files(monkeypatch: pytest.Monke
     assert max(len(storage.read(LOG / f"mark.{i}")) for i in (0, 1)) <= 60
 
 
-async def test_a_position_at_the_end_of_a_segment_goes_on_in_the_next() -> None:
+async def test_a_position_at_the_end_of_a_segment_continues_in_the_next() -> None:
     log, _ = await opened(SimDisk(), segment_bytes=60)
     at = log.append(b"x" * 60)
     await log.sync()
@@ -393,7 +393,7 @@ async def test_a_position_at_the_end_of_a_segment_goes_on_in_the_next() -> None:
     assert [r.body for r in log.read(end, 1000)[0]] == [b"next"]
 
 
-async def test_the_log_on_a_real_disk(tmp_path: Path) -> None:
+async def test_the_log_works_on_a_real_disk(tmp_path: Path) -> None:
     """Locks, syncs and segments of the operating system; the lock goes with the process, here with its storage."""
     storage = DiskStorage(tmp_path)
     log = await SegmentedLog.open(storage, LOG, segment_bytes=100)

@@ -1,4 +1,4 @@
-"""What a record of a source's log says of itself, and whether it continues the one before it."""
+"""Records of a source's log: their state, and whether each continues the one before it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_record_is_read_as_it_was_written(count: int) -> None:
     assert read is None or (read.from_id, read.upto_id) == (2, 5)
 
 
-def test_a_record_of_version_1_is_read_and_does_not_say_what_was_left_out() -> None:
+def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
     lease = struct.pack("<7q", 5, 6, 7, 8, 9, 10, 11)
     assert decode_source_state(lease) == SourceState(5, 6, 7, 8, 9, 10, 11, left_out=None)
     assert decode_source_batch(lease, SCHEMA, StringPool()) is None

@@ -1,4 +1,4 @@
-"""Fragments are cut into units, units get partitions, partitions get nodes."""
+"""Fragments are divided into units, units into partitions, and partitions get nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SECOND = Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)
 
 
 def reads(*streams: str) -> OperatorSpec:
-    """An operator that reads these streams; which one does not matter for the cut."""
+    """An operator that reads these streams; its kind does not matter for units."""
     if len(streams) == 1:
         return FilterSpec(StreamId(streams[0]), "true")
     return UnionSpec(tuple(map(StreamId, streams)))
@@ -100,7 +100,7 @@ def shape(units: Sequence[Unit]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-# -- units (rule U1)
+# -- units (U1: one SUnion per unit)
 
 
 def test_whole_query_is_one_fragment_where_none_is_given() -> None:
@@ -110,20 +110,20 @@ def test_whole_query_is_one_fragment_where_none_is_given() -> None:
     assert directory.placement == {PartitionId(plan.units[0].id, 0): ("n1", "n2")}
 
 
-def test_outputs_reached_by_different_inputs_are_units_of_their_own() -> None:
+def test_outputs_reached_by_different_inputs_are_separate_units() -> None:
     plan = deployed(query({"a": reads("A"), "b": reads("B")}, ["a", "b"])).plan
 
     assert shape(plan.units) == [("main.1", "A", "a", "a"), ("main.2", "B", "b", "b")]
 
 
-def test_operators_that_only_lead_to_one_output_go_with_it() -> None:
-    """Cleaning each source before the merge makes no unit of its own: nobody else would see its state."""
+def test_operators_of_one_output_are_in_its_unit() -> None:
+    """Operators on one source before the merge are no separate unit, because no output depends on them alone."""
     plan = deployed(query({"a": reads("A"), "b": reads("B"), "u": reads("a", "b"), "f": reads("u")}, ["u", "f"])).plan
 
     assert shape(plan.units) == [("main", "A B", "a b u f", "u f")]
 
 
-def test_operator_shared_by_outputs_of_different_reach_is_a_unit_of_its_own() -> None:
+def test_an_operator_shared_by_different_outputs_is_a_separate_unit() -> None:
     """When B fails, what depends on A alone stays STABLE.
 
     clean reads A; report reads clean; merged reads clean and B.
@@ -137,7 +137,7 @@ def test_operator_shared_by_outputs_of_different_reach_is_a_unit_of_its_own() ->
     ]
 
 
-def test_stream_read_by_another_fragment_is_an_output() -> None:
+def test_a_stream_read_by_another_fragment_is_an_output() -> None:
     plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u"), "g": reads("f")}, ["g"]),
         fragment("front", "u", "f"),
@@ -146,7 +146,7 @@ def test_stream_read_by_another_fragment_is_an_output() -> None:
     assert shape(plan.units) == [("front", "A B", "u f", "f"), ("back", "f", "g", "g")]
 
 
-def test_two_fragments_may_read_each_other_as_long_as_operators_do_not() -> None:
+def test_fragments_may_read_each_other_without_a_cycle_of_operators() -> None:
     plan = deployed(
         query({"a": reads("A"), "b": reads("a"), "c": reads("b")}, ["c"]), fragment("x", "a", "c"), fragment("y", "b")
     ).plan
@@ -165,7 +165,7 @@ def reach_of(what: Query, name: StreamId, home: Mapping[StreamId, str]) -> set[S
 
 @st.composite
 def deployed_queries(draw: st.DrawFn) -> tuple[Query, list[FragmentSpec]]:
-    """A query of 3 sources and up to 9 operators that are all read, cut at random into up to 3 fragments."""
+    """A query of 3 sources and up to 9 operators, all of them read, in up to 3 random fragments."""
     count = draw(st.integers(1, 9))
     names = ["A", "B", "C"]
     operators: dict[str, OperatorSpec] = {}
@@ -182,7 +182,7 @@ def deployed_queries(draw: st.DrawFn) -> tuple[Query, list[FragmentSpec]]:
 
 @settings(max_examples=150, deadline=None)
 @given(deployed_queries())
-def test_units_cover_the_query_in_order_and_all_outputs_of_one_have_one_reach(
+def test_units_cover_the_query_and_each_has_one_reach(
     case: tuple[Query, list[FragmentSpec]],
 ) -> None:
     """For any query and any fragments:
@@ -211,7 +211,7 @@ def test_units_cover_the_query_in_order_and_all_outputs_of_one_have_one_reach(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.integers(0, 8), st.lists(st.integers(0, 8), max_size=3), max_size=9))
-def test_order_keeps_what_is_before_before_and_circles_are_real(graph: dict[int, list[int]]) -> None:
+def test_the_order_of_operators_is_topological_and_cycles_are_real(graph: dict[int, list[int]]) -> None:
     order, circles = stable_order(graph)
     in_circle = {n for c in circles for n in c}
 
@@ -223,7 +223,7 @@ def test_order_keeps_what_is_before_before_and_circles_are_real(graph: dict[int,
         assert all(before in graph[after] for before, after in pairwise(circle))
 
 
-def test_order_stays_as_given_where_it_may() -> None:
+def test_the_given_order_is_kept_where_possible() -> None:
     assert stable_order({"c": [], "a": ["c"], "b": []}) == (["c", "a", "b"], [])
 
 
@@ -262,7 +262,7 @@ def test_fragments_that_do_not_fit_are_refused(fragments: list[FragmentSpec], me
     assert any(message in p for p in caught.value.problems), caught.value.problems
 
 
-def test_operator_that_nobody_reads_is_refused() -> None:
+def test_an_operator_without_readers_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"query\.b: is read by nobody"):
         deployed(query({"a": reads("A"), "b": reads("B")}, ["a"]))
 
@@ -286,7 +286,7 @@ def test_partitioned_unit_reads_by_key_and_its_consumer_reads_every_partition() 
 
 
 def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Deployed, list[list[int]]]:
-    """A stream by ``key`` in ``first`` partitions, read in ``then`` partitions by another key: who reads which."""
+    """Who reads which of a stream by ``key`` in ``first`` partitions, read in ``then`` partitions by another key."""
     made = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=first, key=("key",)),
@@ -308,7 +308,7 @@ def inputs_by_partition(first: int, then: int, by: str = "key") -> tuple[Deploye
         (4, 1, "key", Partitioning.FULL, [[0, 1, 2, 3]]),
     ],
 )
-def test_a_stream_that_is_divided_by_the_key_already_is_read_where_the_hashes_are(
+def test_a_stream_divided_by_the_key_is_read_by_hash_ranges(
     first: int, then: int, by: str, kind: Partitioning, read: list[list[int]]
 ) -> None:
     (plan, directory), found = inputs_by_partition(first, then, by)
@@ -336,8 +336,8 @@ def carried(*operators: tuple[str, OperatorSpec], key: tuple[str, ...], then: tu
 JOINED = Schema.of(l_ts="timestamp", l_key="int64", l_user="string", r_ts="timestamp", r_key="int64", r_user="string")
 
 
-def test_who_else_reads_a_stream_does_not_say_how_it_is_divided() -> None:
-    """Two readers by another key come before one by the key that divides it."""
+def test_other_readers_do_not_change_how_a_stream_is_divided() -> None:
+    """Two readers by another key come before the reader by the dividing key."""
     plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u"), "g": reads("u"), "h": reads("u")}, ["f", "g", "h"]),
         fragment("front", "u", partitions=2, key=("key",)),
@@ -353,14 +353,14 @@ def test_who_else_reads_a_stream_does_not_say_how_it_is_divided() -> None:
     ("spec", "then", "aligned"),
     [
         (FilterSpec(StreamId("A"), "true"), ("key", "user"), True),
-        (FilterSpec(StreamId("A"), "true"), ("user", "key"), False),  # the hash goes by position
+        (FilterSpec(StreamId("A"), "true"), ("user", "key"), False),  # the hash depends on the order of attributes
         (FilterSpec(StreamId("A"), "true"), ("key",), False),
         (MapSpec(StreamId("A"), {"ts": "ts", "key": "key", "user": "user"}, keep=False), ("key", "user"), True),
         (MapSpec(StreamId("A"), {"key": "key + 1"}, keep=True), ("key", "user"), False),
         (MapSpec(StreamId("A"), {"user": "user"}, keep=True), ("key", "user"), True),
     ],
 )
-def test_a_key_of_several_attributes_is_carried_whole_or_not(
+def test_a_key_of_several_attributes_is_kept_as_a_whole(
     spec: OperatorSpec, then: tuple[str, ...], aligned: bool
 ) -> None:
     assert carried(("u", spec), key=("key", "user"), then=then) is aligned
@@ -378,7 +378,7 @@ def test_a_key_of_several_attributes_is_carried_whole_or_not(
         (JoinKind.FULL, (("key", "key"), ("user", "user")), ("l_key", "l_user"), False),
     ],
 )
-def test_a_join_carries_the_key_of_the_sides_that_are_always_there(
+def test_a_join_keeps_the_key_of_sides_that_are_never_null(
     kind: JoinKind, on: tuple[tuple[str, str], ...], then: tuple[str, ...], aligned: bool
 ) -> None:
     unit = Unit(
@@ -397,7 +397,7 @@ def test_a_join_carries_the_key_of_the_sides_that_are_always_there(
     assert (len(names) == 2 and all(t in n for t, n in zip(then, names, strict=True))) is aligned
 
 
-def test_units_in_sequence_share_x_only_where_one_partition_reads_the_other() -> None:
+def test_units_share_x_only_where_one_partition_reads_the_other() -> None:
     plan, directory = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=2, key=("key",), replicas=((NodeId("n1"),), (NodeId("n2"),))),
@@ -407,7 +407,7 @@ def test_units_in_sequence_share_x_only_where_one_partition_reads_the_other() ->
 
 
 @given(st.integers(1, 9), st.integers(2, 9), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_what_a_partition_does_not_read_has_none_of_its_rows(first: int, then: int, values: list[int]) -> None:
+def test_partitions_that_are_not_read_have_no_needed_rows(first: int, then: int, values: list[int]) -> None:
     column = Column(np.array(values, np.int64))
     read = InputStream(StreamId("s"), SCHEMA, first, ("key",), aligned=True)
 
@@ -418,7 +418,7 @@ def test_what_a_partition_does_not_read_has_none_of_its_rows(first: int, then: i
     assert max(wanted) < then
 
 
-def test_number_of_replicas_is_placed_over_the_nodes_in_turn() -> None:
+def test_a_number_of_replicas_is_placed_round_robin() -> None:
     directory = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=3, key=("key",)),
@@ -443,7 +443,7 @@ def test_listed_nodes_are_kept_in_their_order() -> None:
 # -- addresses and the fingerprint (rule U11)
 
 
-def test_addresses_can_be_filled_in_later_without_another_plan() -> None:
+def test_addresses_do_not_change_the_plan() -> None:
     directory = deployed(query({"u": reads("A", "B")}, ["u"])).directory
     moved = with_addresses(directory, {"n1": "10.0.0.1:7001", "source:A": "10.0.0.9:7000"})
 
@@ -457,7 +457,7 @@ def test_addresses_can_be_filled_in_later_without_another_plan() -> None:
         with_addresses(directory, {"n9": "10.0.0.1:7001"})
 
 
-def test_fingerprint_is_of_what_decides_ids_and_of_nothing_else() -> None:
+def test_the_fingerprint_covers_what_ids_depend_on() -> None:
     what = query({"u": reads("A", "B")}, ["u"])
     base = deployed(what).plan
     one_replica = deployed(what, fragment("main", "u", replicas=1)).plan
@@ -470,8 +470,8 @@ def test_fingerprint_is_of_what_decides_ids_and_of_nothing_else() -> None:
     assert len({p.fingerprint for p in (base, wider, divided, other_key, turned)}) == 5
 
 
-def test_what_becomes_of_a_row_that_fails_decides_ids_too() -> None:
-    """And who has never heard of it has the fingerprint that it had."""
+def test_the_fingerprint_covers_on_error() -> None:
+    """A configuration without on_error keeps its fingerprint."""
     spec = MapSpec(StreamId("A"), {"key": "key"})
     stop, skip = (deployed(query({"u": one}, ["u"])).plan for one in (spec, replace(spec, on_error=OnError.SKIP)))
     assert stop.fingerprint != skip.fingerprint
@@ -497,7 +497,7 @@ def test_healthy_plan_has_no_warnings() -> None:
     assert warnings(*deployed(query({"u": reads("A", "B")}, ["u"]))) == []
 
 
-def test_single_replica_is_warned_about() -> None:
+def test_a_single_replica_gives_a_warning() -> None:
     (warning,) = warnings(
         *deployed(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=((NodeId("n1"),),)), nodes=1)
     )
@@ -515,9 +515,7 @@ def test_single_replica_is_warned_about() -> None:
         (aggregate("u", "key"), ""),
     ],
 )
-def test_results_that_depend_on_ties_between_partitions_are_warned_about(
-    operator: OperatorSpec, sensitive: str
-) -> None:
+def test_results_that_depend_on_ties_between_partitions_give_a_warning(operator: OperatorSpec, sensitive: str) -> None:
     plan, directory = deployed(
         query({"u": reads("A", "B"), "out": operator}, ["out"]),
         fragment("front", "u", partitions=2, key=("key",)),
@@ -528,7 +526,7 @@ def test_results_that_depend_on_ties_between_partitions_are_warned_about(
     )
 
 
-def test_same_results_over_one_upstream_partition_are_fine() -> None:
+def test_such_results_over_one_upstream_partition_give_no_warning() -> None:
     plan, directory = deployed(
         query({"u": reads("A", "B"), "out": aggregate("u", "key", function="first")}, ["out"]),
         fragment("front", "u"),
@@ -554,7 +552,7 @@ def test_ranking_of_window_results_by_all_their_groups_has_no_ties() -> None:
     ("parts_ties", "root_ties", "root_k", "partial"),
     [(False, False, 3, False), (False, False, 4, True), (False, True, 3, True), (True, True, 3, False)],
 )
-def test_a_top_k_of_top_ks_is_whole_where_the_parts_send_all_that_it_may_want(
+def test_a_top_k_of_large_enough_top_ks_gives_no_warning(
     parts_ties: bool, root_ties: bool, root_k: int, partial: bool
 ) -> None:
     parts = TopKSpec(StreamId("n"), 3, (("n", True), ("key", False)), with_ties=parts_ties)
@@ -589,7 +587,7 @@ RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
         ({"j": FULL, "m": MapSpec(StreamId("j"), {"k": "l_key"}), "out": aggregate("m", "k")}, True),
     ],
 )
-def test_grouping_by_another_key_than_the_partitions_is_warned_about(
+def test_grouping_by_another_key_than_the_partitions_gives_a_warning(
     operators: dict[str, OperatorSpec], partial: bool
 ) -> None:
     sources = ["A", "B"] if any("B" in o.inputs for o in operators.values()) else ["A"]
@@ -601,7 +599,7 @@ def test_grouping_by_another_key_than_the_partitions_is_warned_about(
     assert len(found) == partial
 
 
-def test_key_is_followed_through_a_join_by_its_prefixed_names() -> None:
+def test_the_key_is_followed_through_the_prefixes_of_a_join() -> None:
     join = JoinSpec(StreamId("A"), StreamId("B"), JoinKind.INNER, (("key", "key"),), SECOND)
     left = replace(join, kind=JoinKind.LEFT)
     full = replace(join, kind=JoinKind.FULL)
@@ -616,14 +614,14 @@ def test_key_is_followed_through_a_join_by_its_prefixed_names() -> None:
     assert names[StreamId("f")] == (frozenset({"coalesce(l_key,r_key)", "coalesce(r_key,l_key)"}),)
 
 
-def test_sources_of_one_unit_at_different_paces_are_warned_about() -> None:
+def test_sources_of_a_unit_at_different_speeds_give_a_warning() -> None:
     slow = source("B", replay={"speed": 2.0, "rate": None, "max": False})
     (warning,) = warnings(*deployed(query({"u": reads("A", "B")}, ["u"]), B=slow))
 
     assert warning.startswith("sources.B.replay: unit 'main' reads sources whose tuple times drift apart (A 1x, B 2x)")
 
 
-def test_idle_parts_of_a_plan_are_warned_about() -> None:
+def test_unused_parts_of_a_plan_give_a_warning() -> None:
     plan, directory = deployed(query({"a": reads("A")}, ["a"], ["A", "spare"]), nodes=3)
 
     assert warnings(plan, directory) == ["sources.spare: is read by no operator", "nodes.n3: hosts no replica"]
@@ -633,8 +631,8 @@ def test_idle_parts_of_a_plan_are_warned_about() -> None:
     )
 
 
-def test_wait_grows_with_bucket_boundary_and_disorder_and_shrinks_with_speed() -> None:
-    """αX = 4.5 s: 100 ms bucket, 100 ms boundary and 4.3 s disorder are just too much at the pace of the source."""
+def test_the_ordinary_wait_follows_bucket_boundary_disorder_and_speed() -> None:
+    """αX = 4.5 s: a bucket of 100 ms, boundaries of 100 ms and a disorder of 4.3 s are just too much at this speed."""
 
     def errors(disorder_us: int, speed: float) -> int:
         replay = {"speed": speed, "rate": None, "max": False}
@@ -643,13 +641,13 @@ def test_wait_grows_with_bucket_boundary_and_disorder_and_shrinks_with_speed() -
         )
         return sum(f.severity is Severity.ERROR for f in review(plan, directory))
 
-    assert errors(4_300_000, 1.0) == 1  # said once for both nodes
+    assert errors(4_300_000, 1.0) == 1  # reported once for both nodes
     assert errors(4_299_000, 1.0) == 0
     assert errors(4_300_000, 1.01) == 0
     assert errors(43_000_000, 10.1) == 0
 
 
-def test_pace_by_rows_has_no_known_wait() -> None:
+def test_a_replay_by_rate_has_no_known_wait() -> None:
     paced = source("A", disorder_us=10**9, replay={"speed": None, "rate": 100.0, "max": False})
 
     assert warnings(*deployed(query({"a": reads("A")}, ["a"], ["A"]), A=paced)) == []

@@ -1,4 +1,4 @@
-"""Who runs what, and where: a value beside the plan (rule D1)."""
+"""The directory says who runs what, and where; the plan does not (D1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def two_units() -> Deployed:
     return chain([source("a", reader={})], [("s1", pass_on("a"), SEQUENCE), ("s2", pass_on("s1"), SEQUENCE)])
 
 
-def test_another_directory_is_of_the_same_plan() -> None:
+def test_a_plan_may_have_another_directory() -> None:
     plan, directory = two_units()
     other = placed(directory, {**directory.placement, FIRST: (NodeId("n2a"),)})
 
@@ -57,8 +57,8 @@ def test_the_coordinator_has_an_address_where_there_are_standbys() -> None:
     assert set(backed.addresses()) - set(directory.addresses()) == {COORDINATOR}
 
 
-def test_a_share_of_x_follows_the_directory_it_is_asked_of() -> None:
-    """Both units on one node halve its X; what was found of one plan is not said of another."""
+def test_the_share_of_x_follows_the_directory() -> None:
+    """Two units on one node halve its X; a cached result of one directory is not used for another."""
     plan, directory = two_units()
     node = NodeId("n1a")
     together = placed(directory, {FIRST: (node,), SECOND: (node,)})
@@ -71,7 +71,7 @@ def test_a_share_of_x_follows_the_directory_it_is_asked_of() -> None:
     assert again.share(alone, FIRST.unit, node).x_us == directory.nodes[node].x_us
 
 
-def test_who_has_a_role_hosts_a_partition_and_replicas_come_first() -> None:
+def test_hosts_are_replicas_first_and_then_standbys() -> None:
     plan, directory = two_units()
     changed = directory.with_role(FIRST, NodeId("n2b"), Role.STANDBY).with_role(FIRST, NodeId("n2a"), Role.ACTIVE)
     changed = changed.with_role(FIRST, NodeId("n1a"), Role.ENDED)

@@ -136,7 +136,7 @@ def test_every_stream_and_node_of_a_shipped_configuration_is_in_its_drawing(path
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
-def test_stream_that_no_client_reads_is_drawn_as_such() -> None:
+def test_a_stream_without_clients_is_marked_in_the_drawing() -> None:
     text = check_text(*load_text(SHOP.replace("  board: {sinks: [{jsonl: totals.jsonl}]}\n", "  {}\n")))
 
     assert "──▶ totals ──▶ nobody" in text
@@ -177,7 +177,7 @@ def test_operator_is_described_in_one_line(spec: OperatorSpec, kind: str, text: 
     assert spec.describe() == text
 
 
-def test_windows_say_length_step_offset_and_attribute() -> None:
+def test_windows_show_length_step_offset_and_attribute() -> None:
     sliding = Window(WindowKind.SLIDING, 10_000_000, 2_000_000, -500_000, "ts")
 
     assert sliding.describe() == "sliding 10s every 2s offset -500ms over ts"
@@ -219,7 +219,7 @@ def test_pace_is_described_in_short(source: str, text: str) -> None:
     assert describe_pace(plan.sources[StreamId("s")]) == text
 
 
-def test_durations_are_shown_as_a_person_would_write_them() -> None:
+def test_durations_are_shown_in_common_units() -> None:
     shown = [show_duration(us) for us in (0, 1_500, 250_000, 1_800_000, 2_000_000, 60_000_000, 5_400_000_000)]
 
     assert shown == ["0s", "1500us", "250ms", "1.8s", "2s", "1m", "90m"]

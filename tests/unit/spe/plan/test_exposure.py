@@ -1,4 +1,4 @@
-"""Who can come in, as a process says when it starts."""
+"""The warning of a starting process that strangers can connect to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_TLS, TLS = Security(), Security(certificates="keys")
         (TLS, "10.0.0.5:7000", "secret", ""),
     ],
 )
-def test_what_lets_strangers_in_is_said(security: Security, address: str, token: str, said: str) -> None:
+def test_open_addresses_without_a_token_give_a_warning(security: Security, address: str, token: str, said: str) -> None:
     found = unlocked(security, address, token)
     assert said in found
     assert bool(found) == bool(said)

@@ -1,4 +1,4 @@
-"""What a stream's tuples depend on, and what they do not (rule U14)."""
+"""The fingerprint of what the tuples of a stream depend on (U14: results belong to a query)."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def of(plan: Plan, stream: str) -> str:
     ],
     ids=lambda more: next(iter(more)),
 )
-def test_what_changes_no_tuple_changes_no_fingerprint(more: dict[str, Any]) -> None:
+def test_settings_without_effect_on_tuples_keep_the_fingerprint(more: dict[str, Any]) -> None:
     for stream in ("sums", "small"):
         assert of(plan(), stream) == of(plan(**more), stream)
 
 
-def test_another_filter_changes_what_is_behind_it_only() -> None:
+def test_another_filter_changes_only_streams_after_it() -> None:
     other = plan("qty > 4")
     assert of(plan(), "sums") != of(other, "sums")
     assert of(plan(), "large") != of(other, "large")
@@ -83,7 +83,7 @@ def test_other_partitions_change_the_ids() -> None:
     assert of(divided(1), "small") == of(divided(2), "small")
 
 
-def test_another_schema_of_a_source_changes_what_it_feeds() -> None:
+def test_another_schema_of_a_source_changes_streams_after_it() -> None:
     base = plan()
     schemas = dict(base.query.sources)
     schemas[StreamId("a")] = schemas[StreamId("a")].__class__(tuple(schemas[StreamId("a")])[:-1])

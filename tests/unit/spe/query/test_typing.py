@@ -1,4 +1,4 @@
-"""What an operator's output looks like, and what is refused when a query is read."""
+"""Output schemas of operators, and what is refused when a query is read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TOPK = TopKSpec(A, 3, (("price", True),), ("key",))
         ),
     ],
 )
-def test_output_schemas(spec: OperatorSpec, schema: str) -> None:
+def test_operators_have_the_expected_output_schemas(spec: OperatorSpec, schema: str) -> None:
     assert str(spec.output_schema([BIDS])) == schema
 
 
@@ -119,7 +119,7 @@ def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
         (replace(TOPK, window=Window(WindowKind.COUNT, count=2)), "window", "count windows belong to aggregates"),
     ],
 )
-def test_what_does_not_fit_its_input_is_refused(spec: OperatorSpec, field: str, message: str) -> None:
+def test_operators_that_do_not_fit_their_input_are_refused(spec: OperatorSpec, field: str, message: str) -> None:
     with pytest.raises(QueryError, match=message) as error:
         spec.output_schema([BIDS])
     assert error.value.field == field
@@ -164,6 +164,6 @@ def test_inputs_of_a_union_have_equal_names_and_types() -> None:
         replace(TOPK, order_by=(("nope", False),)),
     ],
 )
-def test_expressions_are_checked_where_they_stand(spec: OperatorSpec) -> None:
+def test_expressions_are_checked_with_the_schema_of_their_input(spec: OperatorSpec) -> None:
     with pytest.raises(ExpressionError):
         spec.output_schema([BIDS])

@@ -1,4 +1,4 @@
-"""Strangers: few, short, fair among hosts, and told sparingly."""
+"""Limits of unauthenticated connections: their number and time, fairness among hosts, and few log lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Told:
         self.events.append((name, fields))
 
 
-async def test_a_flood_from_one_host_drives_away_itself_only() -> None:
+async def test_a_flood_from_one_host_displaces_only_its_own_connections() -> None:
     told = Told()
     limits, gone = ConnectionLimits(1000, 8, 10_000, told), []
 
@@ -38,7 +38,7 @@ async def test_a_flood_from_one_host_drives_away_itself_only() -> None:
     assert len(dropped) == PER_SECOND, "a flood does not fill the trace"
 
 
-async def test_who_is_known_is_no_stranger_any_more() -> None:
+async def test_an_authenticated_peer_is_no_stranger() -> None:
     limits = ConnectionLimits(1000, 2, 10_000, None)
     async with trio.open_nursery() as nursery:
         known = limits.visit("peer")
@@ -52,7 +52,7 @@ async def test_who_is_known_is_no_stranger_any_more() -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_what_a_sparing_trace_leaves_out_it_counts() -> None:
+def test_a_rate_limited_trace_counts_omitted_events() -> None:
     told, now = Told(), [0.0]
     trace = SparingTrace(told, lambda: now[0])
     for _ in range(PER_SECOND + 7):
@@ -69,7 +69,7 @@ def test_what_a_sparing_trace_leaves_out_it_counts() -> None:
     ]
 
 
-async def test_a_stranger_has_its_time_and_no_more(autojump_clock: MockClock) -> None:
+async def test_a_stranger_is_closed_after_its_time(autojump_clock: MockClock) -> None:
     limits = ConnectionLimits(2.0, 8, 8, None)
     begun = trio.current_time()
     await limits.attend(limits.visit("slow"), trio.sleep_forever)

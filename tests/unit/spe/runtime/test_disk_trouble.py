@@ -1,4 +1,4 @@
-"""A full disk is said at once and then once a minute, also where it fills up again and again."""
+"""A full disk is logged at once and then once a minute, also where it fills up repeatedly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.runtime.disk_trouble import DiskTrouble, is_full
 from tests.simulation.test_cluster import make_plan
 
 
-async def test_a_disk_that_fills_up_again_and_again_is_said_once_a_minute(
+async def test_a_disk_that_fills_up_repeatedly_is_logged_once_a_minute(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = SimCluster(*make_plan())
@@ -30,6 +30,6 @@ async def test_a_disk_that_fills_up_again_and_again_is_said_once_a_minute(
     assert sum("disk_has_room" in line for line in cluster.log) == 150
 
 
-def test_room_may_come_after_no_space_and_after_no_other_error() -> None:
+def test_only_no_space_errors_are_waited_for() -> None:
     assert all(is_full(error) for error in (LogFull("x"), OSError(errno.ENOSPC, "x"), OSError(errno.EFBIG, "x")))
     assert not any(is_full(error) for error in (OSError(errno.EIO, "x"), LogCorrupt("x"), ValueError("x")))

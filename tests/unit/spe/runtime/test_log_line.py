@@ -1,4 +1,4 @@
-"""What cannot be said does no harm."""
+"""Log lines go to standard error, and a failure to write them does no harm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_line_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "the disk is full\n"
 
 
-def test_a_process_goes_on_if_standard_error_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_continues_if_standard_error_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Full())
     say("the disk is full")
     closed = io.StringIO()

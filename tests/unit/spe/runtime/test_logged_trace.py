@@ -1,4 +1,4 @@
-"""What a process logs: which events, how often, and nothing that a stranger could do to a terminal."""
+"""What a process logs: which events, how often, and no control characters from strangers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.stream.times import SECOND
 
 
 class Events:
-    """Names of the events that came."""
+    """Records the names of events."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -24,7 +24,7 @@ class Events:
 
 
 class Log:
-    """A logged trace at a time that is set."""
+    """A logged trace with a settable clock."""
 
     def __init__(self) -> None:
         self.now = 1_000 * SECOND
@@ -45,7 +45,7 @@ def test_some_events_are_lines_and_all_are_passed_on(capsys: pytest.CaptureFixtu
     assert lines(capsys) == ["main/0@n1 is STABLE", "client:c reads out/0 from n2, no longer from n1"]
 
 
-def test_a_refusal_is_said_at_once_and_then_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_logged_at_once_and_then_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log()
     for _ in range(150):
         log.trace.event("refused", peer="client:c", why="the token does not match")
@@ -54,7 +54,7 @@ def test_a_refusal_is_said_at_once_and_then_once_a_minute(capsys: pytest.Capture
     assert lines(capsys) == ["refused client:c: the token does not match"] * 3
 
 
-def test_a_flood_of_different_lines_is_cut_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_of_different_lines_is_limited_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log()
     for number in range(5_000):
         log.trace.event("refused", peer=f"client:{number}", why="the token does not match")
@@ -65,7 +65,7 @@ def test_a_flood_of_different_lines_is_cut_and_counted(capsys: pytest.CaptureFix
     assert lines(capsys) == [f"refused client:x: the token does not match ({left_out:,} more such lines were left out)"]
 
 
-def test_a_change_of_state_is_said_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_change_of_state_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log()
     for state in ("UP_FAILURE", "STABILIZATION", "STABLE", "UP_FAILURE"):
         log.trace.event("state", replica="main/0@n1", state=state, fresh=False)
@@ -95,10 +95,10 @@ def test_lines_begin_with_the_time_in_a_process(
     assert lines(capsys) == ["one", "2023-11-14T22:13:20.123Z two"]
 
 
-def test_descriptors_that_run_out_are_one_line_and_no_traceback(
+def test_too_few_file_descriptors_give_one_line_and_no_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What trio logs then, ten times a second, as ``trio._highlevel_serve_listeners`` does."""
+    """trio logs this ten times a second (``trio._highlevel_serve_listeners``)."""
     logger = logging.getLogger("trio.serve_listeners")
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "propagate", True)

@@ -1,4 +1,4 @@
-"""TCP behind the Network interface: errors that name the address, and strangers that harm nobody."""
+"""TCP behind the Network interface: errors name the address, and strangers do no harm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class Events:
-    """A trace that remembers, and can be waited on."""
+    """A trace that keeps its events, and can be waited for."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -79,12 +79,12 @@ def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost", ":7000", "localhost:", "localhost:x", "localhost:65536", "a:-1", "a:²"]
 )
-def test_anything_else_is_no_address(text: str) -> None:
+def test_other_texts_are_no_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="expected an address such as localhost:7000"):
         parse_address(text)
 
 
-async def test_bytes_pass_both_ways_and_port_zero_is_resolved() -> None:
+async def test_bytes_pass_in_both_directions_and_port_zero_is_resolved() -> None:
     network = TcpNetwork()
     async with served(network, echo) as (address, dial):
         assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", address)
@@ -94,7 +94,7 @@ async def test_bytes_pass_both_ways_and_port_zero_is_resolved() -> None:
 
 
 async def test_a_connection_keeps_the_rules_of_trios_streams() -> None:
-    """What is promised of closing, cancelling, two tasks at once, and a peer that is gone: trio's own checks."""
+    """trio's own checks of closing, cancelling, two tasks at once, and a peer that is gone."""
     ends: list[TcpStream] = []
 
     async def hold(stream: trio.abc.Stream) -> None:
@@ -122,7 +122,7 @@ async def test_a_connection_keeps_the_rules_of_trios_streams() -> None:
         await check_two_way_stream(pair, clogged)
 
 
-async def test_a_refused_connection_says_where_and_why() -> None:
+async def test_a_refused_connection_names_address_and_reason() -> None:
     network = TcpNetwork()
     async with served(network, echo) as (address, _dial):
         pass
@@ -142,7 +142,7 @@ async def test_a_taken_port_is_named() -> None:
             await network.serve(address, echo)
 
 
-async def test_what_a_handler_raises_ends_its_connection_and_no_other() -> None:
+async def test_an_exception_of_a_handler_ends_only_its_connection() -> None:
     events = Events()
 
     async def moody(stream: trio.abc.Stream) -> None:
@@ -162,7 +162,7 @@ async def test_what_a_handler_raises_ends_its_connection_and_no_other() -> None:
     assert events.fields[0]["error"] == "ValueError: bad manners"
 
 
-async def test_a_stranger_who_does_not_say_who_it_is_goes_after_a_while() -> None:
+async def test_a_stranger_without_a_hello_is_closed_after_a_while() -> None:
     events = Events()
     network = TcpNetwork(hello_s=0, trace=events)
 
@@ -175,7 +175,7 @@ async def test_a_stranger_who_does_not_say_who_it_is_goes_after_a_while() -> Non
         assert await events.next() == "stranger_dropped"
 
 
-async def test_the_oldest_stranger_makes_room_and_known_peers_stay() -> None:
+async def test_the_oldest_stranger_makes_room_and_peers_stay() -> None:
     """A flood of slow strangers cannot keep a peer out, nor drive one away."""
     network = TcpNetwork(strangers_max=2, hello_s=1000)
 
@@ -193,13 +193,13 @@ async def test_the_oldest_stranger_makes_room_and_known_peers_stay() -> None:
         strangers = [await dial() for _ in range(5)]
         for gone in strangers[:3]:
             assert await gone.receive_some() == b""
-        late = await dial()  # drives the fourth away
+        late = await dial()  # displaces the fourth
         assert await answer(late) == b"welcome"
         assert await answer(known) == b"ping"
         assert await answer(strangers[4]) == b"welcome"
 
 
-async def test_a_full_house_takes_nobody_until_somebody_leaves() -> None:
+async def test_at_the_limit_of_peers_nobody_is_accepted() -> None:
     events = Events()
     network = TcpNetwork(connections_max=1, trace=events)
     async with served(network, echo) as (_address, dial):
@@ -211,8 +211,8 @@ async def test_a_full_house_takes_nobody_until_somebody_leaves() -> None:
         assert await answer(first) == b"ping"
 
 
-async def test_a_peer_that_takes_nothing_of_what_waits_for_it_is_given_up() -> None:
-    """Known or not: the kernel sees that it has not taken a byte for so long."""
+async def test_a_peer_that_acknowledges_no_bytes_is_given_up() -> None:
+    """Authenticated or not: the kernel notices that no byte was acknowledged for too long."""
     given_up = trio.Event()
 
     async def flood(stream: trio.abc.Stream) -> None:
@@ -230,7 +230,7 @@ async def test_a_peer_that_takes_nothing_of_what_waits_for_it_is_given_up() -> N
             await given_up.wait()
 
 
-async def test_three_hundred_strangers_that_say_nothing_do_not_keep_a_peer_out() -> None:
+async def test_three_hundred_silent_strangers_do_not_block_a_peer() -> None:
     events = Events()
     events.event = lambda name, /, **fields: events.names.append(name)  # type: ignore[method-assign]
     begun = trio.current_time()

@@ -57,7 +57,7 @@ def test_a_trace_keeps_its_latest_events_within_bounds(tmp_path: Path) -> None:
     assert len(kept) > 500 // 60
 
 
-def test_a_trace_that_cannot_be_written_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_cannot_be_written_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.jsonl"
     trace = FileTrace(path, FixedClock(), limit_bytes=100)
     trace.event("first")
@@ -73,9 +73,7 @@ def test_a_trace_that_cannot_be_written_harms_nobody(tmp_path: Path, monkeypatch
     assert lines_of(path)[-1]["event"] == "last"
 
 
-async def test_the_clocks_count_microseconds_and_long_computations_leave_the_loop_free(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_clocks_count_microseconds_and_compute_leaves_the_loop_free(tmp_path: Path, autojump_clock: Any) -> None:
     env = production_env(tmp_path, seed=1)
     before = env.clock.monotonic_us()
     await trio.sleep(2)
@@ -102,7 +100,7 @@ def test_malloc_is_tuned_where_there_is_glibc() -> None:
 
 
 def test_the_cycle_collector_leaves_small_reads_alone() -> None:
-    """One read of small frames makes thousands of objects; that must not start a walk over everything that waits."""
+    """One read of small frames makes thousands of objects; that must not start a full collection."""
     before = gc.get_threshold()
     try:
         tune_gc()

@@ -1,4 +1,4 @@
-"""Spill files: pieces come back as they were or not at all, space comes back, and a bad disk is said once."""
+"""Spill files: pieces are read back unchanged or not at all, space is freed, and a bad disk is logged once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class World(Spilling):
         self.settle()
 
 
-def test_what_was_written_comes_back_and_what_an_earlier_process_left_is_gone() -> None:
+def test_pieces_are_read_back_and_old_files_removed() -> None:
     world = World()
     assert world.files() == []
     made = [batch(0), batch(3, 1), batch(4, 5)]
@@ -62,7 +62,7 @@ def test_what_was_written_comes_back_and_what_an_earlier_process_left_is_gone() 
         assert back.rows.to_tuples() == one.rows.to_tuples()
 
 
-def test_a_file_goes_with_its_last_piece() -> None:
+def test_a_file_is_removed_with_its_last_piece() -> None:
     world = World()
     count = 100_000
     first, second = world.write(batch(0, count)), world.write(batch(count, count))
@@ -78,7 +78,7 @@ def test_a_file_goes_with_its_last_piece() -> None:
     assert (world.files(), world.folder.used) == ([], 0)
 
 
-def test_pieces_that_are_forgotten_at_once_leave_nothing() -> None:
+def test_pieces_forgotten_at_once_leave_no_files() -> None:
     world = World()
     for at in range(3):
         world.forget(world.write(batch(at)))
@@ -96,7 +96,7 @@ def test_a_flipped_bit_is_found(bit: int) -> None:
     assert world.folder.status().damaged == 1
 
 
-def test_a_piece_that_is_cut_off_is_found() -> None:
+def test_a_truncated_piece_is_found() -> None:
     world = World()
     handle = world.write(batch(0, 20))
     del world.contents()[-1:]
@@ -104,7 +104,7 @@ def test_a_piece_that_is_cut_off_is_found() -> None:
         read_back(world.shelf, handle)
 
 
-def test_at_the_limit_writing_is_refused_said_once_and_goes_on_when_room_comes() -> None:
+def test_at_the_limit_writes_are_refused_until_there_is_room() -> None:
     world = World(limit=1_000)
     handles = []
     while (handle := world.shelf.write(batch(0))) is not None:
@@ -117,16 +117,16 @@ def test_at_the_limit_writing_is_refused_said_once_and_goes_on_when_room_comes()
     assert world.told[1:] == [""]
 
 
-def test_a_full_disk_is_said_once_left_alone_for_a_while_and_loses_nothing() -> None:
+def test_a_full_disk_is_logged_once_retried_later_and_loses_nothing() -> None:
     world = World()
     kept = world.write(batch(0))
     world.storage.space_left = 10
     waiting = world.write(batch(3))
     world.storage.space_left = None
-    assert world.shelf.write(batch(6)) is None  # not asked again yet
+    assert world.shelf.write(batch(6)) is None  # the disk is not tried again yet
     world.settle()
     assert world.told == ["No space left on device"]
-    assert world.shelf.read(waiting).upto_id == 6  # it is in memory
+    assert world.shelf.read(waiting).upto_id == 6  # the piece is still in memory
     world.now += RETRY_US
     world.settle()
     again = world.write(batch(6))
@@ -145,7 +145,7 @@ def test_a_piece_is_in_memory_until_it_is_written() -> None:
         world.shelf.read(handle)
 
 
-def test_a_loaded_piece_stays_until_all_that_loaded_it_release_it() -> None:
+def test_a_loaded_piece_stays_until_all_readers_release_it() -> None:
     world = World()
     handle = world.write(batch(0))
     with pytest.raises(SpillNotLoaded) as first:
@@ -161,8 +161,8 @@ def test_a_loaded_piece_stays_until_all_that_loaded_it_release_it() -> None:
         world.shelf.read(handle)
 
 
-def test_pieces_that_wait_to_be_written_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk is no reason to keep more in memory: their owner keeps them, and is told when there is room."""
+def test_few_pieces_wait_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a slow disk the owner keeps further pieces, and is told when there is room."""
     monkeypatch.setattr(spill, "QUEUE_BYTES", 1_000)
     world = World()
     handles = []
@@ -175,7 +175,7 @@ def test_pieces_that_wait_to_be_written_are_few(monkeypatch: pytest.MonkeyPatch)
     assert world.shelf.write(batch(0)) is not None
 
 
-def test_what_is_forgotten_or_closed_before_it_is_written_leaves_nothing() -> None:
+def test_pieces_forgotten_before_their_write_leave_no_files() -> None:
     world = World()
     handles = [world.shelf.write(batch(at)) for at in range(3)]
     assert handles[0] is not None
@@ -188,7 +188,7 @@ def test_what_is_forgotten_or_closed_before_it_is_written_leaves_nothing() -> No
 
 
 class Threaded(SimDisk):
-    """A disk that must not be touched by the event loop."""
+    """A disk that fails if the event loop uses it."""
 
     loop = 0
 
@@ -244,7 +244,7 @@ async def test_files_are_touched_in_threads_only() -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_a_file_that_cannot_be_removed_is_left_for_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_stays_until_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     handle = world.write(batch(0))
 

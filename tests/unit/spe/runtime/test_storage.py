@@ -1,4 +1,4 @@
-"""Files on disk: whole or not at all, below one root, for one process at a time."""
+"""Files on disk: written atomically, below one root, for one process at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def storage(tmp_path: Path) -> DiskStorage:
     return DiskStorage(tmp_path / "root")
 
 
-async def test_what_is_appended_can_be_read_at_any_offset(storage: DiskStorage) -> None:
+async def test_appended_bytes_can_be_read_at_any_offset(storage: DiskStorage) -> None:
     file = storage.open(FILE)
     file.append(b"hello ")
     file.append(b"world")
@@ -72,7 +72,7 @@ async def test_atomic_writes_at_the_same_time_do_not_mix(storage: DiskStorage) -
     assert storage.read(FILE) in versions
 
 
-async def test_a_failed_atomic_write_leaves_the_old_file_and_gives_back_its_space(
+async def test_a_failed_atomic_write_leaves_the_old_file_only(
     storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await storage.write_atomic(FILE, b"old")
@@ -87,7 +87,7 @@ async def test_a_failed_atomic_write_leaves_the_old_file_and_gives_back_its_spac
     assert os.listdir(tmp_path / "root/unit/0") == ["log"]
 
 
-async def test_what_a_crash_left_of_an_atomic_write_is_not_listed(storage: DiskStorage, tmp_path: Path) -> None:
+async def test_remains_of_an_atomic_write_are_not_listed(storage: DiskStorage, tmp_path: Path) -> None:
     await storage.write_atomic(FILE, b"old")
     (tmp_path / "root/unit/0/.aside-log").write_bytes(b"half of n")
     assert storage.list(FILE.parent) == ["log"]
@@ -96,12 +96,12 @@ async def test_what_a_crash_left_of_an_atomic_write_is_not_listed(storage: DiskS
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-async def test_after_a_failed_sync_the_file_takes_nothing_more(
+async def test_after_a_failed_sync_the_file_accepts_no_writes(
     storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The kernel may have dropped what it could not write, and a second sync would say that all is well.
+    """The kernel may have dropped what it could not write, and a second sync would succeed.
 
-    Where it failed for want of room nobody may wait for room, either.
+    Even if the sync failed for lack of space, waiting for space is wrong.
     """
     file = storage.open(FILE)
     file.append(b"data")

@@ -1,4 +1,4 @@
-"""Mutual TLS over real sockets: who is let in, who is not, and that the door stays open for the others."""
+"""Mutual TLS over real sockets: who is accepted, who is refused, and that refusals do not affect others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def ask(tls: Tls, address: str) -> tuple[str, bytes]:
         await trio.aclose_forcefully(stream)
 
 
-def test_keys_are_private_and_nothing_is_replaced(folder: Path) -> None:
+def test_keys_are_private_and_existing_files_stay(folder: Path) -> None:
     for key in folder.glob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
@@ -83,13 +83,13 @@ def test_keys_are_private_and_nothing_is_replaced(folder: Path) -> None:
     Tls(folder, "shop", "n2")
 
 
-def test_without_the_key_of_the_ca_nothing_is_made(folder: Path) -> None:
+def test_without_the_key_of_the_ca_nothing_is_issued(folder: Path) -> None:
     (folder / "ca.key").unlink()
     with pytest.raises(SpeError, match=r"ca\.key: there is no such file"):
         issue(folder, "shop", ["n7"], 30, NOW)
 
 
-async def test_both_ends_know_each_other(folder: Path) -> None:
+async def test_both_ends_know_the_others_certified_name(folder: Path) -> None:
     async with served(Tls(folder, "shop", "n1")) as (address, callers, events):
         assert await ask(Tls(folder, "shop", "source:a b"), address) == ("n1", b"hello")
         assert await ask(Tls(folder, "shop", "supervisor"), address) == ("n1", b"hello")
@@ -98,7 +98,7 @@ async def test_both_ends_know_each_other(folder: Path) -> None:
 
 
 async def test_a_certificate_of_another_cluster_is_refused(folder: Path, tmp_path: Path) -> None:
-    """Of the same CA, but it names nobody here."""
+    """It is of the same CA, but names no process of this cluster."""
     other = tmp_path / "elsewhere"
     other.mkdir()
     for name in ("ca.pem", "ca.key"):
@@ -120,7 +120,7 @@ def test_a_key_that_others_can_read_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["another CA", "no certificate", "plain text", "old TLS"])
-async def test_strangers_are_refused_and_the_server_lives(folder: Path, tmp_path: Path, what: str) -> None:
+async def test_strangers_are_refused_and_the_server_continues(folder: Path, tmp_path: Path, what: str) -> None:
     other = tmp_path / "other"
     issue(other, "shop", NAMES, 30, NOW)
     async with served(Tls(folder, "shop", "n1")) as (address, callers, events):
@@ -155,7 +155,7 @@ async def test_strangers_are_refused_and_the_server_lives(folder: Path, tmp_path
     assert [name for name, _ in events.found] == ["no_tls"]
 
 
-async def test_a_server_of_another_ca_is_not_believed(folder: Path, tmp_path: Path) -> None:
+async def test_a_server_of_another_ca_is_refused(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     issue(other, "shop", NAMES, 30, NOW)
     async with served(Tls(other, "shop", "n1")) as (address, _callers, _events):
@@ -173,7 +173,7 @@ async def test_a_silent_connection_does_not_block_others(folder: Path) -> None:
     assert callers == ["client:c"]
 
 
-def test_what_is_wrong_with_our_own_files_is_said_with_the_file(folder: Path, tmp_path: Path) -> None:
+def test_mistakes_in_the_own_certificates_name_the_file(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"n9\.pem: there is no such file"):
         Tls(folder, "shop", "n9")
     shutil.copy(folder / "client-c.pem", folder / "n1.pem")

@@ -1,4 +1,4 @@
-"""The history of a run: as lines of JSON, and what the engine reports."""
+"""The history of a run: its lines of JSON, and what the engine reports."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def everything() -> History:
     return history
 
 
-def test_each_event_is_a_line_that_tells_it_from_any_other() -> None:
-    """Elements, too: two histories with the same lines are the same."""
+def test_each_event_is_a_distinct_line() -> None:
+    """Also each element: histories with equal lines are equal."""
     lines = list(write_lines(everything(), {OUT.stream: SCHEMA}))
     assert len(set(lines)) == len(lines) == 1 + len(list(everything()))
     assert '"rows":[[5,null,0.1,true,9],[6,"ü",null,false,null]]' in lines[1]
 
 
-def test_the_host_of_a_consumer() -> None:
+def test_the_host_of_a_consumer_follows_from_its_name() -> None:
     assert host_of("unit/0@n1") == "n1"
     assert host_of("client:c@home") == "client:c@home"
 
 
-def test_a_cluster_reports_what_reaches_each_consumer() -> None:
-    """Every input of every replica, and the client: subscription, elements, states, what sources made available."""
+def test_a_cluster_reports_what_each_consumer_receives() -> None:
+    """Every input of every replica, and the client: subscriptions, elements, states, and what sources sent."""
 
     async def scenario() -> History:
         async with SimCluster(*make_plan(2), seed=1) as cluster:

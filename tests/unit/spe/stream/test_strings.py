@@ -7,8 +7,8 @@ import gc
 from spe.stream.strings import StringDictionary
 
 
-def test_the_collector_of_cycles_does_not_look_at_texts() -> None:
-    """It would look at all of them in one step, however many there are (rule B8)."""
+def test_the_cycle_collector_does_not_track_texts() -> None:
+    """It would visit all of them in one step, however many there are (B8: steps are bounded)."""
     dictionary = StringDictionary(["a", "b"])
     dictionary.code("c")
     dictionary.extend([f"text {n}" for n in range(10_000)])

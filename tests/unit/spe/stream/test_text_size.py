@@ -1,4 +1,4 @@
-"""How much text a row has, and may have."""
+"""The text of a row in bytes, and its limit."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_the_text_of_all_columns_counts_in_utf8_bytes() -> None:
     assert too_large([first, Column(np.arange(6)), second]) == {2: 11, 3: 11}
 
 
-def test_a_text_that_stands_in_several_columns_counts_once() -> None:
+def test_a_text_in_several_columns_counts_once() -> None:
     assert too_large([texts("a" * 9, "a" * 9), texts("a" * 9, "b" * 2)]) == {1: 11}
 
 
-def test_what_stands_under_a_null_does_not_count() -> None:
+def test_text_under_a_null_does_not_count() -> None:
     dictionary = StringDictionary(["a" * 11])
     column = Column(np.array([0, 0, 7], np.int32), np.array([True, False, False]), dictionary)
     assert too_large([column]) == {0: 11}
 
 
-def test_long_texts_in_a_dictionary_that_no_row_uses_do_not_count() -> None:
+def test_unused_texts_of_a_dictionary_do_not_count() -> None:
     dictionary = StringDictionary(["a" * 5_000, "b"])
     column = Column(np.array([1, 1], np.int32), None, dictionary)
     assert too_large([column]) == {}

@@ -32,6 +32,6 @@ def test_every_time_is_read_back_as_it_was_written(us: int) -> None:
     assert parse_timestamp(iso_timestamp(us) + "Z") == us
 
 
-def test_the_ends_of_time_are_shown_as_such_to_people() -> None:
+def test_the_ends_of_time_are_shown_by_name() -> None:
     assert format_timestamp(END_OF_TIME) == "+inf"
     assert iso_timestamp(END_OF_TIME) == "+148108-07-06T00:06:09.551616" or iso_timestamp(END_OF_TIME)[0] == "+"

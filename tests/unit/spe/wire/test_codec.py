@@ -1,4 +1,4 @@
-"""The element codec: columns as they are, strings once, and nothing believed that arrived."""
+"""The element codec: columns as raw bytes, strings once per connection, and all input validated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def types_of(data: bytes) -> list[str]:
     return [f.type.name for f in FrameReader(1 << 24).feed(data)]
 
 
-def test_every_type_and_every_null_comes_back() -> None:
+def test_every_type_and_every_null_is_decoded() -> None:
     rows = Rows.from_tuples(
         SCHEMA, [1, 1, 7], [ROW, (0, -(2**63), -1.5, "", False, 2**63 - 1, float("inf"), "ä\ud800", True), ROW]
     )
@@ -55,12 +55,12 @@ def test_every_type_and_every_null_comes_back() -> None:
     assert plain(decoded(data, ElementDecoder(SCHEMA, StringPool()))) == plain(elements)
 
 
-def test_encode_gives_the_same_bytes_in_pieces() -> None:
+def test_encoding_in_pieces_gives_the_same_bytes() -> None:
     batch = words("a", "b")
     assert b"".join(ElementEncoder(WORDS).encode(batch)) == ElementEncoder(WORDS).encode_many([batch])
 
 
-def test_t_max_stays_the_same_object_as_time_or_travels_beside_it() -> None:
+def test_t_max_is_sent_only_where_it_differs_from_time() -> None:
     same = words("a")
     other = Batch(Kind.STABLE, 0, 1, None, Rows(same.rows.time, same.rows.time + 5, same.rows.columns))
     for batch in (same, other):
@@ -71,7 +71,7 @@ def test_t_max_stays_the_same_object_as_time_or_travels_beside_it() -> None:
 
 
 def test_an_empty_batch_still_covers_its_ids() -> None:
-    """A substream that gets no tuple acknowledges all the same (rule U10)."""
+    """So that a substream without tuples can still acknowledge (U10: elements cover ranges of ids)."""
     empty = Batch(Kind.STABLE, 5, 9, np.empty(0, np.int64), Rows.empty(WORDS))
     (back,) = decoded(ElementEncoder(WORDS).encode_many([empty]), ElementDecoder(WORDS, StringPool()))
     assert plain(back) == plain(empty)
@@ -85,7 +85,7 @@ def test_received_columns_are_read_only_views_of_the_frame() -> None:
         assert not array.flags.writeable
 
 
-def test_columns_that_are_not_contiguous_or_of_another_byte_order_are_sent_as_well() -> None:
+def test_non_contiguous_and_big_endian_columns_can_be_sent() -> None:
     rows = words("a", "b", "c", "d").rows
     numbers = np.arange(8)[::2].astype(">i8")
     text = rows.columns[0]
@@ -99,7 +99,7 @@ def test_columns_that_are_not_contiguous_or_of_another_byte_order_are_sent_as_we
 # -- strings -------------------------------------------------------------------------------------------------------
 
 
-def test_a_string_is_sent_once_per_connection_and_only_when_it_is_used() -> None:
+def test_a_used_string_is_sent_once_per_connection() -> None:
     pool = StringPool()
     pool.current().encode([f"unused {i}" for i in range(1000)])
     encoder = ElementEncoder(WORDS)
@@ -113,8 +113,8 @@ def test_a_string_is_sent_once_per_connection_and_only_when_it_is_used() -> None
     assert types_of(encoder.encode_many([words("c")])) == ["STRINGS", "BATCH"]
 
 
-def test_strings_go_into_the_current_dictionary_of_the_receivers_pool() -> None:
-    """After the pool has begun a new dictionary only what is used from then on goes into it."""
+def test_strings_enter_the_current_dictionary_of_the_pool() -> None:
+    """After the pool has begun a new dictionary, only strings used from then on enter it."""
     pool = StringPool(limit=5)
     encoder, decoder = ElementEncoder(WORDS), ElementDecoder(WORDS, pool)
 
@@ -130,8 +130,8 @@ def test_strings_go_into_the_current_dictionary_of_the_receivers_pool() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 40])
-def test_a_null_may_stand_over_any_code(times: int) -> None:
-    """A column of nulls alone may have an empty dictionary (an outer join makes such)."""
+def test_a_null_may_have_any_code(times: int) -> None:
+    """A column of nulls only may have an empty dictionary; an outer join makes such columns."""
     nothing = np.zeros(3, np.bool_)
     some = np.array([True, False, True])
     time = np.arange(3 * times)
@@ -143,13 +143,13 @@ def test_a_null_may_stand_over_any_code(times: int) -> None:
         column = Column(np.tile(np.array(codes, np.int32), times), np.tile(valid, times), StringDictionary(known))
         batch = Batch(Kind.STABLE, 0, 3 * times, None, Rows(time, time, (column, Column(time))))
         encoder, decoder = ElementEncoder(WORDS), ElementDecoder(WORDS, StringPool())
-        for _ in range(2):  # what was used once is known
+        for _ in range(2):  # a string used once is known
             (back,) = decoded(encoder.encode_many([batch]), decoder)
             assert texts_of(back) == expected * times
 
 
-def test_the_table_begins_anew_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ends keep no more than TABLE_ENTRIES, whatever flows."""
+def test_the_string_table_is_reset_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends keep at most TABLE_ENTRIES strings."""
     monkeypatch.setattr(string_table, "TABLE_ENTRIES", 8)
     encoder, decoder = ElementEncoder(WORDS), ElementDecoder(WORDS, StringPool())
     for round_ in range(20):
@@ -158,17 +158,17 @@ def test_the_table_begins_anew_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> 
         assert plain(back) == plain(batch)
 
 
-def test_a_batch_with_more_strings_than_a_table_holds_goes_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_too_many_strings_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(string_table, "TABLE_ENTRIES", 8)
     batch = words(*[f"w{i}" for i in range(50)])
     parts = decoded(ElementEncoder(WORDS).encode_many([batch]), ElementDecoder(WORDS, StringPool()))
     assert len(parts) > 1
     assert [t for p in parts for t in texts_of(p)] == [f"w{i}" for i in range(50)]
-    # as one element again where it must be one
+    # joined again where it must be one element
     assert plain(decode_standalone(encode_standalone(batch, WORDS), WORDS, StringPool())) == plain(batch)
 
 
-def test_text_beyond_the_tables_bytes_is_split_and_at_last_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_beyond_the_bytes_of_a_table_is_split_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(string_table, "TABLE_BYTES", 100)
     batch = words("a" * 60, "b" * 60)
     parts = decoded(ElementEncoder(WORDS).encode_many([batch]), ElementDecoder(WORDS, StringPool()))
@@ -181,7 +181,7 @@ def test_text_beyond_the_tables_bytes_is_split_and_at_last_refused(monkeypatch: 
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
-def test_a_batch_beyond_the_peers_frame_limit_goes_out_as_several(with_ids: bool) -> None:
+def test_a_batch_beyond_the_frame_limit_is_sent_as_several(with_ids: bool) -> None:
     batch = words(*[f"w{i % 50}" for i in range(200)])
     if with_ids:
         ids = np.arange(3, 603, 3)
@@ -240,7 +240,7 @@ def test_a_frame_limit_without_room_for_one_row_is_refused_at_once() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_the_schema_is_not_sent(change: Callable[[Rows], Rows], what: str) -> None:
+def test_a_batch_that_does_not_fit_the_schema_is_not_sent(change: Callable[[Rows], Rows], what: str) -> None:
     rows = change(words("a", "b").rows)
     with pytest.raises(LocalProtocolError, match=what):
         ElementEncoder(WORDS).encode(Batch(Kind.STABLE, 0, 2, None, rows))
@@ -253,7 +253,7 @@ KIND, FLAGS, ZERO, ROW_COUNT, FROM, UPTO, NULLS, TIME = 0, 1, 2, 4, 8, 16, 24, 3
 
 
 def received(batch: Batch, at: int, form: str, value: int, schema: Schema = WORDS) -> Element | None:
-    """What a receiver makes of a batch in whose body something else stands at ``at``."""
+    """Decodes a batch whose body was overwritten at ``at``."""
     frames = FrameReader(1 << 24).feed(ElementEncoder(schema).encode_many([batch]))
     decoder = ElementDecoder(schema, StringPool())
     for f in frames[:-1]:
@@ -263,7 +263,7 @@ def received(batch: Batch, at: int, form: str, value: int, schema: Schema = WORD
     return decoder.decode(Frame(FrameType.BATCH, bytes(body)))
 
 
-@pytest.mark.parametrize("n", [2, 200])  # few rows are checked in another way than many
+@pytest.mark.parametrize("n", [2, 200])  # few rows and many rows are checked by different code
 @pytest.mark.parametrize(
     ("at", "form", "value", "what"),
     [
@@ -296,8 +296,8 @@ def test_a_code_outside_the_connections_table_is_refused(n: int, code: int) -> N
 
 @pytest.mark.parametrize("n", [3, 201])
 @pytest.mark.parametrize(("row", "by"), [(0, -1), (0, +1), (-1, +1), (-1, -1), (1, +1)])
-def test_row_ids_that_do_not_increase_within_their_range_are_refused(n: int, row: int, by: int) -> None:
-    """Ids 1 … n of (0, n], one of them off by one: outside the range, or the same as its neighbour."""
+def test_row_ids_must_increase_within_their_range(n: int, row: int, by: int) -> None:
+    """Ids 1 … n of (0, n], one of them wrong by one: outside the range, or equal to its neighbour."""
     row %= n
     batch = Batch(Kind.STABLE, 0, n, np.arange(1, n + 1), words(*["a"] * n).rows)
     with pytest.raises(RemoteProtocolError, match="row ids do not increase"):
@@ -347,7 +347,7 @@ def test_a_body_that_its_type_does_not_allow_is_refused(type_: FrameType, body: 
 # -- bytes that stand alone ----------------------------------------------------------------------------------------
 
 
-def test_standalone_bytes_bring_their_strings_along() -> None:
+def test_standalone_bytes_contain_their_strings() -> None:
     pool = StringPool()
     for element in (words("a", None, "b"), Boundary(Kind.STABLE, 7, 3), Undo(2), RecDone(NodeState.STABLE)):
         assert plain(decode_standalone(encode_standalone(element, WORDS), WORDS, pool)) == plain(element)

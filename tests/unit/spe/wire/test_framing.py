@@ -1,4 +1,4 @@
-"""Frames: whatever the pieces, the same frames; and nothing is kept that was not announced within bounds."""
+"""Frames do not depend on the pieces in which bytes arrive, and announced lengths are bounded."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_frames_cut_anywhere_in_three_are_the_same() -> None:
         assert frames_of(DATA[:first], DATA[first:second], DATA[second:]) == STREAM
 
 
-def test_an_unfinished_frame_is_not_reported_early_but_named_at_the_end() -> None:
+def test_an_unfinished_frame_is_an_error_only_at_the_end() -> None:
     reader = FrameReader()
     assert [(f.type, bytes(f.body)) for f in reader.feed(DATA[:HEADER_BYTES])] == [(FrameType.CONTROL, b"")]
     assert reader.feed(DATA[HEADER_BYTES : HEADER_BYTES + 9]) == []
@@ -87,7 +87,7 @@ def test_an_unfinished_frame_is_not_reported_early_but_named_at_the_end() -> Non
 )
 @pytest.mark.parametrize("step", [1, 5, 18, 1000])
 def test_nonsense_and_memory_bombs_are_refused_at_the_header(data: bytes, what: str, step: int) -> None:
-    """What is wrong, and at which byte of the stream; nothing of the announced length has to arrive first."""
+    """The error names the byte of the stream, before anything of the announced length arrives."""
     good = frame(FrameType.UNDO, b"12345678")
     stream = good + data
     with pytest.raises(RemoteProtocolError, match=f"at byte {len(good)} of the stream: .*{what}"):
@@ -102,13 +102,13 @@ def test_the_limit_can_be_raised_once_the_peer_is_known() -> None:
 
 
 def test_control_frames_keep_their_own_bound_whatever_the_limit() -> None:
-    """A msgpack body costs many times its size to unpack."""
+    """Unpacking a msgpack body can take many times its size."""
     reader = FrameReader(1 << 30)
     with pytest.raises(RemoteProtocolError, match="a CONTROL frame"):
         reader.feed(header(FrameType.CONTROL, CONTROL_BYTES + 1))
 
 
-def test_what_is_small_in_its_chunk_or_lies_askew_in_it_is_not_to_be_kept() -> None:
+def test_small_and_unaligned_frames_are_copied() -> None:
     small, large = frame(FrameType.BATCH, b"small!!!"), frame(FrameType.BATCH, bytes(4096))
     assert [f.keep for f in FrameReader().feed(small + large)] == [False, True]
     reader = FrameReader()
@@ -117,8 +117,8 @@ def test_what_is_small_in_its_chunk_or_lies_askew_in_it_is_not_to_be_kept() -> N
 
 
 @pytest.mark.parametrize("ends", [(3_000,), (3_000, 3_500), (3_000, 3_007, 3_008)])
-def test_a_large_frame_in_pieces_is_put_where_columns_can_be_used(ends: tuple[int, ...]) -> None:
-    """Also one whose first piece lies askew at the end of a chunk."""
+def test_a_large_frame_in_pieces_is_aligned(ends: tuple[int, ...]) -> None:
+    """Also one whose first piece is unaligned at the end of a chunk."""
     before, body = frame(FrameType.UNDO, b"12345678"), bytes(range(256)) * 20
     stream, reader = before + frame(FrameType.BATCH, body), FrameReader()
     found = [f for start, end in pairwise((0, *ends, len(stream))) for f in reader.feed(stream[start:end])]
@@ -127,8 +127,8 @@ def test_a_large_frame_in_pieces_is_put_where_columns_can_be_used(ends: tuple[in
     assert np.frombuffer(found[1].body, np.int64).ctypes.data % 8 == 0
 
 
-def test_only_the_better_part_of_a_chunk_is_kept_as_it_came() -> None:
-    """So that a few bytes of a frame do not keep half a megabyte."""
+def test_a_chunk_is_kept_only_for_its_larger_part() -> None:
+    """So that a few bytes of a frame do not keep half a megabyte alive."""
     large = frame(FrameType.BATCH, bytes(4096))
     for chunk, kept in ((large + large[:20], False), (large + large[:2_000], True)):
         before = sys.getrefcount(chunk)
@@ -140,7 +140,7 @@ def test_only_the_better_part_of_a_chunk_is_kept_as_it_came() -> None:
         assert sys.getrefcount(chunk) == before
 
 
-def test_bodies_cannot_be_written_to() -> None:
+def test_bodies_are_read_only() -> None:
     data = bytearray(frame(FrameType.BATCH, bytes(64)))
     whole = FrameReader().feed(data)
     pieces = FrameReader()
@@ -151,6 +151,6 @@ def test_bodies_cannot_be_written_to() -> None:
     assert bytes(whole[0].body) == bytes(64)
 
 
-def test_what_no_peer_would_accept_is_not_sent() -> None:
+def test_frames_that_no_peer_accepts_are_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match="a BATCH frame of 101 bytes; at most 100"):
         check_length(FrameType.BATCH, 101, 100)

@@ -1,4 +1,4 @@
-"""Control messages: what goes in comes out, and nothing else comes in."""
+"""Control messages are decoded as they were encoded, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_there_is_an_example_of_every_message() -> None:
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
-def test_what_is_encoded_is_decoded_as_the_same(message: Message) -> None:
+def test_messages_are_decoded_as_they_were_encoded(message: Message) -> None:
     assert decode_message(body_of(message)) == message
 
 
@@ -192,14 +192,14 @@ def test_a_message_out_of_its_bounds_is_not_sent() -> None:
         Inject({"what": object()}).encode()
 
 
-def test_what_a_later_version_says_beside_a_status_is_left_out() -> None:
+def test_unknown_fields_of_a_status_are_ignored() -> None:
     data = plain(a_node("n1", a_replica()))
     more = data | {"weather": "fine", "replicas": [data["replicas"][0] | {"mood": {"good": True}}]}
     assert decode_message(msgpack.packb([Status.TAG, more])) == Status(a_node("n1", a_replica()))
 
 
 def test_the_text_of_a_reason_is_cut_rather_than_refused() -> None:
-    """It often is the text of an exception, and refusing to say why helps nobody."""
+    """It often is the text of an exception, which may be long."""
     answer = decode_message(body_of(InjectAnswer(False, "x" * 10_000 + "\ud800")))
     assert isinstance(answer, InjectAnswer)
     assert answer.error == "x" * 4096
@@ -215,7 +215,7 @@ def answer_to(hello: Hello) -> Welcome | Refused:
     return check_hello(hello, cluster="demo", fingerprint="f00d", token="secret", name="n2", incarnation=5)
 
 
-def test_a_hello_that_fits_is_welcome() -> None:
+def test_a_matching_hello_is_welcome() -> None:
     assert answer_to(HELLO) == Welcome(PROTOCOL.highest, "n2", 5)
 
 
@@ -231,7 +231,7 @@ def test_a_hello_that_fits_is_welcome() -> None:
         ({"fingerprint": "beef", "role": "control"}, "the plan is another one"),
     ],
 )
-def test_a_hello_that_does_not_fit_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
+def test_a_hello_that_does_not_match_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
     answer = answer_to(replace(HELLO, **change))
     assert isinstance(answer, Refused)
     with pytest.raises(PeerRefused, match=why):
@@ -242,12 +242,12 @@ def test_a_control_program_needs_no_plan() -> None:
     assert isinstance(answer_to(replace(HELLO, role="control", fingerprint="")), Welcome)
 
 
-def test_a_stranger_with_a_wrong_token_learns_nothing_of_cluster_and_plan() -> None:
+def test_a_wrong_token_reveals_neither_cluster_nor_plan() -> None:
     answer = answer_to(replace(HELLO, token="guess", cluster="prod", fingerprint="beef"))
     assert answer == Refused("the token does not match")
 
 
-def test_a_hello_of_another_version_is_understood_far_enough_to_refuse_it() -> None:
+def test_a_hello_of_another_version_is_refused_by_its_version() -> None:
     """Whatever its other fields are in that version."""
     hello = decode_message(msgpack.packb([Hello.TAG, 9, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
@@ -297,7 +297,7 @@ def test_a_version_that_we_did_not_offer_is_not_spoken() -> None:
         check_welcome(Welcome(7, "n2", 1), "n2")
 
 
-def test_a_welcome_from_somebody_else_is_not_taken() -> None:
+def test_a_welcome_from_another_process_is_refused() -> None:
     welcome = Welcome(PROTOCOL.highest, "n3", 1)
     assert check_welcome(welcome, None) is welcome
     with pytest.raises(PeerRefused, match="expected 'n2' at this address, found 'n3'"):

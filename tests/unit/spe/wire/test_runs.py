@@ -1,4 +1,4 @@
-"""What one read brought is decoded together: the same rows and promises, in fewer pieces."""
+"""All frames of one read are decoded together: the same rows and boundaries, in fewer pieces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decode(*elements: Element) -> list[Element | Frame]:
 
 
 def facts(elements: list[Element | Frame]) -> tuple[list[object], int, int]:
-    """Rows with their ids, the position and the last boundary: what must not depend on how they are cut."""
+    """Rows with ids, the position and the last boundary, none of which may depend on cuts."""
     rows: list[object] = []
     position, bound = 0, BEFORE_TIME
     for element in elements:
@@ -74,7 +74,7 @@ def test_a_batch_that_arrives_alone_is_not_joined() -> None:
     assert [repr(e) for e in made] == ["<S (0, 2] 2 rows>", repr(boundary(5, 2))]
 
 
-def test_new_strings_in_the_middle_are_known_where_they_are_used() -> None:
+def test_new_strings_inside_a_run_are_known() -> None:
     made = decode(
         batch(0, [1], names="a"), batch(1, [2], names="b"), batch(2, [3], names="ab"), batch(3, [4], names="b")
     )
@@ -91,7 +91,7 @@ def test_anything_else_ends_a_run(other: Element) -> None:
     assert [type(e) for e in made] == [Batch, type(other), Batch]
 
 
-def test_control_frames_stand_where_they_came() -> None:
+def test_control_frames_keep_their_place() -> None:
     state = FrameReader().feed(StateChange(NodeState.STABLE, False, 1).encode())
     come = [*frames(batch(0, [1]), batch(1, [2])), *state]
     made = list(ElementDecoder(SCHEMA, StringPool()).decode_all(come))
@@ -99,7 +99,7 @@ def test_control_frames_stand_where_they_came() -> None:
     assert made[1:] == state
 
 
-def test_what_is_wrong_is_not_joined_so_that_the_input_sees_it() -> None:
+def test_invalid_batches_are_not_joined() -> None:
     """A gap of ids, a tuple below its boundary, a boundary that goes back: each arrives as it was sent."""
     gap = decode(batch(0, [1]), batch(5, [2]))
     assert [repr(e) for e in gap] == ["<S (0, 1] 1 rows>", "<S (5, 6] 1 rows>"]
@@ -109,8 +109,8 @@ def test_what_is_wrong_is_not_joined_so_that_the_input_sees_it() -> None:
     assert [repr(e) for e in back] == ["<S (0, 2] 2 rows>", repr(boundary(9, 2)), repr(boundary(8, 2))]
 
 
-def test_what_is_wrong_far_behind_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes before a tuple below its boundary is joined, and is not looked at again for each batch of it."""
+def test_an_invalid_batch_does_not_cause_repeated_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches before a tuple below its boundary are joined, and not joined again for each later batch."""
     count, calls = 300, 0
     joined = ElementDecoder._joined
 
@@ -134,8 +134,8 @@ def test_what_is_wrong_far_behind_is_found_once(monkeypatch: pytest.MonkeyPatch)
 @given(
     st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 80), st.integers(1, 255)), max_size=3)
 )
-def test_a_damaged_stream_is_judged_as_one_by_one(seed: int, damage: list[tuple[int, int, int]]) -> None:
-    """The same rows and promises, and refused where one of its frames is: however it is decoded."""
+def test_a_damaged_stream_is_refused_as_when_decoded_one_by_one(seed: int, damage: list[tuple[int, int, int]]) -> None:
+    """The same rows and boundaries, and an error at the same frame."""
     random = np.random.default_rng(seed)
     elements: list[Element] = []
     position = 0
@@ -173,7 +173,7 @@ def test_nonsense_inside_a_run_is_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=12))
-def test_the_same_rows_and_promises_as_one_by_one(shape: list[tuple[int, bool, bool]]) -> None:
+def test_joined_decoding_equals_decoding_one_by_one(shape: list[tuple[int, bool, bool]]) -> None:
     elements: list[Element] = []
     position = time = 0
     for count, null, bounded in shape:
@@ -199,8 +199,8 @@ def arrays(rows: Rows) -> list[AnyArray]:
 
 @pytest.mark.parametrize("shift", [0, 5])
 @pytest.mark.parametrize("count", [1, 3])
-def test_columns_can_be_used_in_place_and_keep_no_larger_chunk_alive(count: int, shift: int) -> None:
-    """Alone or joined, and wherever frames lie in what was received."""
+def test_columns_are_aligned_and_keep_no_larger_chunk_alive(count: int, shift: int) -> None:
+    """Alone or joined, and at any alignment of the frames."""
     encoder, n = ElementEncoder(SCHEMA), 500
     batches = [batch(i * n, list(range(i * n, (i + 1) * n))) for i in range(count)]
     large, head = 100 * n, encoder.encode_many([Undo(0)])

@@ -1,4 +1,4 @@
-"""Operator state as bytes: what was shared is shared again, and damage is never restored."""
+"""Operator state as bytes: shared objects stay shared, and damaged bytes are refused."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def tree() -> dict[Any, Any]:
     }
 
 
-def test_a_tree_of_every_type_comes_back() -> None:
+def test_a_tree_of_every_type_is_restored() -> None:
     assert plain(decode_state(encode_state(tree()))) == plain(tree())
 
 
-def test_what_is_shared_is_stored_once_and_shared_again() -> None:
-    """Codes mean something only beside their dictionary, and t_max is mostly the same array as time."""
+def test_shared_objects_are_stored_once_and_shared_again() -> None:
+    """Codes need their dictionary, and t_max is mostly the same array as time."""
     dictionary = StringDictionary(["a", "b"])
     time = np.arange(1000)
     column = Column(np.zeros(1000, np.int32), None, dictionary)
@@ -86,7 +86,7 @@ def test_arrays_in_any_memory_order_are_stored_by_value() -> None:
         (np.array(["a"], object), "cannot store an array of object"),
     ],
 )
-def test_what_would_not_come_back_as_it_was_is_refused_with_its_place(value: Any, where: str) -> None:
+def test_values_that_cannot_be_restored_are_refused_with_their_place(value: Any, where: str) -> None:
     with pytest.raises(LocalProtocolError, match=where):
         encode_state({"groups": [0, value]})
 
@@ -99,7 +99,7 @@ def test_a_tree_too_deep_is_refused() -> None:
         encode_state(deep)
 
 
-def test_any_flipped_bit_and_any_cut_is_noticed() -> None:
+def test_every_flipped_bit_and_every_truncation_is_noticed() -> None:
     data = encode_state(tree())
     for at in range(len(data)):
         damaged = bytearray(data)
@@ -118,7 +118,7 @@ def test_another_version_is_named() -> None:
 
 
 def state_of(skeleton: Any, arrays: bytes = b"") -> bytes:
-    """Bytes with a true checksum over whatever a malicious partner put in."""
+    """Bytes with a correct checksum over arbitrary content."""
     packed = bytes(msgpack.packb(skeleton))
     body = packed + bytes(-len(packed) & 7) + arrays
     return struct.pack("<4sIIIQ", b"SPEs", 1, zlib.crc32(body), 0, len(packed)) + body
@@ -157,13 +157,13 @@ def nested(depth: int) -> list[Any]:
         [[], [], nested(400)],
     ],
 )
-def test_a_skeleton_that_means_nothing_is_refused(skeleton: Any) -> None:
+def test_an_invalid_skeleton_is_refused(skeleton: Any) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_state(state_of(skeleton))
 
 
 def test_columns_that_do_not_fit_together_are_refused() -> None:
-    """Codes outside of their dictionary, masks and columns of another length: a restored operator would trip later."""
+    """Codes outside of their dictionary, masks and columns of other lengths would break a restored operator later."""
     two, three = np.arange(2), np.arange(3)
     texts = StringDictionary(["only"])
     for bad in (

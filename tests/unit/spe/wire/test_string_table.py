@@ -12,7 +12,7 @@ from spe.stream.strings import StringDictionary, StringPool
 from spe.wire.framing import FrameReader
 from spe.wire.string_table import ReceiveTable, SendTable
 
-#: Of each text: enough that the array is looked at as a whole.
+#: Occurrences of each text: enough that the array is checked as a whole.
 EACH = 100
 
 
@@ -24,7 +24,7 @@ class Connection:
         self._send, self._receive = SendTable(), ReceiveTable(pool)
 
     def carry(self, texts: Sequence[str]) -> tuple[bool, bool]:
-        """Sends each text ``EACH`` times; are the codes taken as they are, by the sender and by the receiver?"""
+        """Sends each text ``EACH`` times; returns whether sender and receiver use the codes untranslated."""
         values = np.repeat(self._dictionary.encode(texts), EACH)
         sent = self._send.codes(values, None, self._dictionary)
         if self._send.pending:
@@ -41,17 +41,17 @@ class Connection:
         self._send.reset()
 
 
-def test_codes_that_are_the_same_everywhere_are_not_translated() -> None:
+def test_equal_codes_are_not_translated() -> None:
     pool = StringPool()
     connection = Connection(pool.current(), StringPool())
-    assert connection.carry(["a", "b"]) == (False, False)  # nothing is known yet
+    assert connection.carry(["a", "b"]) == (False, False)  # no string is known yet
     assert connection.carry(["b", "a"]) == (True, True)
     assert connection.carry(["", "b"]) == (True, True)
     assert connection.carry(["c", "a"]) == (False, False)
     assert connection.carry(["c", "a", "b"]) == (True, True)
 
 
-def test_only_what_comes_before_the_first_difference_is_the_same() -> None:
+def test_codes_are_equal_only_before_the_first_difference() -> None:
     receivers = StringPool()
     receivers.current().encode(["a", "c"])
     connection = Connection(StringPool().current(), receivers)
@@ -62,13 +62,13 @@ def test_only_what_comes_before_the_first_difference_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("unused", [["x"], ["x", "y", "z"]])
-def test_a_senders_dictionary_with_more_in_it_is_translated(unused: list[str]) -> None:
+def test_a_larger_dictionary_of_the_sender_is_translated(unused: list[str]) -> None:
     connection = Connection(StringDictionary(["", *unused, "a"]), StringPool())
     for _ in range(2):
         assert connection.carry(["a"])[0] is False
 
 
-def test_a_receivers_new_dictionary_begins_without_what_was_the_same() -> None:
+def test_a_new_dictionary_of_the_receiver_has_no_equal_codes() -> None:
     pool = StringPool(limit=4)
     connection = Connection(StringPool().current(), pool)
     connection.carry(["a", "b"])
@@ -78,7 +78,7 @@ def test_a_receivers_new_dictionary_begins_without_what_was_the_same() -> None:
     assert connection.carry(["b", "a"]) == (True, False)
 
 
-def test_a_table_that_begins_anew_forgets_what_was_the_same() -> None:
+def test_a_reset_table_forgets_equal_codes() -> None:
     connection = Connection(StringPool().current(), StringPool())
     for _ in range(2):
         connection.carry(["a", "b"])
@@ -90,7 +90,7 @@ def test_a_table_that_begins_anew_forgets_what_was_the_same() -> None:
 
 
 def test_codes_under_nulls_take_no_memory() -> None:
-    """As -1, which stands under a null in other systems; however many come."""
+    """Such as -1, which other systems use under a null."""
     dictionary = StringDictionary(["", *map(str, range(199))])
     codes = np.append(np.arange(200, dtype=np.int32), np.int32(-1))
     table, valid = SendTable(), codes >= 0
