@@ -9,7 +9,7 @@ and Zhou, CIKM 2015).  A standby is what holds checkpoints of a partition on a n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 from replicas.planning.layout import LEVELS, Place
 from replicas.planning.load import LoadHistory, correlations
 from replicas.planning.program import solver
+from replicas.planning.shares import Running, SharesOfX
 from replicas.planning.topology import Bools, Floats, Ints
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
@@ -36,13 +37,15 @@ class CheckpointProblem:
       cost: of each checkpoint on each node, [checkpoints, nodes].
       allowed: where each may be, [checkpoints, nodes].
       load: mean load of each checkpoint's partition, [checkpoints].
-      apart: which may not be on one node, [checkpoints, checkpoints], symmetric: those of one partition.
+      of: which partition each is of, [checkpoints].
+      apart: which may not be on one node, [checkpoints, checkpoints], symmetric: those of one partition, and more.
       delta: by how much the load of a node's checkpoints may differ from the mean over nodes.
     """
 
     cost: Floats
     allowed: Bools
     load: Floats
+    of: Ints
     apart: Bools
     delta: float = np.inf
 
@@ -223,16 +226,15 @@ def _alike(problem: CheckpointProblem, places: Ints, goal: Ints) -> Ints:
     goal = goal.copy()
     for checkpoint in range(len(goal)):
         for other in problem.neighbours[checkpoint].tolist():
-            alike = (problem.cost[checkpoint] == problem.cost[other]).all() and (
-                problem.allowed[checkpoint] == problem.allowed[other]
-            ).all()
-            if alike and goal[other] == places[checkpoint] != goal[checkpoint]:
+            if problem.of[checkpoint] == problem.of[other] and goal[other] == places[checkpoint] != goal[checkpoint]:
                 goal[checkpoint], goal[other] = goal[other], goal[checkpoint]
     return goal
 
 
 def best(problem: CheckpointProblem, seconds: float = 10.0) -> Ints | None:
-    """The placement with the least score, or the best that is found in time; None: ``delta`` cannot be kept.
+    """The placement with the least score, or the best that is found in time.
+
+    None: no placement of all keeps to ``delta``.
 
     Raises:
       ConfigError: SciPy is not installed.
@@ -278,7 +280,7 @@ def checkpoint_problem(
     nodes: Mapping[NodeId, Place],
     *,
     delta: float = np.inf,
-    refused: Callable[[PartitionId, NodeId], bool] = lambda _, __: False,
+    shares: SharesOfX | None = None,
 ) -> CheckpointProblem:
     """The problem under the loads that were measured.
 
@@ -288,7 +290,7 @@ def checkpoint_problem(
       running: nodes that run each partition; they may not keep its checkpoints.
       nodes: all nodes, and the domains that fail together; a checkpoint shares as few as possible with who runs its
         partition, the widest before all.
-      refused: who may not be a host of a partition for another reason, such as its share of X there.
+      shares: of X.  Where one would be too short (L6) no checkpoint is put, and no two are that would make it so.
     """
     names = list(nodes)
     on = {n: [p for p, hosts in running.items() if n in hosts] for n in names}
@@ -297,29 +299,45 @@ def checkpoint_problem(
     load = np.array([0.0 if (mean := means[p]) is None else mean.cpu for p in checkpoints])
     own = np.array([history.series(p, now) for p in checkpoints])
     of_nodes = np.array([history.together(on[n], now) for n in names])
-    may = {p: _may(p, running.get(p, ()), nodes, refused) for p in partitions}
-    at = np.array([partitions.index(p) for p in checkpoints])
-    same = at[:, None] == at[None, :]
+    hosts = {p: tuple(n) for p, n in running.items()}
+    may = {p: _may(p, hosts, nodes, shares) for p in partitions}
+    apart = {p: {p} if shares is None else {p, *_divide(p, partitions, hosts, names, shares)} for p in partitions}
+    not_together = np.array([[q in apart[p] for q in checkpoints] for p in checkpoints])
     return CheckpointProblem(
         cost=load[:, None] * correlations(own, of_nodes),
         allowed=np.array([may[p] for p in checkpoints]),
         load=load,
-        apart=same & ~np.eye(len(at), dtype=np.bool_),
+        of=np.array([partitions.index(p) for p in checkpoints]),
+        apart=(not_together | not_together.T) & ~np.eye(len(checkpoints), dtype=np.bool_),
         delta=delta,
     )
 
 
 def _may(
-    partition: PartitionId,
-    hosts: Collection[NodeId],
-    nodes: Mapping[NodeId, Place],
-    refused: Callable[[PartitionId, NodeId], bool],
+    partition: PartitionId, running: Running, nodes: Mapping[NodeId, Place], shares: SharesOfX | None
 ) -> list[bool]:
     """Per node, whether a checkpoint may lie there."""
-    able = [n for n in nodes if n not in hosts and not refused(partition, n)]
+    hosts = running.get(partition, ())
+    able = [n for n in nodes if n not in hosts]
+    if shares is not None:
+        able = [n for n in able if shares.refused(running, partition, n) is None]
     shared = {n: _shared(n, hosts, nodes) for n in able}
     least = min(shared.values(), default=())
     return [shared.get(n) == least for n in nodes]
+
+
+def _divide(
+    partition: PartitionId, others: Sequence[PartitionId], running: Running, nodes: Sequence[NodeId], shares: SharesOfX
+) -> list[PartitionId]:
+    """Others that with this one make a share of X too short on some node, and neither does alone."""
+    found = []
+    for other in shares.neighbours(partition) & set(others):
+        for node in nodes:
+            beside = {**running, other: (*running.get(other, ()), node)}
+            if not shares.refused(running, partition, node) and shares.refused(beside, partition, node):
+                found.append(other)
+                break
+    return found
 
 
 def _shared(node: NodeId, hosts: Collection[NodeId], nodes: Mapping[NodeId, Place]) -> tuple[int, ...]:

@@ -42,12 +42,22 @@ edited(
 edited(
     "checkpoint-beside-who-runs-it",
     "a node keeps the checkpoints of a partition that it runs (L2)",
-    Edit(placement, "_may", "n not in hosts and ", ""),
+    Edit(placement, "_may", "[n for n in nodes if n not in hosts]", "list(nodes)"),
 )
 edited(
     "two-copies-on-a-node",
     "a node keeps two checkpoints of one partition (L2)",
-    Edit(placement, "checkpoint_problem", "apart=same & ~np.eye(len(at), dtype=np.bool_)", "apart=same & False"),
+    Edit(placement, "checkpoint_problem", "~np.eye(len(checkpoints), dtype=np.bool_)", "False"),
+)
+edited(
+    "standbys-divide-x",
+    "two standbys of units in sequence lie on one node, where their shares of X would be too short (L2, L6)",
+    Edit(placement, "_divide", "found.append(other)", "pass"),
+)
+edited(
+    "standby-ignores-x",
+    "a standby lies where its share of X would be too short (L2, L6)",
+    Edit(placement, "_may", "shares is not None", "False"),
 )
 edited(
     "domains-do-not-matter",
@@ -120,7 +130,7 @@ edited(
 edited(
     "share-of-x-ignored",
     "a partition moves to where its share of X is too short (L6)",
-    Edit(SharesOfX, "refused", "roles_of([*hosts[partition], target])", "roles_of(hosts[partition])"),
+    Edit(SharesOfX, "refused", "roles_of([*hosts.get(partition, ()), target])", "roles_of(hosts[partition])"),
 )
 
 # --- when, and who ---

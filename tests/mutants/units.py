@@ -93,6 +93,8 @@ UNITS: Final[dict[str, Test]] = {
     "what-does-not-vary-is-correlated": placement.test_trace_10_what_each_checkpoint_costs_on_each_node,
     "checkpoint-beside-who-runs-it": placement.test_where_all_nodes_run_it_a_partition_has_no_checkpoint,
     "two-copies-on-a-node": placement.test_no_two_copies_on_one_node_and_none_with_who_runs_it,
+    "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
+    "standby-ignores-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
     "domains-do-not-matter": (
         placement.test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one
     ),

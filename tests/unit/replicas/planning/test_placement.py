@@ -20,10 +20,13 @@ from replicas.planning.placement import (
     correlated,
     even,
 )
+from replicas.planning.shares import SharesOfX
 from replicas.planning.topology import Ints
+from spe.config import load_data
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from tests.support.distribution import Situations
+from tests.unit.replicas.planning.test_shares import config
 
 N1, N2, N3 = NODES = tuple(NodeId(f"n{n}") for n in (1, 2, 3))
 G1, G2, G3, G4 = GROUPS = tuple(PartitionId(UnitId("g"), n) for n in (1, 2, 3, 4))
@@ -82,6 +85,7 @@ def test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost() -> None:
         cost=np.array([[-9.0, 0.0], [0.0, -9.0], [-1.0, 0.0]]),
         allowed=np.ones((3, 2), np.bool_),
         load=np.array([5.0, 4.0, 3.0]),
+        of=np.arange(3),
         apart=np.zeros((3, 3), np.bool_),
         delta=0.5,
     )
@@ -94,6 +98,7 @@ def test_what_fits_nowhere_takes_no_room_from_what_fits() -> None:
         cost=np.array([[-9.0, -8.0], [-3.0, 0.0]]),
         allowed=np.ones((2, 2), np.bool_),
         load=np.array([9.0, 2.0]),
+        of=np.arange(2),
         apart=np.zeros((2, 2), np.bool_),
         delta=0.0,
     )
@@ -125,21 +130,37 @@ def test_where_all_nodes_run_it_a_partition_has_no_checkpoint() -> None:
     assert correlated(problem).tolist() == [NO_NODE]
 
 
-def test_a_node_that_is_refused_for_another_reason_gets_none() -> None:
-    nodes = dict.fromkeys(NODES, Place())
+def test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short() -> None:
+    """One unit reads the other; αX is 900 ms, and each needs more than 600 ms of its share."""
+    plan, directory = load_data(config([["n1"], ["n1"]], [["n3"], ["n3"]]))
+    first, second = PartitionId(UnitId("first"), 0), PartitionId(UnitId("second"), 0)
+    nodes = dict.fromkeys((N1, N2, N3), Place())
     problem = placement.checkpoint_problem(
-        LoadHistory(), 0, [G1, G2], RUNNING, nodes, refused=lambda p, n: (p, n) in ((G1, N2), (G2, N2), (G2, N3))
+        LoadHistory(), 0, [first, second], directory.placement, nodes, shares=SharesOfX(plan, directory)
     )
-    assert problem.allowed.tolist() == [[False, False, True], [False, False, False]]
-    for places in (correlated(problem), best(problem), even(problem, np.random.default_rng(1))):
-        assert places is not None
-        assert places.tolist() == [2, NO_NODE]
+    assert problem.allowed.tolist() == [[False, True, False], [False, True, False]]
+    assert problem.apart.tolist() == [[False, True], [True, False]], "on n2 the second one would be too much"
+    for places in (
+        correlated(problem),
+        even(problem, np.random.default_rng(1)),
+        baseline(problem, np.random.default_rng(1)),
+    ):
+        assert sorted(places.tolist()) == [NO_NODE, 1]
+    apart = placement.checkpoint_problem(
+        LoadHistory(),
+        0,
+        [first, PartitionId(UnitId("second"), 1)],
+        directory.placement,
+        nodes,
+        shares=SharesOfX(plan, directory),
+    )
+    assert correlated(apart).tolist() == [1, 1], "second/1 does not read first/0"
 
 
 def test_even_means_equally_many_though_the_last_one_could_only_go_to_a_full_node() -> None:
     """Three may be on two nodes, three on all: drawn at random the two would often be full too soon."""
     allowed = np.array([[True, True, False]] * 3 + [[True, True, True]] * 3)
-    problem = CheckpointProblem(np.zeros((6, 3)), allowed, np.ones(6), np.zeros((6, 6), np.bool_))
+    problem = CheckpointProblem(np.zeros((6, 3)), allowed, np.ones(6), np.arange(6), np.zeros((6, 6), np.bool_))
     for seed in range(20):
         counts = np.bincount(even(problem, np.random.default_rng(seed)), minlength=3)
         assert counts.tolist() == [2, 2, 2]
@@ -157,7 +178,7 @@ def problems(draw: st.DrawFn) -> CheckpointProblem:
     load = np.array([draw(st.integers(1, 4)) for _ in range(many)], np.float64)[of]
     apart = (np.array(of)[:, None] == np.array(of)[None, :]) & ~np.eye(many, dtype=np.bool_)
     delta = draw(st.sampled_from([2.0, 1.0, 4.0, np.inf]))
-    return CheckpointProblem(cost, allowed, load, apart, delta)
+    return CheckpointProblem(cost, allowed, load, np.array(of), apart, delta)
 
 
 def all_placements(problem: CheckpointProblem) -> list[Ints]:
