@@ -50,6 +50,8 @@ _PIECE: Final = 1 << 21
 
 SCHEMA: Final = Schema.of(key="int64!", part="int64!", value="float64!")
 TEXTS: Final = Schema.of(key="string!", part="int64!", value="float64!")
+#: With a text that is kept beside the key, another one for each group and slice.
+KEPT: Final = Schema.of(key="int64!", part="int64!", value="float64!", text="string!")
 LEFT, RIGHT, OUT = StreamId("left"), StreamId("right"), StreamId("out")
 _CALLS: Final = {
     "n": AggregateCall("count"),
@@ -60,6 +62,9 @@ _CALLS: Final = {
 
 def _aggregate(window: Window, *group_by: str) -> AggregateSpec:
     return AggregateSpec(LEFT, window, {g: g for g in group_by}, _CALLS)
+
+
+_OF_TEXTS: Final = {**_CALLS, "first": AggregateCall("first", "text"), "greatest": AggregateCall("max", "text")}
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,14 @@ CASES: Final = {
         SCHEMA,
         lambda n, _: 0,
     ),
+    "texts, join": Case(
+        JoinSpec(LEFT, RIGHT, JoinKind.INNER, (("key", "key"),), lower_us=-2 * HOUR, upper_us=2 * HOUR),
+        KEPT,
+        lambda n, _: 0,
+    ),
+    "texts, top-k": Case(TopKSpec(LEFT, 1, (("value", True),), ("key",), TUMBLING), KEPT, lambda n, _: n),
+    "texts, top-k by text": Case(TopKSpec(LEFT, 1, (("text", True),), ("key",), TUMBLING), KEPT, lambda n, _: n),
+    "texts, first and max": Case(AggregateSpec(LEFT, TUMBLING, {"key": "key"}, _OF_TEXTS), KEPT, lambda n, _: n),
     "left join": Case(
         JoinSpec(LEFT, RIGHT, JoinKind.LEFT, (("key", "key"),), lower_us=-HOUR, upper_us=HOUR),
         SCHEMA,
@@ -183,12 +196,15 @@ class Load:
         begin = self._time(self.at)
         time = np.linspace(begin, self._time(self.at + ROWS) - 1, len(numbers)).astype(np.int64)
         part = numbers % 100
-        if self.case.schema is TEXTS:
-            texts = StringDictionary([f"group {n}" for n in numbers.tolist()])
-            key = Column(np.array([texts.code(f"group {n}") for n in numbers.tolist()], np.int32), None, texts)
-        else:
-            key = Column((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64))
-        rows = Rows(time, time, (key, Column(part), Column(self._random.random(len(numbers)))))
+        text = Column(np.empty(0, np.int32))
+        if self.case.schema is not SCHEMA:
+            texts, form = StringDictionary(), "group {}" if self.case.schema is TEXTS else f"text {{}} of {self.at}"
+            text = Column(texts.encode([form.format(n) for n in numbers.tolist()]), None, texts)
+        key = Column((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64))
+        columns = [text if self.case.schema is TEXTS else key, Column(part), Column(self._random.random(len(numbers)))]
+        if self.case.schema is KEPT:
+            columns.append(text)
+        rows = Rows(time, time, tuple(columns))
         return Slice([[rows] if at == port else [] for at in range(self._ports)], self._time(self.at + ROWS), kind)
 
     def _time(self, at: int) -> int:
