@@ -17,6 +17,7 @@ from operators import steps
 from operators.steps import StepPace, Steps, finished, portions
 from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen, FrozenArray, IndexArray
+from spe.stream.strings import Int32Array
 
 #: dtype, and what a new entry holds.
 Kind = tuple[npt.DTypeLike, Any]
@@ -190,7 +191,9 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
     return order
 
 
-def picked(arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | None]) -> Steps[npt.NDArray[Any]]:
+def picked(
+    arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | Int32Array | None]
+) -> Steps[npt.NDArray[Any]]:
     """The entries ``which`` of each array (None: all), one array after the other, in portions."""
     counts = [len(a) if w is None else len(w) for a, w in zip(arrays, which, strict=True)]
     if sum(counts) <= steps.INDEXED:
@@ -207,7 +210,7 @@ def picked(arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | None
 
 
 def picked_rows(parts: Sequence[Rows], which: Sequence[IndexArray | None]) -> Steps[Rows]:
-    """The same for rows, whose strings are in one dictionary."""
+    """The same for rows without strings, or with strings in one dictionary."""
     time = yield from picked([p.time for p in parts], which)
     t_max = time
     if any(p.t_max is not p.time for p in parts):

@@ -247,10 +247,3 @@ class StringIds:
         if column.dictionary is self.dictionary:
             return column
         return Column((self.ids(column) - 1).astype(np.int32), column.valid, self.dictionary)
-
-    @classmethod
-    def sharing(cls, dictionary: StringDictionary) -> StringIds:
-        """Shares a dictionary: it only grows, and nothing depends on the code of a text."""
-        ids = cls()
-        ids.dictionary = dictionary
-        return ids

@@ -246,6 +246,8 @@ def _local_ids(column: Column) -> tuple[Int64Array, int]:
     if column.dictionary is not None or column.values.dtype == np.bool_:
         size = 2 if column.dictionary is None else len(column.dictionary)
         ids = column.values.astype(np.int64)
+    elif column.values.dtype == np.int32:  # of strings that are kept (operators/strings.py)
+        ids, size = column.values.astype(np.int64), int(column.values.max(initial=0)) + 1
     else:
         values: npt.NDArray[Any] = column.values
         if values.dtype == np.float64:

@@ -1,91 +1,138 @@
-"""Keeps the strings of kept rows in a dictionary of the operator, which forgets those that no row refers to."""
+"""Keeps the strings of an operator's state as ids, and forgets those that nothing refers to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from operators import steps
-from operators.ids import StringIds
-from operators.steps import StepPace, Steps, portions
+from operators.columns import chosen, picked
+from operators.ids import IndexArray
+from operators.steps import StepPace, Steps, finished, portions
+from operators.texts import TextIds
 from spe.stream.batch import Column, Rows
-from spe.stream.strings import Int32Array, StringDictionary
+from spe.stream.strings import Int32Array
 
 
 class KeptStrings:
-    """Brings rows into our dictionary before they are kept, so that rows kept at different times can be joined.
+    """int32 ids in place of strings, 0 for null: in rows that are kept, and in what aggregates keep.
 
-    Writing into a stream's own dictionary would let that grow by what others hold.
+    Streams change their dictionaries, and one with all that is kept could not grow in portions (rule B8).  A column of
+    ids has no dictionary; nothing but ids has 32 bits then.
     """
 
     __slots__ = ("_compact_at", "_ids")
 
     def __init__(self) -> None:
-        self._ids = StringIds()
+        self._ids = TextIds()
         self._compact_at = steps.SPARE
 
-    def adopt(self, rows: Rows) -> Rows:
-        """The same rows, strings in our dictionary."""
-        if all(c.dictionary is None for c in rows.columns):
-            return rows
-        return rows.with_columns(tuple([c if c.dictionary is None else self._ids.adopt(c) for c in rows.columns]))
-
     @property
-    def dictionary(self) -> StringDictionary:
-        return self._ids.dictionary
+    def count(self) -> int:
+        """One past the largest id."""
+        return self._ids.count
+
+    def reserve(self, more: int) -> Steps[None]:
+        """Makes room for ``more`` strings, in portions."""
+        yield from self._ids.reserve(more)
+
+    def ids(self, column: Column) -> Int32Array:
+        """Ids of strings, after :meth:`reserve`; 0 for null."""
+        return finished(self._ids_of(column))
+
+    def _ids_of(self, column: Column) -> Steps[Int32Array]:
+        ids = (yield from self._ids.ids_in_portions(column)).astype(np.int32)
+        return ids if column.valid is None else np.where(column.valid, ids, np.int32(0))
+
+    def adopt(self, rows: Rows) -> Steps[Rows]:
+        """The same rows, ids in place of strings."""
+        count = sum(c.dictionary is not None for c in rows.columns)
+        if not count:
+            return rows
+        yield from self.reserve(count * len(rows))
+        columns = []
+        for column in rows.columns:
+            if column.dictionary is not None:
+                column = Column((yield from self._ids_of(column)), column.valid)
+            columns.append(column)
+        return rows.with_columns(tuple(columns))
+
+    def column(self, ids: Int32Array) -> Column:
+        """Strings of ids; "" of 0."""
+        codes, dictionary = self._ids.column(ids)
+        return Column(codes, None, dictionary)
+
+    def texts(self, ids: Int32Array) -> list[str]:
+        """The same as Python objects."""
+        codes, dictionary = self._ids.column(ids)
+        strings = dictionary.strings
+        return [strings[code] for code in codes.tolist()]
+
+    def given_back(self, rows: Rows, which: Sequence[int] | None = None) -> Steps[Rows]:
+        """The same rows, strings in place of ids; in the columns ``which``, or in all."""
+        columns = list(rows.columns)
+        some = [at for at in (range(len(columns)) if which is None else which) if _has_ids(columns[at])]
+        for at in some:
+            codes, dictionary = yield from self._ids.column_in_portions(columns[at].values)
+            columns[at] = Column(codes, columns[at].valid, dictionary)
+        return rows.with_columns(tuple(columns)) if some else rows
 
     @property
     def crowded(self) -> bool:
         """Is it time for :meth:`compacted`?"""
-        return len(self._ids.dictionary) > self._compact_at
+        return self._ids.count > self._compact_at
 
-    def share(self, rows: Rows) -> None:
-        """Takes the dictionary of rows that were kept, as they were restored: they need not be coded anew."""
-        for column in rows.columns:
-            if column.dictionary is not None:
-                self._ids = StringIds.sharing(column.dictionary)
-                self._compact_at = 2 * len(column.dictionary) + steps.SPARE
-                return
+    def compacted(self, kept: Sequence[Int32Array]) -> Steps[list[Int32Array] | None]:
+        """Forgets strings that none of ``kept`` refers to, which are all ids in use, if they are the most.
 
-    def compacted(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
-        """Recodes ``kept``, which are all rows that refer to our dictionary, to a new one with only what they use."""
-        old, fresh = self._ids.dictionary, StringIds()
-        used = np.zeros(len(old), np.bool_)
-        pace = StepPace(steps.INDEXED)
-        for rows in kept:
-            for start, stop in portions(len(rows), steps.INDEXED):
-                for column in rows.columns:
-                    if column.dictionary is old:
-                        used[column.values[start:stop]] = True
+        Returns what takes the place of each of ``kept``; None: they stay.
+        """
+        count, pace = self._ids.count, StepPace(steps.INDEXED)
+        is_live = np.zeros(count, np.bool_)
+        for ids in kept:
+            for start, stop in portions(len(ids), steps.INDEXED):
+                is_live[ids[start:stop]] = True
                 if pace.is_through(stop - start):
                     yield
-        codes = used.nonzero()[0]
-        table = np.zeros(len(old), np.int32)
-        for start, stop in portions(len(codes), steps.RELEASED):
-            if start:
-                yield
-            some = codes[start:stop]
-            table[some] = fresh.dictionary.encode([old.strings[c] for c in some.tolist()])
-        out = []
-        for rows in kept:
-            out.append((yield from _recoded(rows, old, table, fresh.dictionary, pace)))
-        self._ids = fresh
-        self._compact_at = 2 * len(fresh.dictionary) + steps.SPARE
-        return out
-
-
-def _recoded(
-    rows: Rows, old: StringDictionary, table: Int32Array, new: StringDictionary, pace: StepPace
-) -> Steps[Rows]:
-    columns = []
-    for column in rows.columns:
-        if column.dictionary is old:
-            values = np.empty(len(rows), np.int32)
-            for start, stop in portions(len(rows), steps.INDEXED):
-                values[start:stop] = table.take(column.values[start:stop])
-                if pace.is_through(stop - start):
+        is_live[0] = False
+        live: IndexArray = yield from chosen(is_live)
+        made: list[Int32Array] | None = None
+        if 2 * len(live) < count:
+            self._ids = yield from self._ids.compacted(live)
+            numbers = np.zeros(count, np.int32)
+            for start, stop in portions(len(live), steps.INDEXED):
+                if start:
                     yield
-            column = Column(values, column.valid, new)
-        columns.append(column)
-    return rows.with_columns(tuple(columns))
+                numbers[live[start:stop]] = np.arange(start + 1, stop + 1)
+            made = []
+            for ids in kept:
+                made.append((yield from picked([numbers], [ids])))
+        self._compact_at = 2 * self._ids.count + steps.SPARE
+        return made
+
+    def compacted_rows(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
+        """As :meth:`compacted`, where all ids are in rows; returns the rows that take their places."""
+        made = yield from self.compacted([c.values for rows in kept for c in rows.columns if _has_ids(c)])
+        if made is None:
+            return list(kept)
+        ids = iter(made)
+        return [
+            rows.with_columns(tuple([Column(next(ids), c.valid) if _has_ids(c) else c for c in rows.columns]))
+            for rows in kept
+        ]
+
+    def snapshot(self) -> Mapping[str, Any] | None:
+        """By reference; None: there are no strings."""
+        return self._ids.snapshot() if self._ids.count > 1 else None
+
+    def load(self, state: Mapping[str, Any] | None) -> Steps[None]:
+        """What a snapshot was taken of, in portions."""
+        if state is not None:
+            self._ids = yield from TextIds.restoring(state)
+        self._compact_at = 2 * self._ids.count + steps.SPARE
+
+
+def _has_ids(column: Column) -> bool:
+    return column.dictionary is None and column.values.dtype == np.int32

@@ -21,6 +21,8 @@ from spe.stream.batch import Column
 from spe.stream.frozen import Derived
 from spe.stream.strings import DICTIONARY_LIMIT, Int32Array, StringDictionary
 
+#: Ids in state have half the bits of an index.
+AnyIds = IndexArray | Int32Array
 #: Bytes of the first piece of text and of the largest; each is as long as those before it together.
 _LEAST_PIECE: Final = 1 << 10
 _LARGEST_PIECE: Final = 1 << 24
@@ -132,7 +134,7 @@ class TextIds:
         at -= self._bases[-1]
         self._pieces[-1][at : at + len(data)] = np.frombuffer(data, np.uint8)
 
-    def texts(self, ids: IndexArray) -> list[str]:
+    def texts(self, ids: AnyIds) -> list[str]:
         """The texts of ids from 1 on."""
         if not len(ids):
             return []
@@ -154,18 +156,26 @@ class TextIds:
             for piece, start, stop in zip(which.tolist(), starts.tolist(), stops.tolist())
         ]
 
-    def column(self, ids: IndexArray) -> tuple[Int32Array, StringDictionary]:
+    def column(self, ids: AnyIds) -> tuple[Int32Array, StringDictionary]:
         """Codes of ids, of 0 that of "", and what they mean."""
+        return finished(self.column_in_portions(ids))
+
+    def column_in_portions(self, ids: AnyIds) -> Steps[tuple[Int32Array, StringDictionary]]:
+        """The same, in portions where many texts leave for the first time."""
         if len(self._dictionary) >= DICTIONARY_LIMIT:
             self._begin_dictionary()
         table = self._codes.arrays[0]
         codes: Int32Array = table.take(ids)
         if len(codes) and codes.min() < 0:
-            new = np.unique(ids[codes < 0])
-            texts = self.texts(new)
-            # Of the texts without a code only the empty one can be in the dictionary.
-            table[new] = self._dictionary.encode(texts) if "" in texts else self._dictionary.extend(texts)
-            self._coded.append(new)
+            new: IndexArray = np.unique(ids[codes < 0].astype(np.intp))
+            for start, stop in portions(len(new), steps.RELEASED):
+                if start:
+                    yield
+                some = new[start:stop]
+                texts = self.texts(some)
+                # Of the texts without a code only the empty one can be in the dictionary.
+                table[some] = self._dictionary.encode(texts) if "" in texts else self._dictionary.extend(texts)
+                self._coded.append(some)
             codes = table.take(ids)
         return codes, self._dictionary
 
@@ -173,6 +183,16 @@ class TextIds:
         for ids in self._coded:
             self._codes.arrays[0][ids] = -1
         self._dictionary, self._coded = StringDictionary([""]), []
+
+    def compacted(self, live: IndexArray) -> Steps[TextIds]:
+        """The texts of ``live`` (ascending, from 1 on) alone; their ids are 1, 2, 3, … in this order."""
+        fresh = TextIds()
+        for start, stop in portions(len(live), steps.RELEASED):
+            if start:
+                yield
+            yield from fresh.reserve(stop - start)
+            fresh.ids_of(self.texts(live[start:stop]))
+        return fresh
 
     def close(self) -> None:
         """Frees the lookup tables until the next call of :meth:`ids`, or of :meth:`reserve`."""

@@ -38,11 +38,18 @@ class _Ranking:
         self.k = spec.k
         self.with_ties = spec.with_ties
         self._order_by = [(compile_expression(text, schema), descending) for text, descending in spec.order_by]
+        self._ordered_by = sorted({schema.index(name) for e, _ in self._order_by for name in e.references})
         self._partition_by = [schema.index(name) for name in spec.partition_by]
 
-    def best(self, rows: Rows, *within: Column) -> tuple[IndexArray, Int64Array, IndexArray]:
-        """Rows to take, their ranks, and the first row taken of their partition and value of ``within``."""
-        keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(rows), descending)]
+    def best(
+        self, rows: Rows, strings: KeptStrings, *within: Column
+    ) -> Steps[tuple[IndexArray, Int64Array, IndexArray]]:
+        """Rows to take, their ranks, and the first row taken of their partition and value of ``within``.
+
+        ``strings`` has those of rows that are kept.
+        """
+        looked_at = yield from strings.given_back(rows, self._ordered_by)
+        keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(looked_at), descending)]
         by = [*within, *self._partitions(rows)]
         if by:
             return best(group_ids(by, len(rows)), keys, self.k, self.with_ties)
@@ -54,15 +61,17 @@ class _Ranking:
     def _partitions(self, rows: Rows) -> list[Column]:
         return [rows.columns[i] for i in self._partition_by]
 
-    def best_in_portions(self, rows: Rows, *within: Column) -> Steps[tuple[IndexArray, Int64Array]]:
+    def best_in_portions(
+        self, rows: Rows, strings: KeptStrings, *within: Column
+    ) -> Steps[tuple[IndexArray, Int64Array]]:
         """Rows to take and their ranks.  Many are dealt by their partition, so that each share is ranked alone."""
         if len(rows) <= steps.INDEXED:
-            index, rank, _ = self.best(rows, *within)
+            index, rank, _ = yield from self.best(rows, strings, *within)
             return index, rank
         taken, ranks, firsts = [], [], []
         for share in (yield from self._shares([*within, *self._partitions(rows)], len(rows))):
-            which = yield from self._pruned(rows, within, share)
-            index, rank, first = self.best(rows.take(which), *[c.take(which) for c in within])
+            which = yield from self._pruned(rows, strings, within, share)
+            index, rank, first = yield from self.best(rows.take(which), strings, *[c.take(which) for c in within])
             taken.append(which[index])
             ranks.append(rank)
             firsts.append(which[first])
@@ -86,7 +95,9 @@ class _Ranking:
         order = yield from sorted_order(share_of)
         return [s for s in np.split(order, sizes.cumsum()[:-1]) if len(s)]
 
-    def _pruned(self, rows: Rows, within: Sequence[Column], which: IndexArray) -> Steps[IndexArray]:
+    def _pruned(
+        self, rows: Rows, strings: KeptStrings, within: Sequence[Column], which: IndexArray
+    ) -> Steps[IndexArray]:
         """Rows that can be among the first k: one that is not among the first k of a part is not among those of all."""
         while len(which) > steps.INDEXED:
             kept = []
@@ -94,7 +105,8 @@ class _Ranking:
                 if start:
                     yield
                 some = which[start:stop]
-                kept.append(some[np.sort(self.best(rows.take(some), *[c.take(some) for c in within])[0])])
+                index, _, _ = yield from self.best(rows.take(some), strings, *[c.take(some) for c in within])
+                kept.append(some[np.sort(index)])
             fewer = yield from picked(kept, [None] * len(kept))
             if 4 * len(fewer) > 3 * len(which):
                 return fewer
@@ -103,8 +115,8 @@ class _Ranking:
 
 
 def _plain(column: Column) -> Column:
-    """Values that are equal where the column's are: of strings in one dictionary their codes."""
-    values = column.values if column.dictionary is None else column.values.astype(np.int64)
+    """Values that are equal where the column's are: of strings their codes in one dictionary, or their ids."""
+    values = column.values.astype(np.int64) if column.values.dtype == np.int32 else column.values
     return Column(canonical(values), column.valid)
 
 
@@ -131,24 +143,25 @@ class InstantTopK(StepwiseOperator):
             rows = yield from self._all_held()
         if rows is None or not len(rows):
             return
-        index, rank = yield from self._ranking.best_in_portions(rows, Column(rows.time))
+        index, rank = yield from self._ranking.best_in_portions(rows, self._strings, Column(rows.time))
         for start, stop in portions(len(index), steps.RELEASED):
             if start:
                 yield None
-            taken = rows.take(index[start:stop])
+            taken = yield from self._strings.given_back(rows.take(index[start:stop]))
             yield taken.with_columns((*taken.columns, Column(rank[start:stop]))) if self._ranked else taken
 
     def _hold(self, rows: Rows, boundary: int) -> Steps[Rows | None]:
         """Keeps rows whose instant may not be complete; returns the rows of earlier instants."""
         if not self._held.count:
             self._strings = KeptStrings()
-        rows = self._strings.adopt(rows)
+        rows = yield from self._strings.adopt(rows)
         whole: list[Rows] = []
         if self._held.count and boundary > self._held.chunks[0][0].time[0]:
             whole.append((yield from self._all_held()))
         at = int(rows.time.searchsorted(boundary))
         if at < len(rows):
-            yield from self._held.add(rows.slice(at, len(rows)), np.arange(at, len(rows)), self._ranking)
+            more = rows.slice(at, len(rows))
+            yield from self._held.add(more, np.arange(at, len(rows)), self._ranking, self._strings)
         if at:
             whole.append(rows.slice(0, at))
         return (yield from picked_rows(whole, [None] * len(whole))) if whole else None
@@ -181,12 +194,12 @@ class _Candidates:
         self.count = 0
         self._prune_at = _PRUNE_AT
 
-    def add(self, rows: Rows, sequence: Int64Array, ranking: _Ranking) -> Steps[None]:
+    def add(self, rows: Rows, sequence: Int64Array, ranking: _Ranking, strings: KeptStrings) -> Steps[None]:
         self.chunks = [*self.chunks, (rows, sequence)]
         self.count += len(rows)
         if self.count > self._prune_at:
             merged, numbers = yield from _concatenated(self.chunks)
-            index, _ = yield from ranking.best_in_portions(merged)
+            index, _ = yield from ranking.best_in_portions(merged, strings)
             index = yield from picked([index], [(yield from sorted_order(index))])
             rows = yield from picked_rows([merged], [index])
             self.chunks = [(rows, (yield from picked([numbers], [index])))]
@@ -223,10 +236,12 @@ class WindowTopK(StepwiseOperator):
         self._late = Late()
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
+        if self._left is not None:
+            yield from self._restored()
         rows = ports[0]
         out: list[Rows] = []
         if rows is not None and len(rows):
-            kept = self._strings.adopt(rows)
+            kept = yield from self._strings.adopt(rows)
             came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
             for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
@@ -237,7 +252,7 @@ class WindowTopK(StepwiseOperator):
             self._sequence += len(rows)
         yield from self._release(boundary, out)
         if out:
-            yield concat_rows(out)
+            yield (yield from self._strings.given_back(concat_rows(out)))
         if self._strings.crowded:
             yield from self._compact()
 
@@ -248,7 +263,7 @@ class WindowTopK(StepwiseOperator):
                 rows = rows.slice(which.start, which.stop)
         else:
             numbers, rows = self._sequence + which, rows.take(which)
-        yield from pane.add(rows, numbers, self._ranking)
+        yield from pane.add(rows, numbers, self._ranking, self._strings)
 
     def _release(self, upto: int, out: list[Rows]) -> Iterator[Rows | None]:
         """Adds the results of windows that end by ``upto`` to ``out``; yields ``out`` when it has many rows."""
@@ -257,10 +272,10 @@ class WindowTopK(StepwiseOperator):
             if self._on is not None and len(members) > 1:
                 order = yield from sorted_order(numbers)
                 rows = yield from picked_rows([rows], [order])
-            index, rank = yield from self._ranking.best_in_portions(rows)
+            index, rank = yield from self._ranking.best_in_portions(rows, self._strings)
             for start, stop in portions(len(index), steps.RELEASED):
                 if start:
-                    yield concat_rows(out)
+                    yield (yield from self._strings.given_back(concat_rows(out)))
                     yield None
                     out.clear()
                 out.append(self._result(end, rows, index[start:stop], rank[start:stop]))
@@ -277,15 +292,17 @@ class WindowTopK(StepwiseOperator):
 
     def _compact(self) -> Steps[None]:
         panes = list(self._panes.by_number.values())
-        recoded = iter((yield from self._strings.compacted([rows for p in panes for rows, _ in p.chunks])))
+        rows = iter((yield from self._strings.compacted_rows([rows for p in panes for rows, _ in p.chunks])))
         for pane in panes:
-            pane.chunks = [(next(recoded), numbers) for _, numbers in pane.chunks]
+            pane.chunks = [(next(rows), numbers) for _, numbers in pane.chunks]
 
     def snapshot(self) -> Mapping[str, Any]:
+        self._finish_restore()
         return {
             "released": self._panes.released,
             "sequence": self._sequence,
             "late": self._late.state(),
+            "strings": self._strings.snapshot(),
             "since": list(self._panes.since.values()),
             "panes": [(number, pane.chunks) for number, pane in self._panes.by_number.items()],
         }
@@ -294,16 +311,13 @@ class WindowTopK(StepwiseOperator):
         self._reset()
         self._sequence = state["sequence"]
         self._late = Late(*state["late"])
-        saved = [rows for _, chunks in state["panes"] for rows, _ in chunks]
-        if saved:
-            self._strings.share(saved[0])
         panes = {}
         for number, chunks in state["panes"]:
             pane = panes[number] = _Candidates()
-            pane.chunks = [(self._strings.adopt(rows), numbers) for rows, numbers in chunks]
-            pane.count = sum(len(rows) for rows, _ in pane.chunks)
+            pane.chunks = list(chunks)
+            pane.count = sum(len(rows) for rows, _ in chunks)
         self._panes.load(panes, state["since"], state["released"])
-        yield from ()
+        yield from self._strings.load(state["strings"])
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
@@ -312,6 +326,7 @@ class WindowTopK(StepwiseOperator):
         return self._panes.oldest()
 
     def clear(self, boundary: int) -> None:
+        self._left = None
         self._reset()
         self._panes.released = boundary
 

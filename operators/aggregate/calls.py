@@ -10,9 +10,10 @@ import numpy as np
 
 from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct, Extreme, IntegerMean, Pick, Sum
 from operators.aggregate.custom import UserAccumulator
-from operators.aggregate.text_accumulators import ExtremeText, PickText
+from operators.aggregate.text_accumulators import ExtremeText, PickText, TextAccumulator
 from operators.ids import IndexArray, Int64Array
 from operators.rejections import Refusals
+from operators.strings import KeptStrings
 from spe.expressions import Expression, compile_expression
 from spe.query.declaration import load_class
 from spe.query.operators.aggregate import AggregateCall
@@ -26,7 +27,7 @@ QUIET: Final = np.errstate(over="ignore", invalid="ignore")
 _NO_COLUMN = Column(np.empty(0, np.int64))
 
 
-def _make(function: str, type_: AttributeType) -> Accumulator:
+def _make(function: str, type_: AttributeType, strings: KeptStrings) -> Accumulator:
     text = type_ is AttributeType.STRING
     if function == "count":
         return Count()
@@ -38,16 +39,16 @@ def _make(function: str, type_: AttributeType) -> Accumulator:
         return Sum(type_)
     if function in ("min", "max"):
         largest = function == "max"
-        return ExtremeText(largest) if text else Extreme(type_, largest)
+        return ExtremeText(strings, largest) if text else Extreme(type_, largest)
     last = function == "last"
-    return PickText(last) if text else Pick(type_, last)
+    return PickText(strings, last) if text else Pick(type_, last)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One accumulator to keep: how to make it, and the index of its argument (None: whole rows)."""
 
-    make: Callable[[], Accumulator]
+    make: Callable[[KeptStrings], Accumulator]
     argument: int | None
 
 
@@ -86,7 +87,10 @@ class Calls:
         if count_rows:
             self._count(None)
         self._results = [self._plan(call, schema) for call in calls.values()]
-        self.needs_sequence = any(p.needs_sequence for p in self.new_parts())
+        parts = self.new_parts(KeptStrings())
+        self.needs_sequence = any(p.needs_sequence for p in parts)
+        #: How many parts keep texts.
+        self.texts = sum(isinstance(p, TextAccumulator) for p in parts)
 
     def _plan(self, call: AggregateCall, schema: Schema) -> _Result:
         if call.argument is None:
@@ -98,13 +102,14 @@ class Calls:
         if function == "count":
             return _Result(self._count(argument), None, False)
         if function == "count_distinct":
-            return _Result(self._part(function, argument, lambda: _make(function, type_)), None, False)
+            made = self._part(function, argument, lambda strings: _make(function, type_, strings))
+            return _Result(made, None, False)
         if ":" in function:
             user, refusals, name = load_class(function, "function"), self._refusals, f"{function}({call.argument})"
-            made = self._part(function, argument, lambda: UserAccumulator(user(), refusals, name))
+            made = self._part(function, argument, lambda _: UserAccumulator(user(), refusals, name))
             return _Result(made, None, False)
         kept = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
-        value = self._part(kept, argument, lambda: _make(kept, type_))
+        value = self._part(kept, argument, lambda strings: _make(kept, type_, strings))
         return _Result(value, count, function == "avg")
 
     def _argument(self, text: str, schema: Schema) -> int:
@@ -116,17 +121,18 @@ class Calls:
     def _count(self, argument: int | None) -> int:
         if argument is not None and not self._expressions[argument].nullable:
             argument = None  # counts every row, so one count does for both
-        return self._part("count", argument, Count)
+        return self._part("count", argument, lambda _: Count())
 
-    def _part(self, function: str, argument: int | None, make: Callable[[], Accumulator]) -> int:
+    def _part(self, function: str, argument: int | None, make: Callable[[KeptStrings], Accumulator]) -> int:
         key = (function, argument)
         if key not in self._known:
             self._known[key] = len(self._parts)
             self._parts.append(_Part(make, argument))
         return self._known[key]
 
-    def new_parts(self) -> list[Accumulator]:
-        return [p.make() for p in self._parts]
+    def new_parts(self, strings: KeptStrings) -> list[Accumulator]:
+        """``strings`` has the texts that they keep."""
+        return [p.make(strings) for p in self._parts]
 
     @QUIET
     def evaluate(self, rows: Rows) -> list[Column]:

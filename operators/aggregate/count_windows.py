@@ -10,13 +10,14 @@ import numpy as np
 from operators import steps
 from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
-from operators.aggregate.group_cells import Cells
+from operators.aggregate.group_cells import Cells, forget_texts
 from operators.columns import chosen, filled, inverse, picked
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
+from operators.strings import KeptStrings
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows
@@ -39,7 +40,8 @@ class CountAggregate(StepwiseOperator):
         self._calls = Calls(spec.aggregates, input_schema, count_rows=True, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
         self._keys = KeyIndex(self._key_types)
-        self._cells = Cells(self._calls)
+        self._strings = KeptStrings()
+        self._cells = Cells(self._calls, self._strings)
         #: slot -> cell of the open window, -1 for none; derived from the cells.
         self._open: IndexArray = np.empty(0, np.intp)
         self._sequence = 0
@@ -58,7 +60,7 @@ class CountAggregate(StepwiseOperator):
         yield from self._cells.reserve(len(rows))
         cells, closing = self._assign(slots)
         numbers = np.arange(self._sequence, self._sequence + len(rows)) if self._calls.needs_sequence else cells
-        self._cells.update(cells, self._calls.evaluate(rows), numbers)
+        yield from self._cells.update_in_portions(cells, self._calls.evaluate(rows), numbers)
         if self.refusals is not None:
             self.refusals.counted_from(self._sequence)
         self._sequence += len(rows)
@@ -66,6 +68,7 @@ class CountAggregate(StepwiseOperator):
             yield self._rows(rows, slots, cells, closing)
         if self._cells.count > self._compact_at:
             yield from self._compact()
+        yield from forget_texts(self._strings, [self._cells])
 
     @QUIET
     def _groups_of(self, rows: Rows) -> list[Column]:
@@ -149,11 +152,18 @@ class CountAggregate(StepwiseOperator):
 
     def snapshot(self) -> Mapping[str, Any]:
         self._finish_restore()
-        return {"sequence": self._sequence, "keys": self._keys.snapshot(), "cells": self._cells.freeze()}
+        return {
+            "sequence": self._sequence,
+            "keys": self._keys.snapshot(),
+            "strings": self._strings.snapshot(),
+            "cells": self._cells.freeze(),
+        }
 
     def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
         self._sequence = state["sequence"]
-        self._cells = Cells(self._calls)
+        self._strings = KeptStrings()
+        self._cells = Cells(self._calls, self._strings)
+        yield from self._strings.load(state["strings"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         yield from self._cells.load(state["cells"])
         yield from self._find_open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,9 +10,11 @@ import numpy as np
 from operators import steps
 from operators.aggregate.accumulators import Accumulator
 from operators.aggregate.calls import QUIET, Calls
+from operators.aggregate.text_accumulators import TextAccumulator
 from operators.columns import Columns, filled
 from operators.ids import IndexArray, Int64Array
 from operators.steps import Steps, finished, portions
+from operators.strings import KeptStrings
 from spe.stream.batch import Column
 
 #: Rows that are looked at first for groups that are new.
@@ -24,13 +26,17 @@ class Cells:
 
     Cell numbers are given by first arrival, so "groups in order of first arrival" costs nothing.  All arrays are
     columns of one table, and so are shared with snapshots.
+
+    Args:
+      strings: where the operator keeps texts, for all its cells.
     """
 
-    __slots__ = ("_calls", "_cell_of", "_columns", "_reserving", "parts")
+    __slots__ = ("_calls", "_cell_of", "_columns", "_reserving", "_strings", "parts")
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, strings: KeptStrings) -> None:
         self._calls = calls
-        self.parts: list[Accumulator] = calls.new_parts()
+        self._strings = strings
+        self.parts: list[Accumulator] = calls.new_parts(strings)
         # The group's slot, and the sequence number of the row that made the cell.
         self._columns = Columns([(np.intp, 0), (np.int64, 0), *[k for p in self.parts for k in p.kinds.values()]])
         first = 2
@@ -126,6 +132,18 @@ class Cells:
         self._columns.before_write(cells)
         self._calls.update(self.parts, cells, arguments, sequence)
 
+    def update_in_portions(self, cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array) -> Steps[None]:
+        """The same, in portions where texts are kept."""
+        if not self._calls.texts:
+            self.update(cells, arguments, sequence)
+            return
+        yield from self._strings.reserve(self._calls.texts * len(cells))
+        for start, stop in portions(len(cells), steps.RELEASED):
+            if start:
+                yield
+            some = [c.slice(start, stop) for c in arguments]
+            self.update(cells[start:stop], some, sequence[start:stop])
+
     def absorb(self, other: Cells, table: IndexArray) -> Steps[None]:
         """Adds all of ``other``'s cells, in portions, as if its rows came after ours.  No snapshot has ours.
 
@@ -162,7 +180,7 @@ class Cells:
 
     def selected(self, cells: IndexArray) -> Steps[Cells]:
         """A copy with only these cells, in this order."""
-        copy, mine = Cells(self._calls), (yield from filled(self.count, -1))
+        copy, mine = Cells(self._calls, self._strings), (yield from filled(self.count, -1))
         for start, stop in portions(len(cells), steps.RELEASED):
             if start:
                 yield
@@ -173,6 +191,11 @@ class Cells:
         for part, old in zip(copy.parts, self.parts):
             yield from part.absorb_rest(old, mine)
         return copy
+
+    @property
+    def texts(self) -> list[TextAccumulator]:
+        """The parts that keep texts."""
+        return [p for p in self.parts if isinstance(p, TextAccumulator)]
 
     def renumber(self, slots: IndexArray) -> Steps[None]:
         """The groups' slots have changed; ``slots[old]`` is the new one."""
@@ -208,3 +231,12 @@ class Cells:
         yield from self._columns.load([state["slots"], state["born"], *leaves])
         for part, saved in pairs:
             yield from part.load(saved)
+
+
+def forget_texts(strings: KeptStrings, all_cells: Collection[Cells]) -> Steps[None]:
+    """Forgets texts that no cell has any more, once there are many, or no cells."""
+    if strings.crowded or (strings.count > steps.SPARE and not all_cells):
+        parts = [part for cells in all_cells for part in cells.texts]
+        made = yield from strings.compacted([part.ids for part in parts])
+        for part, ids in zip(parts, made or ()):
+            yield from part.renumber(ids)

@@ -15,7 +15,7 @@ import numpy as np
 
 from operators import steps
 from operators.aggregate.calls import QUIET, Calls
-from operators.aggregate.group_cells import Cells
+from operators.aggregate.group_cells import Cells, forget_texts
 from operators.aggregate.panes import Panes
 from operators.columns import chosen, filled, inverse, sorted_order
 from operators.ids import IndexArray, StringIds
@@ -23,6 +23,7 @@ from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
+from operators.strings import KeptStrings
 from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
@@ -48,7 +49,7 @@ class _Ended:
 
 def joined(columns: Sequence[Column]) -> Column:
     """One column after the other, strings in a dictionary of its own."""
-    if len(columns) > 1 and columns[0].dictionary is not None:
+    if any(c.dictionary is not columns[0].dictionary for c in columns):
         strings = StringIds()
         columns = [strings.adopt(c) for c in columns]
     return concat_columns(columns)
@@ -75,7 +76,8 @@ class WindowAggregate(StepwiseOperator):
 
     def _reset(self) -> None:
         self._keys = KeyIndex(self._key_types)
-        self._panes = Panes(self._math, lambda: Cells(self._calls))
+        self._strings = KeptStrings()
+        self._panes = Panes(self._math, lambda: Cells(self._calls, self._strings))
         #: Rows taken in so far.
         self._sequence = 0
         self._late = Late()
@@ -96,7 +98,7 @@ class WindowAggregate(StepwiseOperator):
                     yield from self._release(upto, ended)
                 cells = self._panes.take(pane, first_time(rows, which))
                 yield from cells.reserve(len(slots), self._keys.size)
-                self._take_in(cells, which, slots, arguments)
+                yield from self._take_in(cells, which, slots, arguments)
                 if number % _MANY == 0:
                     yield None
             if self.refusals is not None:
@@ -106,12 +108,13 @@ class WindowAggregate(StepwiseOperator):
         if ended:
             yield self._rows(ended)
             yield from self._tidy(boundary)
+        yield from forget_texts(self._strings, self._panes.by_number.values())
 
     @QUIET
     def _groups_of(self, rows: Rows) -> list[Column]:
         return [e.evaluate(rows) for e in self._group_by]
 
-    def _take_in(self, cells: Cells, which: Selection, slots: IndexArray, arguments: list[Column]) -> None:
+    def _take_in(self, cells: Cells, which: Selection, slots: IndexArray, arguments: list[Column]) -> Steps[None]:
         sequence: Any = self._sequence
         if isinstance(which, slice):
             count = which.stop - which.start
@@ -129,7 +132,7 @@ class WindowAggregate(StepwiseOperator):
             numbers = np.arange(sequence, sequence + count)
         else:
             numbers = sequence
-        cells.update(at, arguments, numbers)
+        yield from cells.update_in_portions(at, arguments, numbers)
 
     def _release(self, upto: int, ended: list[_Ended]) -> Iterator[Rows | None]:
         """Puts the windows that end by ``upto`` to ``ended``; yields what is there when it is much."""
@@ -149,7 +152,7 @@ class WindowAggregate(StepwiseOperator):
                 yield None
 
     def _combined(self, members: list[Cells]) -> Steps[Cells]:
-        cells = Cells(self._calls)
+        cells = Cells(self._calls, self._strings)
         table = yield from filled(self._keys.size, -1)
         for member in members:
             yield from cells.absorb(member, table)
@@ -208,6 +211,7 @@ class WindowAggregate(StepwiseOperator):
             "late": self._late.state(),
             "since": list(self._panes.since.values()),
             "keys": self._keys.snapshot(),
+            "strings": self._strings.snapshot(),
             "panes": [(number, cells.freeze()) for number, cells in self._panes.by_number.items()],
         }
 
@@ -215,8 +219,9 @@ class WindowAggregate(StepwiseOperator):
         self._reset()
         self._sequence = state["sequence"]
         self._late = Late(*state["late"])
-        panes = {number: Cells(self._calls) for number, _ in state["panes"]}
+        panes = {number: Cells(self._calls, self._strings) for number, _ in state["panes"]}
         self._panes.load(panes, state["since"], state["released"])
+        yield from self._strings.load(state["strings"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         for cells, (_, saved) in zip(panes.values(), state["panes"]):
             yield from cells.load(saved)

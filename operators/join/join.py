@@ -29,7 +29,7 @@ from operators.windows import Late, WindowMath
 from spe.expressions import compile_predicate
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.stream.batch import Column, Rows, concat_rows
-from spe.stream.schema import AttributeType, Schema
+from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 
@@ -77,6 +77,7 @@ class Join(StepwiseOperator):
             matcher = WindowMatcher(spec, left, right)
             self._matcher, self._math = matcher, matcher.math
         self._where = None if spec.where is None else compile_predicate(spec.where, schema)
+        self._where_columns = [] if self._where is None else [schema.index(name) for name in self._where.references]
         self._outer = (
             spec.kind in (JoinKind.LEFT, JoinKind.FULL),
             spec.kind in (JoinKind.RIGHT, JoinKind.FULL),
@@ -107,11 +108,15 @@ class Join(StepwiseOperator):
                     released.append(rows)
                     continue
                 if sum(map(len, released)) >= steps.RELEASED:
-                    yield concat_rows(released)
+                    yield (yield from self._strings.given_back(concat_rows(released)))
                     released = []
                 yield None
         if released:
-            yield concat_rows(released)
+            yield (yield from self._strings.given_back(concat_rows(released)))
+        if self._strings.crowded:  # not before: what is released has ids
+            runs = [run for side in self._sides for run in side.runs]
+            kept = yield from self._strings.compacted_rows([run.rows for run in runs])
+            self._replace([run.recoded(rows) for run, rows in zip(runs, kept)])
 
     def _advance(self, ports: tuple[Rows | None, Rows | None], boundary: int) -> Iterator[Rows | None]:
         """One step; what it yields is sorted."""
@@ -160,8 +165,9 @@ class Join(StepwiseOperator):
         keys = yield from self._keys.slots_in_portions(columns, len(rows))
         if valid is not None:
             keys = np.where(valid, keys, -1)
+        kept = yield from self._strings.adopt(rows)
         since = self._sides[1 - side].oldest()
-        return (yield from self._sides[side].new_run(self._strings.adopt(rows), keys, positions, spans, since))
+        return (yield from self._sides[side].new_run(kept, keys, positions, spans, since))
 
     def _pairs(self, new: tuple[SortedRun | None, SortedRun | None]) -> Iterator[Rows | None]:
         probes: list[Probe] = []
@@ -178,7 +184,7 @@ class Join(StepwiseOperator):
             if number:
                 yield None
             if b - a > 1:
-                yield from self._portion(probes, a, b)
+                yield from (yield from self._portion(probes, a, b))
             else:
                 yield from self._pairs_of_one(probes, a)
 
@@ -193,17 +199,17 @@ class Join(StepwiseOperator):
                         yield None
                     one = replace(probe, start=probe.start.copy(), stop=probe.stop.copy())
                     one.start[at], one.stop[at] = start + low, start + high
-                    _, rows = self._piece(one, at, at + 1)
+                    _, rows = yield from self._piece(one, at, at + 1)
                     if len(rows):
                         yield rows
 
-    def _portion(self, probes: list[Probe], first: int, last: int) -> list[Rows]:
+    def _portion(self, probes: list[Probe], first: int, last: int) -> Steps[list[Rows]]:
         """The pairs whose later tuple has a position in [first, last), in order."""
         positions, pieces = [], []
         for probe in probes:
             a, b = (int(i) for i in probe.new.positions.searchsorted([first, last]))
             if a < b:
-                found, rows = self._piece(probe, a, b)
+                found, rows = yield from self._piece(probe, a, b)
                 if len(rows):
                     positions.append(found)
                     pieces.append(rows)
@@ -213,7 +219,7 @@ class Join(StepwiseOperator):
         order = np.concatenate(positions).argsort(kind="stable")
         return [concat_rows(pieces).take(order)]
 
-    def _piece(self, probe: Probe, first: int, last: int) -> tuple[Int64Array, Rows]:
+    def _piece(self, probe: Probe, first: int, last: int) -> Steps[tuple[Int64Array, Rows]]:
         """Pairs of the probing rows first … last − 1: position of the later tuple, and joined rows."""
         start = probe.start[first:last]
         counts = probe.stop[first:last] - start
@@ -232,7 +238,8 @@ class Join(StepwiseOperator):
         left, right, rows, time = left[pair], right[pair], rows[pair], time[pair]
         joined = self._joined(l_run.rows, r_run.rows, left, right, time, window)
         if self._where is not None and len(joined):
-            kept = self._where.mask(joined).nonzero()[0]
+            looked_at = yield from self._strings.given_back(joined, self._where_columns)
+            kept = self._where.mask(looked_at).nonzero()[0]
             if len(kept) < len(pair):
                 joined, left, right, rows, pair = joined.take(kept), left[kept], right[kept], rows[kept], pair[kept]
                 window = None if window is None else window[kept]
@@ -315,42 +322,32 @@ class Join(StepwiseOperator):
     def _alone(self, side: int, rows: Rows, index: IndexArray, time: Int64Array, window: Int64Array | None) -> Rows:
         own = [c.take(index) for c in rows.columns]
         nothing = np.zeros(len(index), np.bool_)
-        nulls = [
-            Column(
-                np.zeros(len(index), a.type.dtype),
-                nothing,
-                self._strings.dictionary if a.type is AttributeType.STRING else None,
-            )
-            for a in self._schemas[1 - side]
-        ]
+        nulls = [Column(np.zeros(len(index), a.type.dtype), nothing) for a in self._schemas[1 - side]]
         t_max = time if rows.t_max is rows.time else np.maximum(time, rows.t_max.take(index))
         columns = own + nulls if side == LEFT else nulls + own
         return Rows(time, t_max, (*columns, *self._window_columns(window)))
 
     def _compact(self) -> Steps[None]:
-        """Forgets keys and strings that no run refers to, once there are many."""
+        """Forgets keys that no run refers to, once there are many."""
         size = self._keys.size
-        if size > self._compact_at:
-            runs = [run for side in self._sides for run in side.runs]
-            is_live = np.zeros(size + 1, np.bool_)  # the last one for rows without a key
+        if size <= self._compact_at:
+            return
+        runs = [run for side in self._sides for run in side.runs]
+        is_live = np.zeros(size + 1, np.bool_)  # the last one for rows without a key
+        for run in runs:
+            for start, stop in steps.portions(len(run), steps.INDEXED):
+                if start:
+                    yield
+                is_live[run.keys[start:stop]] = True
+        live = yield from chosen(is_live[:size])
+        if 2 * len(live) < size:
+            self._keys, slots = yield from self._keys.compacted(live)
+            renumbered = yield from inverse(live, slots, size + 1)
+            made = []
             for run in runs:
-                for start, stop in steps.portions(len(run), steps.INDEXED):
-                    if start:
-                        yield
-                    is_live[run.keys[start:stop]] = True
-            live = yield from chosen(is_live[:size])
-            if 2 * len(live) < size:
-                self._keys, slots = yield from self._keys.compacted(live)
-                renumbered = yield from inverse(live, slots, size + 1)
-                made = []
-                for run in runs:
-                    made.append((yield from run.renumbered(renumbered)))
-                self._replace(made)
-            self._compact_at = 2 * self._keys.size + steps.SPARE
-        if self._strings.crowded:
-            runs = [run for side in self._sides for run in side.runs]
-            rows = yield from self._strings.compacted([r.rows for r in runs])
-            self._replace([r.recoded(kept) for r, kept in zip(runs, rows)])
+                made.append((yield from run.renumbered(renumbered)))
+            self._replace(made)
+        self._compact_at = 2 * self._keys.size + steps.SPARE
 
     def _replace(self, runs: list[SortedRun]) -> None:
         count = len(self._sides[LEFT].runs)
@@ -364,6 +361,7 @@ class Join(StepwiseOperator):
             "forgot": self._forgot,
             "late": self._late.state(),
             "keys": self._keys.snapshot(),
+            "strings": self._strings.snapshot(),
             "sides": [[run.freeze() for run in side.runs] for side in self._sides],
         }
 
@@ -377,12 +375,12 @@ class Join(StepwiseOperator):
         if saved:
             reaches = [int(run["since"].min()) for run in saved if run["since"] is not None]
             self._restored_from = min([int(run["rows"].time[0]) for run in saved] + reaches)
-            self._strings.share(saved[0]["rows"])
+        yield from self._strings.load(state["strings"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         self._compact_at = 2 * self._keys.size + steps.SPARE
         for side, runs in zip(self._sides, state["sides"]):
             for run in runs:
-                side.runs.append((yield from SortedRun.restoring(run, self._strings.adopt(run["rows"]))))
+                side.runs.append((yield from SortedRun.restoring(run)))
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()

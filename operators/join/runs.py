@@ -70,7 +70,7 @@ class SortedRun:
     """Rows in order of position.  Only ``matched`` changes; snapshots share it, and what is overwritten is saved.
 
     Attributes:
-      rows: shape (n,).
+      rows: shape (n,); ids in place of strings (operators/strings.py).
       keys: slot of each row's key, -1 for a key with a null, which matches nothing.
       positions: place of each row in the merged order of both ports.
       spans: see :class:`Spans`.
@@ -144,7 +144,7 @@ class SortedRun:
         return self._with(self.rows, keys, index)
 
     def recoded(self, rows: Rows) -> SortedRun:
-        """The same run after its strings got new codes."""
+        """The same run after its strings got new ids."""
         return self._with(rows, self.keys, self.index)
 
     def _with(self, rows: Rows, keys: IndexArray, index: Index) -> SortedRun:
@@ -164,15 +164,17 @@ class SortedRun:
         }
 
     @classmethod
-    def restoring(cls, state: Mapping[str, Any], rows: Rows) -> Steps[SortedRun]:
-        """What a state was taken of; ``rows`` in the join's dictionary."""
+    def restoring(cls, state: Mapping[str, Any]) -> Steps[SortedRun]:
+        """What a state was taken of."""
         matched = None
         if state["matched"] is not None:
             matched = flags(0)
             yield from matched.load([state["matched"]])
         shared = state.get("index")
         index = shared.value if isinstance(shared, Derived) else (yield from index_of(state["keys"]))
-        return cls(rows, state["keys"], state["positions"], Spans(*state["spans"]), matched, state["since"], index)
+        return cls(
+            state["rows"], state["keys"], state["positions"], Spans(*state["spans"]), matched, state["since"], index
+        )
 
 
 def flags(count: int) -> Columns:

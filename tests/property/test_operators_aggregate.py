@@ -18,13 +18,13 @@ from spe.stream.times import END_OF_TIME
 from tests.support.distribution import FEW_OR_MANY, Situations, cuts_among
 from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make, plain
 
-INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool")
+INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool", text="string")
 FUNCTIONS = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
 CALLS = {
     "n": AggregateCall("count"),
     **{f"number_{f}": AggregateCall(f, "number") for f in FUNCTIONS},
     **{f"amount_{f}": AggregateCall(f, "amount") for f in FUNCTIONS},
-    **{f"key_{f}": AggregateCall(f, "key") for f in FUNCTIONS if f not in ("sum", "avg")},
+    **{f"text_{f}": AggregateCall(f, "text") for f in FUNCTIONS if f not in ("sum", "avg")},
     **{f"flag_{f}": AggregateCall(f, "flag") for f in FUNCTIONS if f not in ("sum", "avg")},
     "texts": AggregateCall("tests.property.test_operators_aggregate:Texts", "key"),
     "digits": AggregateCall("tests.property.test_operators_aggregate:Digits", "number"),
@@ -73,11 +73,12 @@ def streams(draw: st.DrawFn) -> list[Tuple]:
     gaps = draw(lists_of_all_sizes(st.sampled_from([0, 0, 1, 2, 6]), 24))
     time, rows = draw(st.integers(-20, 20)), []
     keys = st.sampled_from(draw(st.sampled_from([KEYS, ["a"], [None, "b"], KEYS])))
+    texts = st.sampled_from(draw(st.sampled_from([KEYS, ["", *[f"text {n}" for n in range(30)]]])))
     flags = st.sampled_from(draw(st.sampled_from([[None, True, False], [True], [None, True, False]])))
     for gap in gaps:
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-15, 4).map(lambda d, t=time: t + d), st.just(time)))
-        values = (ts, draw(keys), draw(NUMBERS), draw(AMOUNTS), draw(flags))
+        values = (ts, draw(keys), draw(NUMBERS), draw(AMOUNTS), draw(flags), draw(texts))
         rows.append((time, values))
     return rows
 
@@ -173,7 +174,9 @@ def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str,
 
 
 #: Many rows of one group and few of another, in windows that end together and are cut in the middle.
-MANY: list[Tuple] = [(at // 3, (None, "c" if at % 7 == 6 else "a", at, None, None)) for at in range(40)]
+MANY: list[Tuple] = [
+    (at // 3, (None, "c" if at % 7 == 6 else "a", at, None, None, f"text {at * 7 % 40}")) for at in range(40)
+]
 MANY_CUTS: list[Cut] = [(2, False), (4, True), (6, False), (9, False)]
 
 
@@ -184,6 +187,8 @@ def test_time_windows_equal_the_reference_however_the_input_is_cut() -> None:
     assert EXERCISED["slices released in pieces"] > 1
     assert EXERCISED["instants cut"] > 0
     assert EXERCISED["overwritten entries saved"] > 5
+    assert EXERCISED["texts forgotten"] > 10
+    assert EXERCISED["dictionaries begun"] > 10
 
 
 def groups_of(rows: list[Tuple]) -> dict[Any, list[int]]:
@@ -214,7 +219,9 @@ TIME_WINDOWS = Situations(
 @settings(max_examples=40, deadline=None)
 @given(cut_streams(), windows())
 @example((MANY, MANY_CUTS), Window(WindowKind.SLIDING, 12, 6))
-@example(([(0, (None, key, 1, None, None)) for key in "abcdefgh"], [(9, False)]), Window(WindowKind.TUMBLING, 8, 8))
+@example(
+    ([(0, (None, key, 1, None, None, key)) for key in "abcdefgh"], [(9, False)]), Window(WindowKind.TUMBLING, 8, 8)
+)
 def check_time_windows(stream: tuple[list[Tuple], list[Cut]], window: Window) -> None:
     rows, cuts = stream
     spec = AggregateSpec(StreamId("in"), window, {"key": "key", "flag": "flag"}, CALLS)
@@ -249,6 +256,7 @@ def test_count_windows_equal_the_reference_however_the_input_is_cut() -> None:
     check_count_windows()
     assert EXERCISED["pauses"] > 100
     assert EXERCISED["overwritten entries saved"] > 5
+    assert EXERCISED["texts forgotten"] > 10
 
 
 COUNT_WINDOWS = Situations(

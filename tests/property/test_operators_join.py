@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from operators import steps
 from operators.join import steps as join_steps
 from operators.keys import KeyIndex
+from operators.strings import KeptStrings
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
@@ -29,7 +30,9 @@ def streams(draw: st.DrawFn) -> list[Tuple]:
     for i, gap in enumerate(draw(lists_of_all_sizes(st.integers(0, 4), 14))):
         time += gap
         ts = draw(st.one_of(st.none(), st.integers(-9, 3).map(lambda d, t=time: t + d), st.just(time)))
-        rows.append((time, (ts, draw(st.sampled_from([None, "a", "b"])), draw(st.sampled_from([None, 1, 1, 2])), i)))
+        rows.append(
+            (time, (ts, draw(st.sampled_from([None, "", "a", "b", "b"])), draw(st.sampled_from([None, 1, 1, 2])), i))
+        )
     return rows
 
 
@@ -42,7 +45,12 @@ def cut_pairs(draw: st.DrawFn) -> tuple[list[Tuple], list[Tuple], list[Cut]]:
 KINDS = st.sampled_from(list(JoinKind))
 KEYS = st.sampled_from([(), (("key", "key"),), (("key", "key"), ("other", "other"))])
 #: Part of the join condition: a pair that fails it is no match, for outer joins too.
-WHERE = st.sampled_from([None, "l_value < r_value"])
+CONDITIONS: dict[str | None, Callable[[Any, Any], bool]] = {
+    None: lambda left, right: True,
+    "l_value < r_value": lambda left, right: left[3] < right[3],
+    "l_key < r_key": lambda left, right: None not in (left[1], right[1]) and left[1] < right[1],
+}
+WHERE = st.sampled_from(list(CONDITIONS))
 
 
 def merged(left: list[Tuple], right: list[Tuple]) -> Iterator[tuple[int, int, Any]]:
@@ -53,7 +61,7 @@ def merged(left: list[Tuple], right: list[Tuple]) -> Iterator[tuple[int, int, An
 
 def keys_match(spec: JoinSpec, left: Any, right: Any) -> bool:
     pairs = [(left[SIDE.index(a)], right[SIDE.index(b)]) for a, b in spec.on]
-    return all(a is not None and a == b for a, b in pairs) and (spec.where is None or left[3] < right[3])
+    return all(a is not None and a == b for a, b in pairs) and CONDITIONS[spec.where](left, right)
 
 
 def kept(spec: JoinSpec, port: int) -> bool:
@@ -126,6 +134,8 @@ def demand_small_steps(check: Callable[[], None]) -> None:
     check()
     assert EXERCISED["pauses"] > 100
     assert EXERCISED["slices released in pieces"] > 1
+    assert EXERCISED["texts forgotten"] > 10
+    assert EXERCISED["dictionaries begun"] > 10
 
 
 def meets(left: list[Tuple], right: list[Tuple], out: list[Tuple], cuts: list[Cut]) -> dict[str, object]:
@@ -200,7 +210,13 @@ def check_window_joins(
 
 
 MANY_STEPS = Situations(
-    {"fifty pairs": 0.2, "ten steps with rows": 0.16, "a row without a partner": 0.13, "keys are compacted": 0.2}
+    {
+        "fifty pairs": 0.2,
+        "ten steps with rows": 0.16,
+        "a row without a partner": 0.13,
+        "keys are compacted": 0.2,
+        "texts are compacted": 0.2,
+    }
 )
 
 
@@ -230,6 +246,7 @@ def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
         patch.object(steps, "PAIRED", 15),
         patch.object(steps, "SPARE", 2),
         patch.object(KeyIndex, "compacted", autospec=True, side_effect=KeyIndex.compacted) as compacted,
+        patch.object(KeptStrings, "compacted", autospec=True, side_effect=KeptStrings.compacted) as texts_compacted,
     ):
         out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
     pairs = sum(v[3] is not None and v[7] is not None for _, v in out)
@@ -239,6 +256,7 @@ def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
             "ten steps with rows": len({t // every for t, _ in left + right}) >= 10,
             "a row without a partner": pairs < len(out),
             "keys are compacted": compacted.called,
+            "texts are compacted": texts_compacted.called,
         }
     )
     assert out == interval_reference(spec, left, right)

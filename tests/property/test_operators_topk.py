@@ -136,6 +136,8 @@ def test_tuples_of_one_window_are_ranked_together() -> None:
     check_windows()
     assert EXERCISED["pauses"] > 100
     assert EXERCISED["slices released in pieces"] > 1
+    assert EXERCISED["texts forgotten"] > 10
+    assert EXERCISED["dictionaries begun"] > 10
 
 
 @WINDOWS.required
@@ -166,5 +168,5 @@ def check_windows(
     within = any(a < cut <= b and b - a < size for cut, _ in cuts for a in times for b in times)
     restored = {"what is ranked together is restored in the middle": within}
     WINDOWS.example(meets(spec, list(members.values()), expected) | restored)
-    with patch.object(topk, "_PRUNE_AT", 3), patch("operators.steps.SPARE", 1):
+    with patch.object(topk, "_PRUNE_AT", 3):
         assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected

@@ -13,11 +13,12 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from operators import steps
+from operators import steps, texts
 from operators.build import build_operator
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
 from operators.steps import finished
+from operators.texts import TextIds
 from spe.query import query
 from spe.query.declaration import OperatorSpec
 from spe.stream.batch import Rows, concat_rows
@@ -48,16 +49,28 @@ def lists_of_all_sizes(elements: st.SearchStrategy[T], most: int) -> st.SearchSt
 
 @contextmanager
 def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int = 4, spare: int = 2) -> Iterator[None]:
-    """Steps so small that a few rows are many (B8), and few keys that nothing refers to before they are forgotten."""
-    save = Frozen.save
+    """Steps so small that a few rows are many (B8), few keys and texts that nothing refers to before they are
+    forgotten, and few texts in one dictionary."""
+    save, compacted, begin_dictionary = Frozen.save, TextIds.compacted, TextIds._begin_dictionary
 
     def counted(frozen: Frozen, at: Any) -> int:
         EXERCISED["overwritten entries saved"] += (found := save(frozen, at))
         return found
 
+    def forgetting(ids: TextIds, live: Any) -> Any:
+        EXERCISED["texts forgotten"] += 1
+        return compacted(ids, live)
+
+    def beginning(ids: TextIds) -> None:
+        EXERCISED["dictionaries begun"] += 1
+        begin_dictionary(ids)
+
     with (
         patch.multiple(steps, COPIED=copied, INDEXED=indexed, RELEASED=released, PAIRED=paired, SPARE=spare),
         patch.object(Frozen, "save", counted),
+        patch.object(TextIds, "compacted", forgetting),
+        patch.object(TextIds, "_begin_dictionary", beginning),
+        patch.object(texts, "DICTIONARY_LIMIT", 3),
     ):
         yield
 

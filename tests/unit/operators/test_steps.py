@@ -21,6 +21,7 @@ from operators.steps import finished
 from operators.sunion.sunion import Slice
 from operators.texts import TextIds
 from spe.plan.plan import InputStream, Unit
+from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinKind, JoinSpec
@@ -300,6 +301,119 @@ def test_many_strings_are_kept_restored_and_released_in_steps(monkeypatch: pytes
         dictionaries = {id(d): len(d) for one in released if (d := one.columns[0].dictionary) is not None}
         assert max(dictionaries.values()) <= 100 + steps.RELEASED
         assert len(dictionaries) > GROUPS // 200
+
+
+class Texts:
+    """How many texts are looked up, made, or put into a dictionary between two pauses, and the largest dictionary."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = self.largest = self._now = 0
+        self._is_on = False
+        for name in ("ids_of", "texts"):
+            monkeypatch.setattr(TextIds, name, self._counted(getattr(TextIds, name)))
+        for name in ("encode", "extend"):
+            monkeypatch.setattr(StringDictionary, name, self._counted(getattr(StringDictionary, name)))
+
+    def _counted(self, real: Any) -> Any:
+        def counted(owner: Any, texts: Any) -> Any:
+            found = real(owner, texts)
+            if self._is_on:
+                self._now += len(texts)
+                self.most = max(self.most, self._now)
+                if isinstance(owner, StringDictionary):
+                    self.largest = max(self.largest, len(owner))
+            return found
+
+        return counted
+
+    def steps(self, work: Iterator[Any]) -> list[Rows]:
+        """What leaves."""
+        self._now, self._is_on, released = 0, True, []
+        for one in work:
+            if one is None:
+                self._now = 0
+            else:
+                released.append(one)
+        self._is_on = False
+        return released
+
+
+KEPT = Schema.of(key="int64!", text="string", other="string")
+CALLS = {
+    "first": AggregateCall("first", "text"),
+    "last": AggregateCall("last", "other"),
+    "most": AggregateCall("max", "text"),
+}
+
+
+def text_rows(keys: npt.NDArray[np.int64], time: int) -> Rows:
+    """Each key has a text of its own, and another one at each time; every seventh is null, and one is empty."""
+    stamps = np.full(len(keys), time, np.int64)
+    texts = [None if n % 7 == 0 else "" if n == 1 else f"text {n}" for n in keys.tolist()]
+    columns = [Column.from_list(texts, AttributeType.STRING)]
+    columns += [Column.from_list([f"text {n} at {time}" for n in keys.tolist()], AttributeType.STRING)]
+    return Rows(stamps, stamps, (Column(keys << 40), *columns))
+
+
+def aggregated(window: Window) -> OperatorSpec:
+    return AggregateSpec(IN, window, {"key": "key"}, CALLS)
+
+
+KEEPS_TEXTS: dict[str, OperatorSpec] = {
+    "join": JoinSpec(IN, OTHER, JoinKind.INNER, (("key", "key"),), lower_us=-50, upper_us=50),
+    "join with a condition": JoinSpec(
+        IN, OTHER, JoinKind.INNER, (("key", "key"),), lower_us=-50, upper_us=50, where="l_other < r_other"
+    ),
+    "full join": FULL,
+    "top-k": TopKSpec(IN, 1, (("key", True),), ("key",), TUMBLING),
+    "top-k by text": TopKSpec(IN, 1, (("other", True), ("text", False)), ("key",), TUMBLING),
+    "top-k of texts": TopKSpec(IN, 1, (("key", True),), ("other",), TUMBLING),
+    "top-k of an instant": TopKSpec(IN, 1, (("other", True),), ("key",)),
+    "tumbling window": aggregated(TUMBLING),
+    "sliding window": aggregated(SLIDING),
+    "count window": aggregated(Window(WindowKind.COUNT, count=2)),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS_TEXTS)
+def test_texts_are_kept_restored_forgotten_and_released_in_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, one step touches no more of them than the rows that it takes in and releases need."""
+    monkeypatch.setattr(texts, "DICTIONARY_LIMIT", 100)
+    monkeypatch.setattr(steps, "SPARE", 50)
+    spec, touched = KEEPS_TEXTS[name], Texts(monkeypatch)
+    ports = len(spec.inputs)
+    nothing: list[Rows | None] = [None] * ports
+    operator = make(spec, *[KEPT] * ports)
+
+    def given(of: Operator, rows: Rows, end: int, port: int = 0) -> list[Rows]:
+        return touched.steps(of.work([rows if at == port else None for at in range(ports)], end))
+
+    keys = np.random.default_rng(1).permutation(GROUPS)
+    for at in range(0, GROUPS, ROWS):
+        given(operator, text_rows(keys[at : at + ROWS], 1), 1 if name.endswith("instant") else 2)
+    operators = [operator]
+    if not name.endswith("instant"):
+        for state in (operator.snapshot(), decode_state(encode_state(operator.snapshot()))):
+            restored = make(spec, *[KEPT] * ports)
+            restored.restore(state)
+            work = list[None]()
+            touched.steps(work.append(None) for _ in iter(restored.load, False))
+            assert len(work) > GROUPS // steps.INDEXED
+            operators.append(restored)
+    outcomes = []
+    for one in operators:
+        last = ports - 1
+        out = given(one, text_rows(keys[:ROWS], 3), 4, last) if not name.endswith("instant") else []
+        out += given(one, text_rows(keys[::2][:200], 4), 5, last) if ports == 2 else []
+        out += touched.steps(one.work(nothing, 1000))  # all that is due leaves; what was kept is forgotten
+        for time in range(1001, 1006):
+            out += given(one, text_rows(keys[:ROWS], time), time + 1)
+        assert out
+        outcomes.append([row for rows in out for row in rows.to_tuples()])
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    # Of what comes or leaves in a step, two columns, or three results, each looked up and made a few times.
+    assert touched.most <= 8 * steps.RELEASED
+    assert touched.largest <= 100 + 8 * steps.RELEASED
 
 
 class Pass(StepwiseOperator):

@@ -10,6 +10,7 @@ from operators.aggregate.accumulators import rounded
 from operators.aggregate.calls import Calls
 from operators.aggregate.group_cells import Cells
 from operators.steps import finished
+from operators.strings import KeptStrings
 from spe.query.operators.aggregate import AggregateCall
 from spe.stream.batch import Column
 from spe.stream.schema import Schema
@@ -18,7 +19,7 @@ LARGEST, SMALLEST = 2**63 - 1, -(2**63)
 
 
 def mean_cells() -> Cells:
-    return Cells(Calls({"mean": AggregateCall("avg", "n")}, Schema.of(n="int64!")))
+    return Cells(Calls({"mean": AggregateCall("avg", "n")}, Schema.of(n="int64!")), KeptStrings())
 
 
 def take(cells: Cells, *values: int) -> None:

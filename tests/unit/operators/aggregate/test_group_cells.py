@@ -8,6 +8,7 @@ import pytest
 from operators.aggregate import group_cells as module
 from operators.aggregate.calls import Calls
 from operators.aggregate.group_cells import Cells
+from operators.strings import KeptStrings
 from spe.stream.schema import Schema
 
 
@@ -17,7 +18,7 @@ def test_groups_are_numbered_by_their_first_row(groups: int, numbered: bool, mon
     """Few groups, many, and almost one per row; more rows than one step looks at."""
     monkeypatch.setattr(module, "_FIRST_ROWS", 512)
     random = np.random.default_rng(groups)
-    made = Cells(Calls({}, Schema.of(n="int64!")))
+    made = Cells(Calls({}, Schema.of(n="int64!")), KeptStrings())
     number_of: dict[int, int] = {}
     born: list[int] = []
     sequence = 100
