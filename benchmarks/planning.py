@@ -13,6 +13,8 @@ from benchmarks.tables import CHECKED, demand, show, verdict
 from replicas.planning.exact import exact
 from replicas.planning.fidelity import fidelity
 from replicas.planning.generator import Shape, random_topology
+from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity
+from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, plan_recovery
 from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import OperatorDescription, Topology
@@ -29,6 +31,8 @@ LIMITS = {1_000: 1.0, 10_000: 10.0}
 #: Random topologies with joins, splits and merges: their operators, so that they have about 1,000 tasks, and how many.
 GENERAL = Shape(operators=10, parallelism=(50, 90))
 GENERAL_MANY = 5
+#: Partitions that are lost together.
+RECOVERED = (100, 300)
 #: Random topologies of about 40 tasks.
 PROVED = 10
 
@@ -60,6 +64,7 @@ def run(_: argparse.Namespace) -> None:
         fidelity(topology, plans)  # the topology keeps what does not change
         ms = median(1000 * cpu_for(lambda t=topology, p=plans: fidelity(t, p)) for _ in range(9))
         rows.append([f"OF of one plan, 10,000 tasks, {name}", f"{ms:.2f} ms", "", verdict(ms / 10, 1.0), ""])
+    rows += _recoveries()
     rows += _proved()
     show(
         "planning",
@@ -83,6 +88,34 @@ def _general() -> list[str]:
     values = [plan.value for plan in plans]
     found = f"OF {min(values):.3g} to {max(values):.3g}"
     return [what, f"{median(took):.2f} s ({max(took):.2f})", found, verdict(max(took) / LIMITS[1_000], 1.0), CHECKED]
+
+
+def _recoveries() -> list[list[str]]:
+    """All is lost, and 20 nodes have room for half."""
+    rows = []
+    for lost in RECOVERED:
+        each = lost // 5
+        specs = [
+            OperatorDescription("source", 1, {}, rates=[1.0], fails=False),
+            OperatorDescription("parse", 2 * each, {"source": Partitioning.FULL}),
+            OperatorDescription("sum", 2 * each, {"parse": Partitioning.ONE_TO_ONE}),
+            OperatorDescription("best", each, {"sum": Partitioning.MERGE}),
+        ]
+        topology = Topology(specs)
+        random = np.random.default_rng(4)
+        cost, work = random.uniform(0.01, 0.1, topology.tasks), random.uniform(1, 5, topology.tasks)
+        room = float(cost[topology.fails].sum()) / 2
+        nodes = {f"n{at}": room / 20 for at in range(20)}
+        for goal in (OutputFidelity.of(topology), CompleteQueries.of(topology)):
+            plans: list[RecoveryPlan] = []
+            problem = RecoveryProblem(goal, ~topology.fails, cost, work, nodes, {})
+            seconds = cpu_for(lambda problem=problem, plans=plans: plans.append(plan_recovery(problem)))
+            placed = [i.partition for i in plans[0].installs]
+            demand(float(cost[placed].sum()) <= room and len(set(placed)) == len(placed), "the plan has no room")
+            value = float(goal.values((np.isin(np.arange(topology.tasks), placed) | ~topology.fails)[None, :])[0])
+            what = f"recovery, {lost:,} partitions lost, room for half, {type(goal).__name__}"
+            rows.append([what, f"{seconds:.2f} s", f"value {value:.2f}", verdict(seconds, 1.0), CHECKED])
+    return rows
 
 
 def _proved() -> list[list[str]]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.experiments import (
+    arrivals,
     bound,
     chains,
     checkpointing,
@@ -19,6 +20,7 @@ from benchmarks.experiments import (
     policies,
     reconciling,
     recovery,
+    scheduling,
     serialisation,
     switching,
     takeover,
@@ -42,6 +44,8 @@ EXPERIMENTS = {
     "takeover": takeover,
     "usable": usable,
     "elasticity": elasticity,
+    "scheduling": scheduling,
+    "arrivals": arrivals,
 }
 
 

@@ -121,6 +121,19 @@ def test_more_moves_are_assisted_where_checkpoints_follow_the_loads(tmp_path: Pa
     assert all(row["ours_s"] < row["with_cpal_s"] <= row["direct_s"] for row in at.values())
 
 
+def test_the_densest_queries_are_near_the_optimum_and_operators_in_turn_complete_little(tmp_path: Path) -> None:
+    for row in results("scheduling", tmp_path):
+        assert row["mean_of_optimum"] > 0.99
+        assert row["operator_centric"] < row["best_density"] / 4
+        assert row["best_density"] <= row["optimum"]
+
+
+def test_of_nodes_that_come_one_by_one_each_completes_what_it_can(tmp_path: Path) -> None:
+    at_once, operators, queries, fidelity = results("arrivals", tmp_path)
+    assert [row["area_queries"] for row in (at_once, operators, queries)] == [4, 6, 9]
+    assert at_once["area_of"] < operators["area_of"] < queries["area_of"] < fidelity["area_of"]
+
+
 @pytest.mark.processes
 def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
     """How much is the machine's."""

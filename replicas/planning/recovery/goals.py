@@ -20,7 +20,7 @@ from replicas.planning.topology import Bools, Floats, Ints, Topology
 #: Cells of the largest array that is made at a time.
 _CELLS: Final = 4_000_000
 #: Failed queries of which the best choice takes some milliseconds.
-_FEW: Final = 16
+_FEW: Final = 18
 
 
 class RecoveryGoal(Protocol):
