@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.conformance,
     pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance cases are not beside this checkout"),
 ]
-#: How long a replay takes in which a replica dies.
+#: Length of a replay during which a replica dies.
 REPLAY_SECONDS = 3.0
 LONGEST_SECONDS = 1_000
 
@@ -67,15 +67,13 @@ def named(plan: Plan, found: Mapping[Channel, ChannelRows]) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("id_", CLUSTER_CASES)
-async def test_a_replicated_cluster_gives_the_answer(id_: str, tmp_path: Path, jump_clock: JumpClock) -> None:
+async def test_a_replicated_cluster_gives_the_expected_results(id_: str, tmp_path: Path, jump_clock: JumpClock) -> None:
     (one,) = cluster_cases(tmp_path, [id_])
     assert one.case.differences(named(*await run(one))) == []
 
 
 @pytest.mark.parametrize("id_", CLUSTER_CASES)
-async def test_a_replica_that_dies_and_comes_back_does_not_change_it(
-    id_: str, tmp_path: Path, jump_clock: JumpClock
-) -> None:
+async def test_a_restarted_replica_does_not_change_the_results(id_: str, tmp_path: Path, jump_clock: JumpClock) -> None:
     rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())
     (one,) = cluster_cases(tmp_path, [id_], replay={"rate": rows / REPLAY_SECONDS})
     assert one.case.differences(named(*await run(one, kill=NodeId("n1")))) == []

@@ -1,4 +1,4 @@
-"""Every case of other systems' test suites, through the reference: one process, no failure."""
+"""Every case of other systems' test suites, in the reference run: one process, no failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not CASES, reason="the conformance cases are not beside this checkout"),
 ]
 
-#: Ways to spread a case over partitions.  The answer is the same.
+#: Ways to divide a case into partitions; the results are the same.
 PARTITIONED: Mapping[str, Mapping[str, Any]] = {
     "arroyo_hourly_by_event_type": {"all": {"operators": ["w", "out"], "key": ["event_type"], "partitions": 3}},
     "arroyo_cascaded_windows": {
@@ -52,7 +52,7 @@ PARTITIONED: Mapping[str, Mapping[str, Any]] = {
 
 
 def differences(case: Case, folder: Path, cut_rows: int | None = None, **options: Any) -> list[str]:
-    """What the reference gets wrong of a case.
+    """Differences between the reference run and the expected results.
 
     Args:
       cut_rows: a boundary after each so many rows, as far as it is true, and a pass over the units at each.
@@ -93,17 +93,17 @@ def cut(elements: Sequence[Element], size: int) -> list[Element]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.id for c in CASES])
-def test_the_stable_output_is_what_the_other_system_says(case: Case, tmp_path: Path) -> None:
+def test_the_stable_output_equals_that_of_the_other_system(case: Case, tmp_path: Path) -> None:
     assert differences(case, tmp_path) == []
 
 
 @pytest.mark.parametrize("id_", PARTITIONED)
-def test_partitions_do_not_change_the_answer(id_: str, tmp_path: Path) -> None:
+def test_partitions_do_not_change_the_results(id_: str, tmp_path: Path) -> None:
     assert differences(load(id_), tmp_path, fragments=PARTITIONED[id_]) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.id for c in CASES])
-def test_neither_buckets_nor_boundaries_change_the_answer(case: Case, tmp_path: Path) -> None:
+def test_neither_buckets_nor_boundaries_change_the_results(case: Case, tmp_path: Path) -> None:
     """Many small slices, and few wide ones."""
     assert differences(case, tmp_path, cut_rows=7, bucket="10ms") == []
     assert differences(case, tmp_path, bucket="10m") == []

@@ -1,6 +1,6 @@
-"""Known-bad variants of the protocol, as patches of the engine.  A suite that lets one live is blind somewhere.
+"""Known-bad variants of the protocol, as patches of the engine.  The tests must find each of them.
 
-Each mutant is one mistake that somebody could make, or did make while this was built (tests.mutants.patching).
+Each mutant is one mistake that could be made, or was made (tests.mutants.patching).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
 
-Those that a scenario made by hand kills (:data:`tests.mutants.scenarios.KILLS`) need none.
+Mutants that a hand-made scenario kills (:data:`tests.mutants.scenarios.KILLS`) need no case.
 
-The scenarios that kill other mutants are tried first (they are small), then those of :mod:`tests.mutants.scenarios`,
-then seeds; what is found is shrunk.
+Scenarios that kill other mutants are tried first, because they are small, then those of
+:mod:`tests.mutants.scenarios`, then seeds; the scenario found is shrunk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.mutants.patching import Mutant, aside
 from tests.mutants.scenarios import KILLS, scenarios
 from tests.support.regressions import REGRESSIONS
 
-#: Seeds of a scenario in which a mutant may show: they are the order of tasks, jitter and losses.
+#: Seeds to try a scenario with; they determine the order of tasks, jitter and losses.
 SEEDS = 8
 #: Runs that shrinking may take.
 BUDGET = 30
@@ -45,7 +45,7 @@ def case_of(mutant: Mutant) -> Path:
 
 
 def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
-    """What a run with the mutant in it is accused of; empty where the mutant lives.  Raises Unfit."""
+    """Findings in a run with the mutant; empty where it survives.  Raises Unfit."""
     reference = SimCluster.reference
 
     def truth(self: SimCluster, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
@@ -55,13 +55,13 @@ def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
     with mutant.on(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimCluster, "reference", truth)
         found = [str(finding) for finding in run(scenario)[0]]
-    return [one for one in found if not one.startswith("run (Stuck)")]  # a busy machine kills nobody
+    return [one for one in found if not one.startswith("run (Stuck)")]  # a busy machine must not kill a mutant
 
 
 def is_killed(mutant: Mutant, scenario: Scenario) -> bool:
-    """Some mistakes show in some orders of tasks only, and any change of the engine makes other orders.
+    """Some mistakes show only in some orders of tasks, which any change of the engine alters.
 
-    That the scenario holds without the mutant is tested by itself; that it does with another seed is seen here.
+    A separate test shows that the scenario holds without the mutant; here it must hold with another seed.
     """
     if complaints(mutant, scenario):
         return True
@@ -70,12 +70,12 @@ def is_killed(mutant: Mutant, scenario: Scenario) -> bool:
 
 
 def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -> Path | None:
-    """Writes the case of a mutant; None where it lives through everything."""
+    """Writes the case of a mutant; None where it survives everything."""
     for name, scenario in candidates(mutant, seeds):
         if not complaints(mutant, scenario):
             continue
         small = shrink(scenario, lambda one: bool(complaints(mutant, one)), budget=BUDGET).scenario
-        if run(small)[0]:  # of the engine as it is
+        if run(small)[0]:  # without the mutant
             tell(f"{mutant.name}: {name} fails without the mutant")
             continue
         found = complaints(mutant, small)

@@ -1,7 +1,7 @@
-"""More known-bad variants, thought of by readers of the protocol who had not written its checkers.
+"""More known-bad variants, proposed by readers of the protocol who did not write its checkers.
 
-Where nothing of the checkers sees a mistake in what a run leaves, a checker is missing or the random scenarios lack a
-situation: one of both was added for each of these.
+Where no checker finds such a mistake, a checker is missing or the random scenarios lack a situation; one of both was
+added for each of these.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def difference_not_told(original: Any, self: Any, output: int, last_id: int, mar
     return []
 
 
-#: Those that no scenario here shows, and why.  A unit test holds each (tests.mutants.units).
+#: Mutants that no scenario here shows, and why.  A unit test finds each (tests.mutants.units).
 UNSEEN: Final = {
     "difference-not-told": "there is a difference only where an operator is not deterministic",
     "what-is-made-again-is-not-compared": "the same",

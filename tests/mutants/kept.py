@@ -1,4 +1,4 @@
-"""The scenario that kills each mutant: a case of its own, or one made by hand."""
+"""The scenario that kills each mutant: its own case, or a hand-made scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spe.cli.cases import read_case
 from tests.mutants.scenarios import KILLS, scenarios
 
 CASES: Final = Path(__file__).parent / "cases"
-#: Scenarios that take several seconds each: ``make soak`` plays them, and ``MUTANTS=all pytest tests/mutants``.
+#: Scenarios of several seconds each: ``make soak`` and ``MUTANTS=all pytest tests/mutants`` play them.
 COSTLY: Final = frozenset(
     {
         "a coordinator begins again",
@@ -41,7 +41,7 @@ COSTLY: Final = frozenset(
 
 
 def kept() -> dict[str, Scenario]:
-    """What kills mutants, by name: cases are named after theirs."""
+    """The killing scenarios by name; a case has the name of its mutant."""
     made = scenarios()
     cases = {path.stem: read_case(path) for path in sorted(CASES.glob("*.json"))}
     return {**cases, **{name: made[name] for name in sorted(set(KILLS.values()))}}

@@ -1,7 +1,7 @@
-"""Mistakes that were made in this project and mended: the reverse of each fix.
+"""Mistakes of this project that were fixed: the reverse of each fix.
 
-Each schedule in ``tests/regressions`` shows one of them (:data:`PAIRS`), a test of one part the others
-(:mod:`tests.mutants.units`).  Some were mistakes of a checker or of the simulator, and were mended there.
+Each schedule in ``tests/regressions`` shows one of them (:data:`PAIRS`); unit tests show the others
+(:mod:`tests.mutants.units`).  Some were mistakes of a checker or of the simulator.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ edited(
     "a process whose clock stepped back over a restart is taken for an older one, and acknowledges nothing (A2)",
     Edit(node_process, "claim", "max(before + 1, env.clock.wall_us())", "env.clock.wall_us()"),
 )
-# A schedule showed it that ended the whole process.  Now what was spilled is lost, and the snapshot lacks it: nobody
-# need have asked for that, so a test of its own is the regression.
+# The schedule that showed it ended the whole process.  Now spilled data are lost and missing from the snapshot, which
+# a run need not request, so a unit test is the regression.
 edited(
     "snapshot-of-who-was-put-away",
     "a snapshot goes on though its replica is put away, and lacks what that had spilled (A3)",
@@ -264,7 +264,7 @@ edited(
     Edit(SimCluster, "_client_process", "if not scope.cancel_called:", "if True:"),
 )
 
-#: Which of them each schedule of ``tests/regressions`` shows.
+#: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
     "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",

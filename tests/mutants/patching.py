@@ -1,4 +1,4 @@
-"""Mistakes as patches of the engine.  One is on while its context lasts, and nothing in the engine knows of it."""
+"""Mistakes as patches of the engine.  A mutant is active while its context lasts; the engine does not know of it."""
 
 from __future__ import annotations
 import __future__
@@ -14,13 +14,13 @@ from typing import Any
 
 Patch = Callable[[], AbstractContextManager[None]]
 
-#: While the truth is computed no mutant is on.
+#: No mutant is active while the reference is computed.
 _ASIDE = False
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """The engine as it is, also where a mutant is on."""
+    """Runs the unmodified engine, also while a mutant is active."""
     global _ASIDE
     before, _ASIDE = _ASIDE, True
     try:
@@ -30,7 +30,7 @@ def aside() -> Iterator[None]:
 
 
 class Unfit(BaseException):
-    """A mutant fails in its own lines: it does not fit the engine any more."""
+    """A mutant raises in its own lines: it no longer fits the engine."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers ``function(original, self, *args)`` as what stands for a method (or a property) of ``target``."""
+    """Registers ``function(original, self, *args)`` as the replacement of a method or property of ``target``."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__.replace("_", "-")
-        files = {__file__, function.__code__.co_filename}  # it fails in its own lines, or is called in another way
+        files = {__file__, function.__code__.co_filename}  # it raises in its own lines, or its signature does not fit
 
         @contextmanager
         def on() -> Iterator[None]:
@@ -88,13 +88,13 @@ def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[...,
 
 @dataclass(frozen=True)
 class Edit:
-    """Another text in the source of one function or method.
+    """A change of text in the source of one function or method.
 
     Attributes:
       target: the class or module that has it.
       attribute: its name.
-      old: text that its source has once.
-      new: what stands there instead.
+      old: text that occurs once in its source.
+      new: its replacement.
     """
 
     target: Any
@@ -131,7 +131,7 @@ class Edit:
 
 
 def edited(name: str, mistake: str, *edits: Edit) -> Mutant:
-    """Registers a mutant that is a change of source text, such as the reverse of a fix."""
+    """Registers a mutant made by a change of source text, such as the reverse of a fix."""
 
     @contextmanager
     def on() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""All scenarios made by hand, and which of them kills a mutant that has no case of its own."""
+"""All hand-made scenarios, and which of them kills a mutant without its own case."""
 
 from __future__ import annotations
 

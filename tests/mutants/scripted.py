@@ -1,4 +1,4 @@
-"""Scenarios made by hand for what random ones seldom meet: long failures, switches between diverged replicas, ties."""
+"""Hand-made scenarios of situations that random ones seldom have: long failures, switches between replicas, ties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONFIG: dict[str, Any] = {
     "defaults": {"x": "1s", "alpha": 0.6, "policy": "process"},
     "nodes": ["n1a", "n1b", "n2a", "n2b"],
     "sources": {
-        # The same times on all: ties are settled by the input's number.
+        # Equal times on all sources: the number of the input breaks ties.
         name: {
             "boundary": "40ms",
             "from": {"generator": {"name": "orders", "rate": rate, "keys": 5, "seed": seed, "duration": "18s"}},
@@ -80,7 +80,7 @@ _FAULTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-#: Every tuple goes through as it is, so that one that comes twice is seen.
+#: Every tuple is passed on unchanged, so that a duplicate is seen.
 _TUPLES: dict[str, Any] = {
     "cluster": "scripted",
     "bucket": "100ms",
@@ -107,7 +107,7 @@ _TUPLES: dict[str, Any] = {
 
 
 def _with(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A configuration with other values; what is a mapping in both is merged."""
+    """A configuration with other values; mappings are merged."""
     merged = {
         k: _with(base[k], **v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
         for k, v in changes.items()
@@ -115,7 +115,7 @@ def _with(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**base, **merged}
 
 
-#: Two replicas of one unit, and a short X: what takes long is late.
+#: Two replicas of one unit, and a short X, so that long steps make results late.
 _SOON: dict[str, Any] = {
     **_TUPLES,
     "bucket": "40ms",
@@ -146,7 +146,7 @@ _ALONE = _with(
     nodes=["n1a", "n2"],
     fragments={"f1": {"operators": ["all"], "replicas": ["n1a"]}, "f2": {"operators": ["same"], "replicas": ["n2"]}},
 )
-#: Silence is noticed late: there are seconds between what comes back and the next failure.
+#: Silence is noticed late, so seconds pass between a heal and the next failure.
 _PATIENT = _with(
     _ALONE,
     defaults={"x": "5s"},
@@ -154,7 +154,7 @@ _PATIENT = _with(
 )
 _DELAYS = _with(_TUPLES, nodes={"n1a": {}, "n1b": {}, "n2": {"policy": "delay", "x": "6s"}})
 _PERIODIC = _with(_CONFIG, defaults={"checkpoint": {"every": "4s"}})
-#: A join whose inputs come in bursts, each for the one before it, beside a stream that goes on; and undo/redo.
+#: A join whose inputs come in bursts, each matching the one before, beside a steady stream; with undo/redo.
 _BURSTS: dict[str, Any] = {
     "cluster": "scripted",
     "bucket": "100ms",
@@ -179,7 +179,7 @@ _BURSTS: dict[str, Any] = {
     "fragments": {"f": {"operators": ["pairs", "numbers", "others", "all"], "replicas": ["n1a", "n1b"]}},
     "clients": {"client": {"reads": ["all"]}},
 }
-#: An order of one source finds about one of the other.
+#: An order of one source matches about one of the other.
 _SELDOM: dict[str, Any] = {
     **_BURSTS,
     "sources": {
@@ -195,7 +195,7 @@ _SELDOM: dict[str, Any] = {
     "clients": {"client": {"reads": ["pairs"]}},
 }
 _ON_DISK = _with(_ALONE, defaults={"checkpoint": {"every": "2s", "disk": True}})
-#: All of a source's tuples are in disorder, as it says.
+#: All tuples of a source are out of order, within its disorder.
 _UNSORTED = _with(
     _TUPLES,
     sources={
@@ -217,12 +217,12 @@ _UNSORTED = _with(
 
 
 def _late(*faults: dict[str, Any]) -> list[dict[str, Any]]:
-    """An input comes more and more slowly, and buffers are small: stabilisation lasts, beside live data."""
+    """An input becomes slower and buffers are small, so stabilization takes long, beside live data."""
     slow = {"kind": "slow", "from": "source:b", "to": "all", "bytes_per_second": 1500, "for": "12s"}
     return [{"at": "2s", **slow}, *faults]
 
 
-#: Each partition on one node, and backed by another.
+#: Each partition on one node, with a standby on another.
 _BACKED = _with(
     _TUPLES,
     nodes=["n1a", "n1b", "n2a", "n2b"],
@@ -231,9 +231,9 @@ _BACKED = _with(
         "f2": {"operators": ["same"], "replicas": ["n2a"], "standby": ["n2b"], "checkpoint": "500ms"},
     },
 )
-#: It lasts until an order that is late has come.
+#: Lasts until a late order has arrived.
 _COORDINATED = _with(_BACKED, sources={name: {"from": {"generator": {"duration": "24s"}}} for name in "abc"})
-#: Two that run alone, and one may have an active replica: the one that reads more, until it is seen to make less.
+#: Two unreplicated partitions, one of which may have an active standby: first the one that reads more, later the other.
 _RATES: dict[str, Any] = {
     "cluster": "scripted",
     "bucket": "100ms",
@@ -260,7 +260,7 @@ _RATES: dict[str, Any] = {
     "clients": {"client": {"reads": ["both"]}},
     "coordinator": {"budget": 1, "adapt": "2s", "margin": 0.2},
 }
-#: Divided by one key all the way: four partitions, then two, then two again.
+#: Divided by one key throughout: four partitions, then two, then two again.
 _DIVIDED = _with(
     _TUPLES,
     nodes=["n1", "n2", "n3"],
@@ -350,7 +350,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         {},
         [{"at": f"{at}s", "kind": "cut", "target": "source:b", "for": "3s"} for at in (3, 9)],
     ),
-    # Its snapshot is asked for between the beginning of the redo and the first slice of that.
+    # Its snapshot is requested between the beginning of the redo and its first slice.
     "one restarts as the other begins to correct": (
         _with(
             _SELDOM,
@@ -420,7 +420,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
         {"limits": {"slice_rows": 10}, "turn_us": 25_000},
         [
             {"at": "7800ms", "kind": "kill", "target": "n2a", "for": "9500ms"},
-            # How soon a lost partition is restored is asked only where everybody hears the coordinator.
+            # The time to restore a partition is judged only where all processes hear the coordinator.
             {"at": "7800ms", "kind": "cut", "from": "coordinator", "to": "source:a", "for": "9500ms"},
         ],
     ),
@@ -462,7 +462,7 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
 }
 
 
-#: Which of them kills a mutant that has no case of its own.
+#: The scenario that kills a mutant without its own case.
 KILLS: dict[str, str] = {
     "useless-producer-is-kept": "one replica has nothing, the other one most",
     "useless-partner-grants": "one replica has nothing, the other one corrects",

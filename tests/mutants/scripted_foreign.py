@@ -1,4 +1,4 @@
-"""Scenarios made by hand for :mod:`tests.mutants.foreign`."""
+"""Hand-made scenarios for :mod:`tests.mutants.foreign`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Parts = tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]
 #: Each step of a correction takes a while.
 _SLOWLY: dict[str, Any] = {"limits": {"slice_rows": 10}, "turn_us": 60_000}
 _THREE = _with(_TUPLES, nodes=["n1a", "n1b", "n1c", "n2"], fragments={"f1": {"replicas": ["n1a", "n1b", "n1c"]}})
-#: What is read of two replicas has one input that works, of a node, and one that does not.
+#: A unit of two replicas with one working input from a node, and one failed input.
 _TWO_LEVELS = _with(
     _TUPLES,
     nodes=["n1a", "n2a", "n2b"],
@@ -29,7 +29,7 @@ def _lasting(config: dict[str, Any], length: str) -> dict[str, Any]:
     return _with(config, sources={name: {"from": {"generator": {"duration": length}}} for name in "abc"})
 
 
-#: The second unit waits for a source that seldom says how far it is, so tentative rows of the first one lie there.
+#: The second unit waits for a source with rare boundaries, so it holds tentative rows of the first one.
 _RARE = _with(
     _TUPLES,
     query={"all": {"union": {"from": ["a", "b"]}}, "same": {"union": {"from": ["all", "c"]}}},
@@ -41,13 +41,13 @@ _PAIR: dict[str, Any] = {
     "nodes": ["n1a", "n1b"],
     "fragments": {"f": {"operators": ["all", "same"], "replicas": ["n1a", "n1b"]}},
 }
-#: Links are late, and αX has room for a standstill, or for the time that a connection takes, and not for both.
+#: Links are slow, and αX has room for a freeze or for the time of a connection, but not for both.
 _ONE: dict[str, Any] = {
     **_with(_SOON, defaults={"x": "1350ms"}),
     "nodes": ["n1"],
     "fragments": {"f": {"operators": ["all", "same"], "replicas": ["n1"]}},
 }
-#: A standby can get the state of either of two replicas; what it holds is not kept by sources.
+#: A standby can get the state of either of two replicas; its input is not from sources, so it is truncated.
 _TWO_MAKERS: dict[str, Any] = {
     **_with(_TUPLES, defaults={"x": "1s"}),
     "nodes": ["n1", "n2a", "n2b", "n3"],
@@ -56,7 +56,7 @@ _TWO_MAKERS: dict[str, Any] = {
         "f2": {"operators": ["same"], "replicas": ["n2a", "n2b"], "standby": ["n3"], "checkpoint": "2s"},
     },
 }
-#: What a window begins with is known for long, and read in the order of arrival.
+#: The first rows of a window wait for long, and are read in the order of arrival.
 _FIRSTS = _with(
     _CONFIG,
     query={
@@ -118,7 +118,7 @@ SCENARIOS: Final[dict[str, Parts]] = {
         [_kill("source:a", "8900ms", "500ms")],
     ),
     "tentative rows wait as a slow correction begins": (_lasting(_RARE, "9s"), _SLOWLY, [_cut("b", "3s", "4s")]),
-    # The first asks, and is granted; the grant comes with the question of the other one, which saw the source later.
+    # The first asks and is granted; the grant arrives with the request of the other, which noticed the source later.
     "a grant and a question cross": (
         _lasting(_PAIR, "8s"),
         _SLOWLY,
@@ -144,7 +144,7 @@ SCENARIOS: Final[dict[str, Parts]] = {
             {"at": "5010ms", "kind": "freeze", "target": "n1", "for": "400ms"},
         ],
     ),
-    # Whenever the standby looks, only the one that fails can give its state; that one corrects, and both die.
+    # Whenever the standby asks, only the replica in failure can give its state; then it corrects, and both die.
     "whoever is behind gives its state": (
         _lasting(_TWO_MAKERS, "13s"),
         {},
@@ -157,7 +157,7 @@ SCENARIOS: Final[dict[str, Parts]] = {
     ),
 }
 
-#: Of scenarios in which much hangs on the order of tasks, or on which bit turns.
+#: Scenarios whose outcome depends on the order of tasks, or on which bit flips.
 SEEDS: Final[dict[str, int]] = {"a helper beside a primary, and both die": 10}
 
 KILLS: Final[dict[str, str]] = {

@@ -1,6 +1,6 @@
 """Each schedule in ``tests/regressions`` still shows the mistake for which it was kept.
 
-That it holds without the mistake is in ``tests/simulation/test_regressions.py``.
+``tests/simulation/test_regressions.py`` shows that it holds without the mistake.
 """
 
 from __future__ import annotations

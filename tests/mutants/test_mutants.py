@@ -1,10 +1,10 @@
-"""Every mutant is killed by the scenario that is kept for it, and the engine as it is survives all of these.
+"""Every mutant is killed by its scenario, and the unmodified engine passes all of these.
 
-Those that bring back a mended mistake are in :mod:`tests.mutants.test_mended`, those that no run shows in
+Mutants that reverse a fix are in :mod:`tests.mutants.test_mended`, those that no run shows in
 :mod:`tests.mutants.test_units`.
 
-``python -m tests.mutants.find`` finds a scenario for each new mutant.  What takes several seconds is played by ``make
-soak``, and here with ``MUTANTS=all``.
+``python -m tests.mutants.find`` finds a scenario for each new mutant.  ``make soak`` plays those of several
+seconds, and so does ``MUTANTS=all``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.mutants.units import UNITS
 KEPT = kept()
 _ALL = os.environ.get("MUTANTS") == "all"
 _HAS_CASE = {path.stem for path in CASES.glob("*.json")}
-#: Those that a scenario of this folder shows; regressions and unit tests show the others.
+#: Mutants that a scenario of this folder shows; regressions and unit tests show the others.
 SHOWN = [name for name in MUTANTS if name in KILLS or name in _HAS_CASE]
 PLAYED = [name for name in SHOWN if _ALL or not costly(name)]
 
@@ -39,11 +39,11 @@ def test_a_mutant_is_killed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in KEPT if _ALL or name not in COSTLY])
-def test_what_kills_a_mutant_holds_without_it(name: str) -> None:
+def test_the_killing_scenario_holds_without_the_mutant(name: str) -> None:
     assert simulate(KEPT[name]).findings == []
 
 
-def test_there_are_enough_of_them_and_nothing_is_kept_in_vain() -> None:
+def test_there_are_enough_mutants_and_no_unused_case() -> None:
     assert len(MUTANTS) >= 105
     assert len(PLAYED) >= 35
     assert {killer(name) for name in SHOWN} == set(KEPT)
@@ -51,7 +51,7 @@ def test_there_are_enough_of_them_and_nothing_is_kept_in_vain() -> None:
     assert set(MUTANTS) == {*SHOWN, *PAIRS.values(), *UNITS}
 
 
-def test_a_mutant_that_does_not_fit_the_engine_any_more_kills_nobody() -> None:
+def test_a_mutant_that_does_not_fit_the_engine_is_an_error() -> None:
     @mutant(SUnion, "stable_end", "it takes nothing, though it is given something")
     def does_not_fit(original: Any) -> Any:
         return original()
@@ -64,13 +64,13 @@ def test_a_mutant_that_does_not_fit_the_engine_any_more_kills_nobody() -> None:
         sunion.stable_end  # noqa: B018 - a property
 
 
-def test_a_change_of_text_that_is_not_there_any_more_kills_nobody() -> None:
+def test_an_edit_whose_text_is_gone_is_an_error() -> None:
     edited("no-such-text", "it changes what nobody has written", Edit(SUnion, "taint", "no such text", "pass"))
     with pytest.raises(Unfit, match="no-such-text: taint has 'no such text' 0 times"), MUTANTS.pop("no-such-text").on():
         pass
 
 
-def test_a_change_of_text_lasts_as_long_as_it_is_on() -> None:
+def test_an_edit_lasts_as_long_as_its_context() -> None:
     mutant = edited("never-tainted", "it forgets that", Edit(SUnion, "tainted", "is not None", "is None"))
     del MUTANTS["never-tainted"]
     sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=10)
@@ -81,7 +81,7 @@ def test_a_change_of_text_lasts_as_long_as_it_is_on() -> None:
     assert not sunion.tainted
 
 
-def test_the_truth_is_computed_without_the_mutant() -> None:
+def test_the_reference_is_computed_without_the_mutant() -> None:
     sunion = SUnion(inputs=[(0, True), (0, True)], streams=1, bucket_us=10)
     sunion.inputs[0].frontier = 30
     with MUTANTS["frontier-of-the-fastest"].on():

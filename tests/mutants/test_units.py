@@ -1,4 +1,4 @@
-"""Each test that :data:`tests.mutants.units.UNITS` names holds, and does not hold with its mutant on."""
+"""Each test in :data:`tests.mutants.units.UNITS` passes, and fails while its mutant is active."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def play(test: Test) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_test_of_its_own_holds(name: str) -> None:
+def test_a_unit_test_of_a_mutant_holds_without_it(name: str) -> None:
     play(UNITS[name])
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_test_of_its_own_sees_its_mutant(name: str) -> None:
+def test_a_unit_test_finds_its_mutant(name: str) -> None:
     with MUTANTS[name].on(), pytest.raises((Exception, pytest.fail.Exception)):
         play(UNITS[name])
 
 
-def test_what_no_run_shows_has_a_test_of_its_own() -> None:
+def test_a_mutant_that_no_run_shows_has_a_unit_test() -> None:
     assert set(UNSEEN) <= set(UNITS)
     assert set(UNITS) <= set(MUTANTS)

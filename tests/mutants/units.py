@@ -1,6 +1,6 @@
-"""Tests of one part each, and the mutant that each must see: what a run shows by chance, they show at once.
+"""Unit tests, and the mutant that each must find without relying on chance.
 
-A test here takes nothing, so that it can be called with the mutant on.
+These tests have no arguments, so that they can be called while the mutant is active.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ UNITS: Final[dict[str, Test]] = {
     "trials-leave-traces": trials.test_rows_of_one_time_are_tried_in_order,
     "rejected-rows-are-counted-again": trials.test_counts_are_part_of_the_state,
     "helper-leaves-too-early": (coordination.test_a_helper_retires_when_all_placed_replicas_are_stable),
-    "snapshot-of-who-was-put-away": standbys.test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot,
+    "snapshot-of-who-was-put-away": standbys.test_a_retired_replica_gives_no_incomplete_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_just_restarted_need_not_read_yet),
     "one-period-is-enough": partial(balancing.test_trace_9_the_move_with_the_fewest_seconds_after_two_periods, True),
     "periods-need-not-follow": balancing.test_periods_beyond_the_cap_must_follow_each_other,

@@ -1,4 +1,4 @@
-"""Replicas that are alive and of no use: the mistakes of rules F4, K6, A3 and R6 that no checker saw once."""
+"""Live replicas without results: mistakes of F4, K6, A3 and R6 that no checker found at first."""
 
 from __future__ import annotations
 

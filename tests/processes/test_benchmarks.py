@@ -1,4 +1,4 @@
-"""Benchmarks of real processes: what they do when one of these fails."""
+"""Benchmarks of real processes when one of the processes fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_benchmark_whose_source_fails_stops_at_once(tmp_path: Path) -> None:
-    """A file without the columns that the query reads: nothing that the client waits for will come."""
+    """The file lacks columns that the query reads, so the client would wait for ever."""
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     generate(good, rows=1000, keys=10, rate=1000, seed=1)
     pq.write_table(pa.table({"ts": pa.array([1], pa.timestamp("us", "UTC"))}), bad)

@@ -1,4 +1,4 @@
-"""The checkers on a run of real processes, by what its client recorded."""
+"""The checkers on a run of real processes, from the recording of its client."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ defaults: {x: 2s, alpha: 0.8, policy: process}
 nodes: [n1, n2]
 clients: {c: {reads: [out]}}
 """
-#: X is long enough for a disk on which nothing can be synced for two seconds: it breaks no promise of these.
+#: X is long enough for a disk that syncs nothing for two seconds.
 FAULTS = (
     "- {at: 1s, kind: kill, target: 'reads:c', for: 1s}\n- {at: 3s, kind: cut, from: 'source:a', to: all, for: 3s}\n"
 )
 
 
-def test_a_run_with_a_kill_and_a_cut_keeps_its_promise_and_a_silence_in_it_would_be_found(tmp_path: Path) -> None:
-    """1. spe run says that nothing was late, and how much was checked
+def test_a_run_with_faults_holds_and_an_added_silence_is_found(tmp_path: Path) -> None:
+    """1. spe run reports that nothing was late, and how much was checked
     2. the same recording with five seconds of silence in it: P1 fails
     3. ... with its undo taken out: P2 fails"""
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"

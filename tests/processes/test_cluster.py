@@ -1,4 +1,4 @@
-"""The supervisor of a local cluster: it leaves no process behind, whatever way it ends."""
+"""The supervisor of a local cluster leaves no process behind, however it ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_processes_start_and_end_with_the_block(tmp_path: Path) -> None:
     assert sorted(events) == ["ended a", "ended b", "ready a", "ready b", "started a", "started b"]
 
 
-async def test_a_killed_process_is_started_again_and_told_of_the_beginning(tmp_path: Path) -> None:
+async def test_a_killed_process_is_restarted_and_told_to_begin(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with open_cluster([child("a", tmp_path, "begins")]) as cluster:
             await cluster.start_all()
@@ -82,7 +82,7 @@ async def test_a_killed_process_is_started_again_and_told_of_the_beginning(tmp_p
             assert one.pid != first
 
 
-async def test_a_frozen_process_ends_as_well(tmp_path: Path) -> None:
+async def test_a_frozen_process_is_ended(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with open_cluster([child("a", tmp_path)]) as cluster:
             await cluster.start_all()
@@ -91,7 +91,7 @@ async def test_a_frozen_process_ends_as_well(tmp_path: Path) -> None:
     assert not is_alive(pid)
 
 
-async def test_who_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with open_cluster([child("a", tmp_path, "stubborn")]) as cluster:
             await cluster.start_all()
@@ -102,7 +102,7 @@ async def test_who_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["exception", "cancelled"])
-async def test_no_process_survives_when_the_block_is_left_by_force(tmp_path: Path, how: str) -> None:
+async def test_no_process_survives_an_exception_in_the_block(tmp_path: Path, how: str) -> None:
     pid = 0
     with trio.fail_after(PATIENCE_S), trio.CancelScope() as scope:
         try:
@@ -118,7 +118,7 @@ async def test_no_process_survives_when_the_block_is_left_by_force(tmp_path: Pat
     assert not is_alive(pid)
 
 
-async def test_no_process_survives_a_killed_supervisor_not_even_a_frozen_one(tmp_path: Path) -> None:
+async def test_no_process_survives_a_killed_supervisor(tmp_path: Path) -> None:
     """1. a supervisor with two processes, one of them frozen; 2. kill -9 of the supervisor; 3. both are gone"""
     command = [sys.executable, "-m", "tests.support.supervised_child", "supervises", str(tmp_path)]
     supervisor = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
@@ -140,8 +140,8 @@ async def test_no_process_survives_a_killed_supervisor_not_even_a_frozen_one(tmp
         await supervisor.stdout.aclose()
 
 
-async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """The others do not stay either."""
+async def test_a_process_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
+    """The other processes are ended too."""
     with trio.fail_after(PATIENCE_S):
         with pytest.RaisesGroup(pytest.RaisesExc(SpeError, match="b ended before it was ready:\nno such file: orders")):
             async with open_cluster([child("a", tmp_path), child("b", tmp_path, "broken")]) as cluster:
@@ -149,7 +149,7 @@ async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
         assert not any(is_alive(p.pid) for p in cluster.processes.values())
 
 
-async def test_a_process_that_ends_by_itself_is_told_of(tmp_path: Path) -> None:
+async def test_a_process_that_ends_by_itself_is_reported(tmp_path: Path) -> None:
     died: list[tuple[str, Any]] = []
 
     def told(event: str, name: str, facts: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ def test_free_addresses_are_different_and_below_the_ephemeral_range() -> None:
     check_free({a: a for a in addresses})
 
 
-def test_an_address_in_use_is_told_with_whose_it_is() -> None:
+def test_an_address_in_use_is_reported_with_its_process() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,7 +1,7 @@
 """Cases of other stream processors through real replicated processes, with a node killed and a source cut off.
 
-The expected output does not depend on failures: it is the same with a replica killed and restarted in the middle, and
-an input cut and healed.
+The expected output does not depend on failures: a replica is killed and restarted meanwhile, and an input is cut and
+healed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def faults(source: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("id_", CLUSTER_CASES)
-def test_a_replicated_run_with_a_kill_and_a_cut_gives_the_answer(id_: str, tmp_path: Path) -> None:
+def test_a_replicated_run_with_a_kill_and_a_cut_gives_the_expected_results(id_: str, tmp_path: Path) -> None:
     rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())
     (one,) = cluster_cases(tmp_path, [id_], replay={"rate": rows / REPLAY_SECONDS})
     config, schedule, run_dir = tmp_path / "case.yaml", tmp_path / "faults.yaml", tmp_path / "run"

@@ -1,4 +1,4 @@
-"""The same faults on real processes, made by the processes themselves, by proxies, and by the kernel."""
+"""The same faults on real processes: injected inside the processes, by proxies, and by the kernel."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_over_mutual_tls_ends_equal_with_the_same_faults(tmp_path: Path) -
     play(config, "inside", tmp_path)
     told = [json.loads(line) for p in (tmp_path / "run" / "trace").iterdir() for line in p.read_text().splitlines()]
     refused = [e["why"] for e in told if e["event"] == "no_tls"]
-    # Whoever waits too long for a busy machine hangs up in the middle of a handshake, and comes again.
+    # A process that waits too long for a busy machine closes during the handshake, and connects again.
     assert [why for why in refused if "eof" not in why] == []
 
 

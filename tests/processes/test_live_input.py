@@ -1,4 +1,4 @@
-"""History, and then what is live, piped into real processes that are stopped and killed (rule S7)."""
+"""Old rows and then live ones, piped into real processes that are stopped and killed (S7: time of live input)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ faults:
 HISTORY_US = [1_750_000_020_000_000 + n * 1_000_000 for n in range(3600)]
 
 
-def test_history_keeps_its_windows_and_what_is_live_follows(tmp_path: Path) -> None:
+def test_old_rows_keep_their_windows_and_live_rows_follow(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     (tmp_path / "config.yaml").write_text(CONFIG)
     command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "config.yaml", "--run-dir", run_dir, "--no-view"]

@@ -35,7 +35,7 @@ except OSError:
 
 @pytest.fixture
 def spaces() -> Iterator[Namespaces]:
-    """Namespaces a and b; in b somebody says hello to everybody."""
+    """Namespaces a and b; a server in b answers hello."""
     with open_namespaces(["a", "b"]) as spaces:
         command = spaces.command("b", [sys.executable, "-c", SERVER])
         with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
@@ -59,7 +59,7 @@ def test_a_cut_holds_in_either_direction_and_heals(spaces: Namespaces) -> None:
         assert ask(spaces) == "hello"
 
 
-def test_a_pulled_cable_silences_a_namespace_and_cuts_outlive_it(spaces: Namespaces) -> None:
+def test_a_pulled_cable_silences_a_namespace_and_cuts_remain(spaces: Namespaces) -> None:
     spaces.set_cuts([("b", "a")])
     spaces.plug("b", up=False)
     spaces.plug("b", up=True)
@@ -68,8 +68,8 @@ def test_a_pulled_cable_silences_a_namespace_and_cuts_outlive_it(spaces: Namespa
     assert ask(spaces) == "hello"
 
 
-def test_nothing_is_left_behind() -> None:
-    for _ in range(5):  # the names are free again at once
+def test_no_namespaces_are_left_behind() -> None:
+    for _ in range(5):  # the names can be used again at once
         with contextlib.suppress(ZeroDivisionError), open_namespaces(["a", "b"]) as spaces:
             raise ZeroDivisionError
     left = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout

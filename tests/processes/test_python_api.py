@@ -1,4 +1,4 @@
-"""The pages' Python programs as real processes: a script that runs itself, and a program that reads results."""
+"""The documented Python programs as real processes: a script that runs itself, and a program that reads results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 120
 
 
 def printed(*words: str, folder: Path) -> str:
-    """What Python prints that must end well."""
+    """The output of a Python program that must succeed."""
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,7 +59,7 @@ def test_a_script_runs_itself_and_ends_equal(script: Path) -> None:
     assert load(script.parent / "mine" / "config.yaml") == load(script)
 
 
-def test_a_program_reads_the_results_of_a_cluster(script: Path) -> None:
+def test_a_program_can_read_the_results_of_a_cluster(script: Path) -> None:
     reader = script.with_name("board.py")
     reader.write_text(READING.replace("shop.yaml", "shop.py"))
     spe = [sys.executable, "-m", "spe.cli"]

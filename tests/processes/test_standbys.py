@@ -1,4 +1,4 @@
-"""A correlated failure of real processes: everybody who runs a partition alone is killed, and standbys take over."""
+"""A correlated failure of real processes: all unreplicated nodes are killed, and standbys take over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAULTS = """
 """
 
 
-def test_neighbours_that_run_alone_die_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_two_unreplicated_neighbours_die_and_nothing_is_lost(tmp_path: Path) -> None:
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     schedule.write_text(FAULTS)
@@ -82,8 +82,8 @@ clients: {c: {reads: [all]}}
 """
 
 
-def test_with_a_budget_for_one_only_the_other_is_missed_and_the_report_shows_it(tmp_path: Path) -> None:
-    """Both primaries die, and the coordinator; the planner has the larger stream's standby run already."""
+def test_with_a_budget_of_one_only_the_other_partition_is_lost(tmp_path: Path) -> None:
+    """Both primaries and the coordinator die; the standby of the larger stream runs already by plan."""
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
     config.write_text(BUDGET)
     schedule.write_text(
@@ -105,7 +105,7 @@ def test_with_a_budget_for_one_only_the_other_is_missed_and_the_report_shows_it(
     assert "longest loss: nobody ran 1 partition for" in ended.stdout
 
 
-def test_a_budget_that_nobody_can_fill_is_refused(tmp_path: Path) -> None:
+def test_a_budget_beyond_the_standbys_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(BUDGET)
     command = [sys.executable, "-m", "spe.cli", "run", config, "--budget", "3", "--no-view"]

@@ -23,7 +23,7 @@ nodes: [n1, n2]
 PATIENCE_S = 60.0
 
 
-def test_the_json_is_what_is_documented(tmp_path: Path) -> None:
+def test_the_json_of_a_status_is_as_documented(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
     spe, run_dir = [sys.executable, "-m", "spe.cli"], tmp_path / "run"
     command = [*spe, "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view", "--duration", "60s"]

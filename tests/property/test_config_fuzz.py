@@ -1,4 +1,4 @@
-"""Damaged configurations and fault files: a plan, or every mistake with its line; never another exception."""
+"""Damaged configurations and fault files give a plan, or mistakes with their lines, and no other exception."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FOLDER = Path(__file__).parents[2] / "configs"
 #: Damaged texts per configuration; more by hand: ``CONFIG_FUZZ=10000``.
 INPUTS = int(os.environ.get("CONFIG_FUZZ", "60"))
 
-#: What stands in place of a value.
+#: Replacements of a value.
 ODD = (
     "", "null", "~", "-1", "0", "1e400", ".nan", "true", "[]", "{}", "[[]]", "{a: {b: [}}", "'", '"', "&a *a", "*b",
     "!!python/object:x {}", "2s", "-2s", "9999999999h", "\u0000", "ß", "a" * 300, "2001-01-01", "0x7f", "1_000",
     "<<: *x", "? x", "|", ">-", "%", "@", "`",
 )  # fmt: skip
-#: Where something is wrong: file, line, and in an expression the column.
+#: The place of a mistake: file, line, and in an expression the column.
 PLACE = re.compile(r"f\.yaml(:\d+){0,2}: | ")
 
 
 def damaged(text: str, random: Random) -> str:
-    """The text with one to three things changed that people, or machines, change by mistake."""
+    """The text with one to three typical mistakes of people or programs."""
     for _ in range(random.randint(1, 3)):
         lines = text.split("\n")
         at = random.randrange(len(lines))
@@ -58,7 +58,7 @@ def damaged(text: str, random: Random) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_damaged_configuration_is_a_plan_or_mistakes_with_their_lines(path: Path) -> None:
+def test_a_damaged_configuration_gives_a_plan_or_mistakes_with_lines(path: Path) -> None:
     text, random, refused = path.read_text(), Random(path.stem), 0
     placeless: list[str] = []
     for _ in range(INPUTS):
@@ -73,7 +73,7 @@ def test_a_damaged_configuration_is_a_plan_or_mistakes_with_their_lines(path: Pa
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "faults").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_damaged_fault_file_is_faults_or_mistakes_with_their_lines(path: Path) -> None:
+def test_a_damaged_fault_file_gives_faults_or_mistakes_with_lines(path: Path) -> None:
     directory = load(FOLDER / path.name).directory
     text, random, refused = path.read_text(), Random(path.stem), 0
     placeless: list[str] = []

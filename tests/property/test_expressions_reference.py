@@ -1,7 +1,7 @@
-"""Compiled expressions agree with a row-at-a-time evaluator in plain Python, and do not see how batches are cut.
+"""Compiled expressions agree with a row-at-a-time evaluator in plain Python, however batches are cut.
 
-The evaluator shares nothing with the compiler: each generated expression carries its own meaning, a Python function
-of one row in which None is null.
+The evaluator shares no code with the compiler: each generated expression has its meaning as a Python function of one
+row, in which None is null.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def numbers(depth: int, kind: str) -> st.SearchStrategy[Case]:
     if whole:
         layers += [
             st.builds(lambda a, b: join("{0} div {1}", strict(int_div), a, b), inner, inner),
-            # Spark has 32 bits for it, and what may leave them is refused: length(s) * length(s).
+            # Spark computes it in 32 bits, so expressions that may overflow are refused: length(s) * length(s).
             texts(depth - 1).map(lambda a: join("CAST(length({0}) AS BIGINT)", strict(len), a)),
         ]
     else:
@@ -284,7 +284,7 @@ ROWS = st.booleans().flatmap(
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Equal in value, type and, for floats, in bits but for NaN's (which are checked elsewhere)."""
+    """Equal in value and type; floats equal in bits, except NaN, which is checked elsewhere."""
     if isinstance(expected, float) and isinstance(found, float):
         if math.isnan(expected):
             return math.isnan(found)
@@ -303,7 +303,7 @@ COLUMNS = Situations({"a null comes out": 0.06, "something else comes out": 0.3,
 @COLUMNS.required
 @settings(max_examples=400, deadline=None)
 @given(case=EXPRESSIONS, data=ROWS)
-def test_columns_are_what_the_rows_would_be_one_at_a_time(case: Case, data: list[tuple[Any, ...]]) -> None:
+def test_columns_equal_the_results_row_by_row(case: Case, data: list[tuple[Any, ...]]) -> None:
     expression = compile_expression(case.text, SCHEMA)
     column = expression.evaluate(rows_of(data))
     expected = [case.meaning(dict(zip(SCHEMA.names, row))) for row in data]

@@ -1,4 +1,4 @@
-"""While redo corrects, each tentative slice holds every stable row of its time that has come (R5, R6)."""
+"""During a redo, each tentative slice of live contains every stable row of its time that has arrived (R5, R6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNTIL = 400
 
 
 class Watched(World):
-    """Compares each tentative slice with what has come, and counts those that redo had released before."""
+    """Compares each tentative slice with the input so far, and counts rows that redo had released before."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(failure=policy, stabilization=policy)
@@ -53,7 +53,7 @@ class Watched(World):
 
 
 class Spilled(Watched):
-    """The same with most of what is kept in spill files, each piece of which has to be loaded before it is read."""
+    """The same with most kept data in spill files, whose pieces must be loaded before they are read."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -79,7 +79,7 @@ class Spilled(Watched):
 
 
 def play(seed: int, world: Watched) -> Watched:
-    """Inputs fail and heal, partners come and go; redo gets one step at a time."""
+    """Inputs fail and heal, partners start and stop; redo advances one step at a time."""
     random = Random(seed)
     back = [0, 0]
     for now in range(0, UNTIL, 4):
@@ -109,7 +109,7 @@ def play(seed: int, world: Watched) -> Watched:
 
 @pytest.mark.parametrize("kind", [Watched, Spilled])
 @pytest.mark.parametrize("policy", [Policy.PROCESS, Policy.DELAY])
-def test_live_shows_every_stable_row_though_redo_took_it(
+def test_live_shows_every_stable_row_although_redo_took_it(
     policy: Policy, kind: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(World, "slice_rows", 2)
@@ -122,6 +122,6 @@ def test_live_shows_every_stable_row_though_redo_took_it(
         assert world.replica.state is NodeState.STABLE
         assert world.stable_rows == [x for _, x in sorted(world.came)]
         assert world.sunion.stable_bytes == 0
-    if policy is Policy.DELAY:  # under process live goes first
+    if policy is Policy.DELAY:  # under policy process live runs first
         assert redo_was_ahead > 50
     assert (loaded > 1000) == (kind is Spilled)

@@ -1,4 +1,4 @@
-"""The log under every truncation, every flipped bit and random power losses: cut or named, never silently less."""
+"""The log under every truncation, every flipped bit and random power losses: a lost tail or an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assert_nothing_acknowledged_is_lost(bodies: list[bytes]) -> None:
     assert len(bodies) >= len(ACKNOWLEDGED)
 
 
-async def test_truncating_any_file_at_any_byte_is_a_cut_or_corrupt() -> None:
+async def test_truncating_any_file_anywhere_loses_a_tail_or_is_corruption() -> None:
     storage = await make()
     corrupt = cut = 0
     for path, file in list(storage.files.items()):
@@ -65,7 +65,7 @@ async def test_truncating_any_file_at_any_byte_is_a_cut_or_corrupt() -> None:
     assert cut > 50
 
 
-async def test_flipping_any_bit_of_any_file_is_a_cut_or_corrupt() -> None:
+async def test_flipping_any_bit_loses_a_tail_or_is_corruption() -> None:
     storage = await make()
     corrupt = cut = 0
     for path, file in list(storage.files.items()):
@@ -88,7 +88,7 @@ def into(bodies: list[bytes]) -> Callable[[Record], None]:
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
-    """Lives of writers: each appends and syncs, then the power fails."""
+    """Several writers in turn: each appends and syncs, then the power fails."""
     step = st.tuples(st.sampled_from(["append", "append", "sync"]), st.integers(0, 40))
     return draw(st.lists(st.lists(step, min_size=draw(st.sampled_from([0, 6])), max_size=12), min_size=1, max_size=4))
 
@@ -107,7 +107,7 @@ MEETS = Situations(
 @settings(max_examples=60, deadline=None)
 @given(lives(), st.integers(0, 1 << 32), st.integers(40, 200))
 def test_no_power_loss_takes_an_acknowledged_record(plan: list[list[tuple[str, int]]], seed: int, size: int) -> None:
-    """Unsynced bytes may be there, gone, zeroed or garbage, in any mixture, life after life."""
+    """After each power loss unsynced bytes may be present, gone, zeroed or garbage, in any mixture."""
 
     rng = Random(seed)
     met = dict.fromkeys(
@@ -161,5 +161,5 @@ def test_no_power_loss_takes_an_acknowledged_record(plan: list[list[tuple[str, i
     MEETS.example(met)
 
 
-async def test_the_small_log_of_these_tests_opens_whole() -> None:
+async def test_the_log_of_these_tests_opens_undamaged() -> None:
     assert await recovered((await make()).restarted()) == ACKNOWLEDGED + TAIL

@@ -53,7 +53,7 @@ class Texts:
 
 
 class Digits(Texts):
-    """One of numbers."""
+    """A user-defined aggregate of numbers: all of them, in order."""
 
     returns = "int64"
 
@@ -69,7 +69,7 @@ KEYS = [None, "", "a", "b", "c", "é", "z" * 9]
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Tuple]:
-    """Few groups as often as many: only what comes again in its group shows what a group keeps."""
+    """Few groups as often as many, because only repeated groups test their state."""
     gaps = draw(lists_of_all_sizes(st.sampled_from([0, 0, 1, 2, 6]), 24))
     time, rows = draw(st.integers(-20, 20)), []
     keys = st.sampled_from(draw(st.sampled_from([KEYS, ["a"], [None, "b"], KEYS])))
@@ -113,7 +113,7 @@ def aggregated(rows: list[tuple[Any, ...]], in_panes: list[tuple[Any, ...]]) -> 
     """All of CALLS over the rows of one group, one by one.
 
     Args:
-      in_panes: the same rows pane by pane, which is how functions of one's own are given them.
+      in_panes: the same rows pane by pane, as user-defined functions get them.
     """
     out: list[Any] = [len(rows)]
 
@@ -129,7 +129,7 @@ def aggregated(rows: list[tuple[Any, ...]], in_panes: list[tuple[Any, ...]]) -> 
         "first": lambda v: v[0],
         "last": lambda v: v[-1],
     }
-    functions["avg"] = lambda v: float(sum(v)) / len(v)  # integers of Python do not wrap around
+    functions["avg"] = lambda v: float(sum(v)) / len(v)  # Python integers do not wrap around
     for name in list(CALLS)[1:-2]:
         attribute, function = name.split("_", 1)
         values = column(INPUT.index(attribute))
@@ -141,7 +141,7 @@ def aggregated(rows: list[tuple[Any, ...]], in_panes: list[tuple[Any, ...]]) -> 
 
 
 def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str, int]]:
-    """One row at a time, as the protocol's U2 and U7 say it."""
+    """One row at a time, in the order (time, input, id) (U2), without late tuples (U7)."""
     late = {"late": 0, "dropped": 0, "without_time": 0}
     held: dict[int, dict[Any, list[Any]]] = {}
     out: list[Tuple] = []
@@ -180,7 +180,7 @@ MANY: list[Tuple] = [
 MANY_CUTS: list[Cut] = [(2, False), (4, True), (6, False), (9, False)]
 
 
-def test_time_windows_equal_the_reference_however_the_input_is_cut() -> None:
+def test_time_windows_equal_the_reference_for_any_cuts() -> None:
     EXERCISED.clear()
     check_time_windows()
     assert EXERCISED["pauses"] > 100
@@ -200,7 +200,7 @@ def groups_of(rows: list[Tuple]) -> dict[Any, list[int]]:
 
 
 def restored_within(times: list[int], cuts: list[Cut], reach: int) -> bool:
-    """Is there a cut between two rows, before as well as after it, that are no further apart than ``reach``?"""
+    """Is there a cut with rows on both sides that are at most ``reach`` apart?"""
     return any(any(a < cut <= b and b - a < reach for a in times for b in times) for cut, _ in cuts)
 
 
@@ -250,8 +250,8 @@ def check_time_windows(stream: tuple[list[Tuple], list[Cut]], window: Window) ->
     assert operators[0].counters() == late
 
 
-def test_count_windows_equal_the_reference_however_the_input_is_cut() -> None:
-    """A group's every n tuples give one row at the time of the n-th; what is left over gives nothing."""
+def test_count_windows_equal_the_reference_for_any_cuts() -> None:
+    """Every n tuples of a group give one row at the time of the n-th; the rest gives nothing."""
     EXERCISED.clear()
     check_count_windows()
     assert EXERCISED["pauses"] > 100
@@ -306,7 +306,7 @@ FLOATS = st.one_of(st.floats(), st.floats(-1, 1), st.sampled_from([math.nan, mat
 @FLOAT_SUMS.required
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(1, 12), st.integers(1, 12))
-def test_float_sums_have_the_same_bits_however_the_input_is_cut(data: st.DataObject, size: int, slide: int) -> None:
+def test_float_sums_have_the_same_bits_for_any_cuts(data: st.DataObject, size: int, slide: int) -> None:
     drawn = st.lists(
         st.tuples(st.integers(0, 40), FLOATS, st.integers(0, 2)), min_size=data.draw(FEW_OR_MANY), max_size=40
     )

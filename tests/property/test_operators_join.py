@@ -54,7 +54,7 @@ WHERE = st.sampled_from(list(CONDITIONS))
 
 
 def merged(left: list[Tuple], right: list[Tuple]) -> Iterator[tuple[int, int, Any]]:
-    """(time, port, values) in the order of U4."""
+    """(time, port, values) in the order (time, port, position) (U4)."""
     both = [(t, 0, v) for t, v in left] + [(t, 1, v) for t, v in right]
     return iter(sorted(both, key=lambda x: x[:2]))
 
@@ -69,11 +69,11 @@ def kept(spec: JoinSpec, port: int) -> bool:
 
 
 def interval_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
-    """One tuple at a time: what it meets, and what nobody met by the last time at which that was possible."""
+    """One tuple at a time: its matches, and unmatched rows at the last time at which a match was possible."""
     assert spec.lower_us is not None
     assert spec.upper_us is not None
     seen: list[dict[str, Any]] = []
-    out: list[tuple[int, int, Tuple]] = []  # (time, 0 for pairs and 1 for what is alone, tuple)
+    out: list[tuple[int, int, Tuple]] = []  # (time, 0 for pairs and 1 for unmatched rows, tuple)
     for time, port, values in merged(left, right):
         at = time if spec.left_time is None else values[0]
         if at is None:
@@ -125,7 +125,7 @@ def window_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> l
     return [t for *_, t in sorted(out, key=lambda x: x[:2])]
 
 
-def test_interval_joins_equal_the_reference_however_the_input_is_cut() -> None:
+def test_interval_joins_equal_the_reference_for_any_cuts() -> None:
     demand_small_steps(check_interval_joins)
 
 
@@ -139,7 +139,7 @@ def demand_small_steps(check: Callable[[], None]) -> None:
 
 
 def meets(left: list[Tuple], right: list[Tuple], out: list[Tuple], cuts: list[Cut]) -> dict[str, object]:
-    """Of what was joined; values are numbered, so that a pair tells whose it is."""
+    """Properties of a result; values are numbered, so that a pair names its rows."""
     times = [{values[3]: time for time, values in side} for side in (left, right)]
     pairs = [(times[0][v[3]], times[1][v[7]]) for _, v in out if v[3] is not None and v[7] is not None]
     return {
@@ -187,7 +187,7 @@ def check_interval_joins(
     assert out == interval_reference(spec, left, right)
 
 
-def test_window_joins_equal_the_reference_however_the_input_is_cut() -> None:
+def test_window_joins_equal_the_reference_for_any_cuts() -> None:
     demand_small_steps(check_window_joins)
 
 
@@ -226,10 +226,10 @@ MANY_STEPS = Situations(
     st.randoms(use_true_random=False), KINDS, st.integers(1, 60), st.integers(1, 40),
     st.sampled_from([(("key", "key"),), (("key", "key"), ("other", "other"))]),
 )  # fmt: skip
-def test_a_join_over_many_steps_merges_expires_and_compacts_without_a_trace(
+def test_a_join_over_many_steps_equals_the_reference(
     random: Any, kind: JoinKind, every: int, reach: int, on: tuple[tuple[str, str], ...]
 ) -> None:
-    """Hundreds of tuples with keys that come and go; operators with small bounds give what the reference gives."""
+    """Hundreds of tuples with keys that appear and expire; operators with small bounds equal the reference."""
 
     def stream() -> list[Tuple]:
         times = sorted(random.randrange(270) for _ in range(100))

@@ -1,4 +1,4 @@
-"""Filter, map and union, and the ids that all state rests on."""
+"""Filter, map and union, and the ids of groups and keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cuts_rows(rows: list[Tuple], cuts: list[Cut]) -> bool:
 @FILTERED.required
 @settings(max_examples=50, deadline=None)
 @given(cut_streams())
-def test_filter_passes_what_is_true_and_neither_false_nor_null(stream: tuple[list[Tuple], list[Cut]]) -> None:
+def test_filter_passes_only_rows_for_which_the_condition_is_true(stream: tuple[list[Tuple], list[Cut]]) -> None:
     rows, cuts = stream
     out = check_contract(lambda: make(FilterSpec(IN, "number > 1"), INPUT), [INPUT], [rows], cuts)
     assert out == [(t, (name, n)) for t, (name, n) in rows if n is not None and n > 1]
@@ -65,7 +65,7 @@ MAPPED = Situations({"a null beside a number": 0.28, "a cut between rows": 0.15,
 @MAPPED.required
 @settings(max_examples=50, deadline=None)
 @given(cut_streams(), st.booleans())
-def test_map_computes_each_tuple_from_itself(stream: tuple[list[Tuple], list[Cut]], keep: bool) -> None:
+def test_map_computes_each_row_alone(stream: tuple[list[Tuple], list[Cut]], keep: bool) -> None:
     rows, cuts = stream
     spec = MapSpec(IN, {"next": "number + 1", "label": "name"}, keep)
     out = check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts)
@@ -118,7 +118,7 @@ INTEGER_IDS = Situations(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(INTEGERS, max_size=60), max_size=6), st.integers(0, 6), st.integers(0, 1))
 def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored_at: int, start: int) -> None:
-    """As a dict would give them; also after its tables were dropped, or it was restored."""
+    """As a dict gives them; also after the tables were dropped or restored."""
     ids, expected = IntegerIds(start), dict[int, int]()
     for i, batch in enumerate(batches):
         if i == restored_at:
@@ -139,7 +139,7 @@ def test_integers_get_ids_by_first_appearance(batches: list[list[int]], restored
 
 
 @pytest.mark.parametrize("bound", [5, 1 << 16, (1 << 16) + 1, 1 << 32, 1 << 40])
-def test_ids_are_ordered_stably_whatever_their_range(bound: int) -> None:
+def test_sorting_ids_is_stable_for_any_range(bound: int) -> None:
     ids = np.random.default_rng(2).integers(0, bound, 3000)
     ids[::3] = ids[0]
     assert (stable_order(ids, bound) == ids.argsort(kind="stable")).all()
@@ -207,8 +207,8 @@ SLOTS = Situations(
     st.sampled_from([0, 1, 2, 3, 4, 4]),
     st.sampled_from([0, 1, 2, 2, 3, 3, 5]),
 )
-def test_equal_keys_and_only_those_share_a_slot(batches: list[list[Any]], count: int, change: int) -> None:
-    """Null is a value of its own and NaN equals NaN; a snapshot or a compaction changes nothing of that."""
+def test_only_equal_keys_share_a_slot(batches: list[list[Any]], count: int, change: int) -> None:
+    """Null is a separate value and NaN equals NaN, also after a snapshot or a compaction."""
     index, slots = KeyIndex(TYPES[:count]), dict[Any, int]()
     for i, batch in enumerate(batches):
         if i == change:
@@ -244,7 +244,7 @@ GROUPS = Situations({"two equal rows": 0.29, "two rows that differ": 0.18, "no n
 @given(
     st.one_of(st.lists(KEYS, max_size=25), st.lists(KEYS, min_size=8, max_size=25)), st.sampled_from([0, 1, 2, 3, 4, 4])
 )
-def test_equal_rows_and_only_those_share_a_group(rows: list[Any], count: int) -> None:
+def test_only_equal_rows_share_a_group(rows: list[Any], count: int) -> None:
     groups = dict[int, str]()
     numbers = group_ids(columns(rows, count), len(rows)).tolist()
     for row, number in zip(rows, numbers, strict=True):

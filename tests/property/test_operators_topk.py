@@ -61,7 +61,7 @@ class _Reversed:
 
 
 def best(spec: TopKSpec, rows: list[Any]) -> list[Any]:
-    """Of rows in order of arrival, those in the first k with their rank, by group and rank."""
+    """From rows in order of arrival, the first k of each group with their ranks."""
     taken: list[tuple[int, int, Any]] = []
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
@@ -131,7 +131,7 @@ def check_instants(
 
 
 def test_tuples_of_one_window_are_ranked_together() -> None:
-    """Also when a pane drops, on the way, what cannot be among the first k any more."""
+    """Also where a pane drops rows that can no longer be among the first k."""
     EXERCISED.clear()
     check_windows()
     assert EXERCISED["pauses"] > 100

@@ -1,8 +1,8 @@
 """Two diverging producers of one stream, consumers that switch, any interleaving: the invariants.
 
 Both producers make the same stable stream, each at its own pace and with its own failures and its own tentative
-versions.  Whatever happens in between, every consumer receives the stable stream, once and in order, and holds
-nothing tentative in the end.
+versions.  Every consumer receives the stable stream, once and in order, and holds nothing tentative in
+the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = tuple(f"v/{i}@a" for i in range(len(SHARES)))
 
 
 def stable_stream(times: list[int], keys: list[int]) -> Rows:
-    """What a run without failures makes; ``n`` is the id."""
+    """The stream of a run without failures; ``n`` is the id."""
     return Rows.from_tuples(SCHEMA, times, [("abcdef"[k], i + 1) for i, k in enumerate(keys)])
 
 
@@ -54,7 +54,7 @@ class Replica:
         return max(0, self.log.frontiers()[0])
 
     def release(self, buckets: int) -> None:
-        """Stable results: as long as nothing is tentative, or as redo."""
+        """Stable results, while nothing is tentative or by a redo."""
         if self.log.state is UP_FAILURE:
             return
         end = min(END_OF_TIME, self.stable_end + BUCKET * buckets)
@@ -166,7 +166,7 @@ class Consumer:
     live: dict[int, int] = field(default_factory=dict)
     main: Feed | None = None
     corr: Feed | None = None
-    #: Of MET, what happened to it.
+    #: Events of this consumer that MET counts.
     met: set[str] = field(default_factory=set)
 
     def t_star(self) -> int:
@@ -180,7 +180,7 @@ class Consumer:
     def open(self, replica: Replica, mode: str) -> Feed:
         got = replica.log.subscribe(mode, self.position, self.frontier, self.held, self.t_star(), self.share)  # type: ignore[arg-type]
         assert isinstance(got, OutputSubscription)
-        # What the consumer holds follows its position on this feed too, so nothing stable may come without an undo.
+        # The consumer holds tentative tuples after its position on this feed too, so an undo must come first.
         return Feed(replica, got, self.position, tentative=self.held and self.client)
 
     def switch(self, replica: Replica) -> None:
@@ -267,7 +267,7 @@ class Consumer:
 
 
 def run(truth: Rows, kinds: list[int], steps: list[tuple[str, int, int]]) -> tuple[list[Replica], list[Consumer]]:
-    """Two producers, and consumers of the kinds given; each step names an event and whom it happens to."""
+    """Two producers, and consumers of the given kinds; each step names an event and its target."""
     replicas = [Replica(0, truth), Replica(1, truth)]
     consumers = [Consumer(NAMES[k], SHARES[k], client=k % 2 == 0) for k in kinds]
     for what, a, b in steps:
@@ -328,7 +328,7 @@ MEETS = Situations(
 def test_every_consumer_ends_with_exactly_the_stable_stream(
     tuples: list[tuple[int, int]], kinds: list[int], steps: list[tuple[str, int, int]], last: int
 ) -> None:
-    """Invariants hold at every element; when all is healed and pulled, all is there and nothing is tentative."""
+    """Invariants hold at every element; after healing, each consumer has everything and nothing tentative."""
     tuples.sort()
     truth = stable_stream([t for t, _ in tuples], [k for _, k in tuples])
     replicas, consumers = run(truth, kinds, steps)

@@ -1,4 +1,4 @@
-"""A simulated disk beside a model of what it owes: to a process that restarts what it wrote, to all what is synced."""
+"""A simulated disk against a model: a restarted process finds what it wrote, and synced bytes survive power losses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, meanwhile=DATA, at=st.integers(0, 60), cuts=st.booleans())
     def sync(self, path: PurePosixPath, meanwhile: bytes, at: int, cuts: bool) -> None:
-        """A slow one, in which a file is cut, and appended to."""
+        """A slow sync, during which a file is truncated and appended to."""
         before = self.written.get(path, b"")
         self.met["a file is cut in a sync"] |= cuts and at < len(before)
         kept = before[:at] if cuts else before
@@ -99,18 +99,18 @@ DISKS = Situations({"the power takes something": 0.04, "a file is cut in a sync"
 
 
 @DISKS.required
-def test_a_disk_owes_what_it_promised() -> None:
+def test_a_disk_keeps_synced_bytes() -> None:
     run_state_machine_as_test(DiskMachine, settings=settings(max_examples=100, stateful_step_count=20))
 
 
-def test_a_torn_file_may_end_anywhere_and_in_garbage() -> None:
+def test_a_torn_file_may_end_anywhere_or_in_garbage() -> None:
     left = [torn(Random(seed), b"synced", b"synced" + b"x" * 20) for seed in range(300)]
     assert {len(data) for data in left} == set(range(6, 27))
     assert all(data.startswith(b"synced") for data in left)
     assert 30 < sum(data.strip(b"x") != b"synced" for data in left) < 150
 
 
-def test_a_full_disk_takes_a_part_and_has_room_again_for_what_is_freed() -> None:
+def test_a_full_disk_accepts_a_part_and_reuses_freed_space() -> None:
     disk = SimDisk()
     file = disk.open(PurePosixPath("a"))
     disk.space_left = 10
@@ -127,7 +127,7 @@ def test_a_full_disk_takes_a_part_and_has_room_again_for_what_is_freed() -> None
     assert disk.space_left == 6
 
 
-def test_a_flip_turns_one_bit_of_one_file() -> None:
+def test_a_flip_changes_one_bit_of_one_file() -> None:
     disk = SimDisk()
     disk.open(PurePosixPath("a")).append(b"hello")
     disk.open(PurePosixPath("empty"))
@@ -138,7 +138,7 @@ def test_a_flip_turns_one_bit_of_one_file() -> None:
     assert SimDisk().flip(Random(1), PurePosixPath(".")) is None
 
 
-def test_a_failed_sync_promises_nothing_and_a_lock_is_held_until_the_process_ends() -> None:
+def test_a_failed_sync_keeps_nothing_and_locks_last_for_the_process() -> None:
     disk = SimDisk()
     file = disk.open(PurePosixPath("a"))
     file.append(b"x")

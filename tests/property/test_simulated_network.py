@@ -1,4 +1,4 @@
-"""A simulated connection under whatever may happen to it: what arrives is what was sent, a prefix of it, in order."""
+"""A simulated connection under any faults: received bytes are a prefix of those sent, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOMENTS = st.sampled_from([0.0, 0.05, 0.2, 1.0, 5.0, 40.0])
 
 
 class PipeMachine(RuleBasedStateMachine):
-    """One pipe beside a model that knows every byte's fate."""
+    """A pipe against a model of every byte."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class PipeMachine(RuleBasedStateMachine):
             assert self.pipe.gives_up_at == math.inf
 
     def teardown(self) -> None:
-        """In the end, with the link as it should be, all of it arrives."""
+        """In the end, with a healthy link, all bytes arrive."""
         self.met["something waits"] = len(self.taken) < len(self.sent)
         PIPES.example(self.met)
         self.pipe.go()
@@ -128,7 +128,7 @@ LINKS = st.builds(
     loss=st.sampled_from([0.0, 0.0, 0.3]),
 )
 PAIRS = (("a", "b"), ("b", "a"))
-#: Harmless, as long as it does not last: links change, everybody stands still for a moment.
+#: Harmless for a short time: links change, hosts freeze for a moment.
 CHANGES = st.tuples(st.just("links"), st.tuples(LINKS, LINKS))
 #: After these a connection may be over.
 BREAKS = st.tuples(st.sampled_from(["reset", "kill", "power", "lose", "close"]), st.none())
@@ -140,7 +140,7 @@ Step = tuple[float, tuple[str, Any]]
 
 
 class Talk:
-    """Two hosts send to each other, and take, each at its own pace, while things happen."""
+    """Two hosts send and receive, each at its own pace, during events."""
 
     def __init__(self, seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float]) -> None:
         self.network = SimNetwork(Random(seed))
@@ -206,7 +206,7 @@ class Talk:
             self.sent[host] += data  # a send that fails may have sent it
             await stream.send_all(data)
             other = "b" if host == "a" else "a"
-            under_way = len(self.sent[host]) - len(self.received[other])  # what is just being taken counts, too
+            under_way = len(self.sent[host]) - len(self.received[other])  # bytes being read at this moment count, too
             assert under_way < WINDOW_BYTES + size + max(READS)
             await trio.sleep(0.1)
 
@@ -244,7 +244,7 @@ def is_whole(talk: Talk) -> bool:
     1, {"a": [300_000, 300_000, 300_000, 300_000, 1], "b": [100]}, {"a": 0.0, "b": 0.05}, [(0.05, ("power", None))]
 )
 @settings(max_examples=150)
-def test_whatever_happens_what_arrives_is_a_prefix_of_what_was_sent(
+def test_received_bytes_are_always_a_prefix_of_those_sent(
     seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float], steps: list[Step]
 ) -> None:
     talk = Talk(seed, sizes, pause_s)
@@ -269,10 +269,10 @@ HEALING = Situations({"a cut": 0.16, "a slow link": 0.2, "a lossy link": 0.22})
 @HEALING.required
 @given(**talks(CHANGES))
 @settings(max_examples=100)
-def test_all_of_it_arrives_where_links_heal_before_anybody_gives_up(
+def test_all_bytes_arrive_where_links_heal_in_time(
     seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float], steps: list[Step]
 ) -> None:
-    """A link that heals 29 s after it was cut; slow, late and lossy all the while."""
+    """A link that heals 29 s after it was cut, and is slow, late and lossy meanwhile."""
     talk = Talk(seed, sizes, pause_s)
     short = [(min(wait, 3.0), what) for wait, what in steps]
     talk.run(short, heal_at=sum(wait for wait, _ in short) + 5)
@@ -295,7 +295,7 @@ AGAIN = Situations({"chance decides: jitter or loss": 0.2, "a connection breaks"
 @AGAIN.required
 @given(**talks(CHANGES | BREAKS))
 @settings(max_examples=25)
-def test_the_same_happenings_give_the_same_run(
+def test_the_same_events_give_the_same_run(
     seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float], steps: list[Step]
 ) -> None:
     logs = []

@@ -1,4 +1,4 @@
-"""However few rows a step may take, in the middle of a bucket too, what comes out is the same (B8, R6)."""
+"""Results do not depend on how few rows a step may take, also inside a bucket (B8, R6)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROWS = 200
 
 
 def is_bounded(piece: Slice, max_rows: int) -> bool:
-    """At most so many rows of each input, or one instant's."""
+    """At most this many rows of each input, or the rows of one time."""
     return all(rows is None or len(rows) <= max_rows or rows.time[0] == rows.time[-1] for rows in piece.merged())
 
 
 def filled(seed: int, kind: str) -> tuple[SUnion, list[list[tuple[int, int]]]]:
-    """Two buckets that are stable on both inputs; and (time, id) per input in the order in which they must leave."""
+    """Two buckets that are stable on both inputs, and (time, id) per input in their order of release."""
     random = Random(f"{seed} {kind}")
     in_order = kind == "sorted"
     sunion = SUnion(inputs=[(at, in_order) for at in range(INPUTS)], streams=INPUTS, bucket_us=D)
@@ -55,7 +55,7 @@ def filled(seed: int, kind: str) -> tuple[SUnion, list[list[tuple[int, int]]]]:
 
 
 def released(sunion: SUnion, way: str, max_rows: int) -> Iterator[Slice]:
-    """All slices that one of the four ways out gives."""
+    """All slices of one of the four kinds of release."""
     if way == "stable, kept":
         sunion.keep_from(BEFORE_TIME)
     if way in ("redo", "tentative"):
@@ -75,14 +75,14 @@ def released(sunion: SUnion, way: str, max_rows: int) -> Iterator[Slice]:
 
 @pytest.mark.parametrize("kind", ["sorted", "disordered", "shuffled"])
 @pytest.mark.parametrize("max_rows", [1, 3, 10, 64, 1000])
-def test_counting_rows_that_lie_in_order_ends_a_slice_where_sorting_them_does(kind: str, max_rows: int) -> None:
+def test_counting_ordered_rows_ends_a_slice_as_sorting_does(kind: str, max_rows: int) -> None:
     for seed in range(15):
         random = Random(seed)
         sunion, _ = filled(seed, kind)
         low, end = random.choice([(BEFORE_TIME, 2 * D), (random.randrange(D), D + random.randrange(D))])
         bucket_us = random.choice([D, 10, 1])
         held = [(one.stable,) for one in sunion.inputs]
-        sorting = [(one.stable, []) for one in sunion.inputs]  # two lists, of which nobody knows how they lie
+        sorting = [(one.stable, []) for one in sunion.inputs]  # two lists of unknown order
         found = [slice_end(h, low, end, max_rows=max_rows, bucket_us=bucket_us) for h in (held, sorting)]
         assert found[0] == found[1]
 
@@ -90,7 +90,7 @@ def test_counting_rows_that_lie_in_order_ends_a_slice_where_sorting_them_does(ki
 @pytest.mark.parametrize("kind", ["sorted", "disordered", "shuffled"])
 @pytest.mark.parametrize("way", ["stable", "stable, kept", "redo", "tentative"])
 @pytest.mark.parametrize("max_rows", [1, 3, 10, 64, 1000])
-def test_slices_are_bounded_and_hold_everything_once_in_order(kind: str, way: str, max_rows: int) -> None:
+def test_slices_are_bounded_and_contain_all_rows_once_in_order(kind: str, way: str, max_rows: int) -> None:
     for seed in range(3):
         sunion, expected = filled(seed, kind)
         left: list[list[tuple[int, int]]] = [[] for _ in range(INPUTS)]
@@ -104,7 +104,7 @@ def test_slices_are_bounded_and_hold_everything_once_in_order(kind: str, way: st
                     assert int(rows.time[-1]) < piece.end
                     assert piece.ids_of(at, range(len(rows))) == [(at, id) for (id,) in rows.to_tuples()]
                     left[at] += [(t, id) for t, (id,) in zip(rows.time.tolist(), rows.to_tuples(), strict=True)]
-            if way in ("stable", "redo"):  # A1, in the middle of a bucket
+            if way in ("stable", "redo"):  # A1: an acknowledgement inside a bucket
                 assert sunion.acknowledged() == [
                     min((id for t, id in rows if t >= piece.end), default=ROWS + 1) - 1 for rows in expected
                 ]
@@ -115,7 +115,7 @@ def test_slices_are_bounded_and_hold_everything_once_in_order(kind: str, way: st
         assert steps <= 4 + 2 * INPUTS * ROWS // max_rows  # and no more of them than needed
 
 
-def test_what_is_cut_goes_into_a_slice_up_to_the_end_of_a_bucket_where_one_is_in_reach() -> None:
+def test_a_slice_ends_with_a_bucket_where_possible() -> None:
     sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=D)
     times = [10, 20, 30, 110, 120, 130, 140, 150, 160, 210, 220]
     rows = Rows.from_tuples(IDS, times, [(0,) for _ in times])
@@ -124,8 +124,8 @@ def test_what_is_cut_goes_into_a_slice_up_to_the_end_of_a_bucket_where_one_is_in
     assert [(len(p), p.end) for p in released(sunion, "stable", 5)] == [(3, 100), (5, 160), (3, 300)]
 
 
-def test_the_rest_of_a_bucket_is_as_old_as_the_bucket() -> None:
-    """B3: what is cut off a tentative bucket is due at once, and not once more after αX."""
+def test_the_rest_of_a_cut_bucket_keeps_its_age() -> None:
+    """B3: the rest of a cut tentative bucket is due at once, not after another αX."""
     sunion = SUnion(inputs=[(0, True)], streams=1, bucket_us=D)
     rows = Rows.from_tuples(IDS, [10, 20, 30], [(1,), (2,), (3,)])
     sunion.inputs[0].add_stable(Batch(Kind.STABLE, 0, 3, None, rows), 7)
@@ -153,7 +153,7 @@ def stable_tuples(world: Replica) -> list[list[str]]:
 def test_stable_streams_are_the_same_through_failures(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Buckets hold some ten rows per input; failures, redo, undo and checkpoints fall into the middle of them."""
+    """Buckets have about ten rows per input; failures, redo, undo and checkpoints happen inside them."""
     monkeypatch.setattr(World, "reconcile", reconcile)
     unit, work = unit_of(name), Fragment.work
     inside = 0
@@ -179,7 +179,7 @@ def test_stable_streams_are_the_same_through_failures(
 
 @pytest.mark.parametrize("name", ["sliding", "full join", "count windows", "top-k by attribute"])
 @pytest.mark.parametrize("reconcile", Reconcile)
-def test_a_snapshot_from_the_middle_of_a_bucket_goes_on_as_its_maker(
+def test_a_snapshot_inside_a_bucket_continues_like_its_maker(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(World, "reconcile", reconcile)
@@ -210,7 +210,7 @@ def test_a_snapshot_from_the_middle_of_a_bucket_goes_on_as_its_maker(
         assert stable_tuples(other) == [made[count:] for made, count in zip(everything, known, strict=True)]
 
 
-def test_rows_of_one_time_go_in_one_step_and_that_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_time_are_one_step_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "slice_rows", 2)
     world = World()
     world.S(0, 0, (1, "a"), (2, "b"), (4, "c"), (4, "d"), (4, "e"), (4, "f"), (4, "g"), (5, "h"))

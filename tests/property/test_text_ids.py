@@ -1,4 +1,4 @@
-"""Ids of strings against a plain dict: under changing dictionaries, steps, restores, and hashes that are all alike."""
+"""Ids of strings against a plain dict: with changing dictionaries, steps, restores, and equal hashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spe.wire.state import decode_state, encode_state
 from tests.support.distribution import Situations
 from tests.support.operators import step_sizes
 
-#: Also what no UTF-8 has: half of a pair.
+#: Also a lone surrogate, which UTF-8 does not have.
 TEXTS = st.one_of(st.none(), st.text("ab", max_size=3), st.sampled_from(["", "é", "\ud800", "𐀀", "long " * 9]))
 HASHES: dict[str, Any] = {"its own": hash, "by length": len, "all alike": lambda _: 7}
 RESTORED = ["never", "beside", "from bytes", "of an earlier version"]
@@ -36,7 +36,7 @@ MET = Situations(
 
 
 def again(ids: TextIds, how: str) -> TextIds:
-    """The same after a restore.  What is restored beside the old one is not touched by what that goes on with."""
+    """The same after a restore.  The old instance continues without effect on the restored one."""
     snapshot: Any = ids.snapshot()
     if how == "never":
         return ids
@@ -98,7 +98,7 @@ def test_strings_get_ids_by_first_appearance(
     )
 
 
-def test_what_is_under_a_null_need_not_be_in_the_dictionary() -> None:
+def test_a_code_under_a_null_need_not_be_in_the_dictionary() -> None:
     ids = TextIds()
     nothing = Column(np.full(3, 7, np.int32), np.zeros(3, np.bool_), StringDictionary())
     assert len(ids.ids(nothing)) == 3

@@ -1,4 +1,4 @@
-"""Checkpoint/redo and undo/redo show the same elements, whatever fails, however the slices are cut (R9)."""
+"""Checkpoint/redo and undo/redo give the same elements for any failures and cuts (R9)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def unit_of(name: str, window: Window = SLIDING) -> Unit:
 
 
 class Replica(World):
-    """A replica whose inputs are two whole streams; says everything that leaves, and when."""
+    """A replica with two whole streams as inputs; records its output with times."""
 
     def __init__(self, unit: Unit, seed: int, partners: Sequence[str], checkpoints: Checkpoints) -> None:
         failure = list(Policy)[seed % 3]
@@ -80,7 +80,7 @@ class Replica(World):
         super().tentative(output, elements)
 
     def _tell_output(self, output: int, elements: Sequence[Element]) -> None:
-        """Once for all that follows each other: how a slice is divided is nobody's business."""
+        """Joins consecutive elements, because the division of a slice does not matter."""
         if elements and output != self._output:
             self._output = output
             self.shown.append(f"out {output}")
@@ -107,7 +107,7 @@ class Replica(World):
 
 
 def play(unit: Unit, seed: int, checkpoints: Checkpoints = NO_CHECKPOINTS) -> Replica:
-    """Inputs fail and heal at random; at the end everything has come and is corrected.  Every third in tiny steps."""
+    """Inputs fail and heal at random; at the end everything is corrected.  Every third run uses tiny steps."""
     with step_sizes() if seed % 3 == 1 else nullcontext():
         return _play(unit, seed, checkpoints)
 
@@ -142,7 +142,7 @@ def _play(unit: Unit, seed: int, checkpoints: Checkpoints) -> Replica:
 
 
 def rejected(world: Replica) -> dict[tuple[str, bool, int], Rejection]:
-    """What was left out, for good, by operator, kind and number: the numbers are those that were counted (U15)."""
+    """Rows rejected for good, by operator, kind and number; the numbers are the counted ones (U15)."""
     found: dict[tuple[str, bool, int], Rejection] = {}
     for one in world.rejections:
         assert found.setdefault((one.operator, one.result, one.number), one) == one
@@ -154,7 +154,7 @@ def rejected(world: Replica) -> dict[tuple[str, bool, int], Rejection]:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_and_undo_give_the_same_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = unit_of(name)
     redone = rebuilt = skipped = 0
     for seed in range(12):
@@ -177,10 +177,10 @@ def test_both_ways_show_the_same_elements(name: str, monkeypatch: pytest.MonkeyP
     "name", ["sliding", "full join", "count windows", "top-k by attribute", "custom that skips", "aggregate that skips"]
 )
 @pytest.mark.parametrize("reconcile", Reconcile)
-def test_periodic_checkpoints_show_the_same_elements(
+def test_periodic_checkpoints_give_the_same_elements(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redo starts further back; what it makes of that is recognised and dropped (R8)."""
+    """Redo starts earlier; repeated results are recognized and dropped (R8)."""
     monkeypatch.setattr(World, "reconcile", reconcile)
     unit = unit_of(name)
     dropped = 0
@@ -194,8 +194,8 @@ def test_periodic_checkpoints_show_the_same_elements(
     assert dropped > 0
 
 
-def test_an_operator_that_the_failure_did_not_reach_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo along affected paths only: when the right input brings nothing, what reads only it is not made again."""
+def test_an_operator_without_failed_inputs_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo covers affected paths only: an operator that reads only the unaffected input is not rebuilt."""
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
 
     def rebuilt(*right: int) -> int:
@@ -209,7 +209,7 @@ def test_an_operator_that_the_failure_did_not_reach_keeps_its_state(monkeypatch:
         assert world.sunion.next == 20
         world.live[1] = False
         world.deliver(0, 40, 40)
-        world.deliver(1, 36, 40)  # its boundary does not get as far as the bucket's end
+        world.deliver(1, 36, 40)  # its boundary does not reach the end of the bucket
         for now in range(40, 100, 4):
             world.run(now)
         assert world.replica.state is NodeState.UP_FAILURE
@@ -224,8 +224,8 @@ def test_an_operator_that_the_failure_did_not_reach_keeps_its_state(monkeypatch:
     assert rebuilt(35) == 1 + 3
 
 
-def test_what_undo_keeps_is_bounded_however_long_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour stable or an hour in failure: the input buffers hold a window's worth."""
+def test_input_kept_for_undo_is_bounded_in_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an hour, stable or in failure, the input buffers hold one window."""
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
     world = Replica(unit_of("sliding"), 0, (), NO_CHECKPOINTS)
     live = world.replica._live

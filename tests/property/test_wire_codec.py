@@ -1,4 +1,4 @@
-"""Whatever a connection carries, in whatever pieces, comes out as it went in."""
+"""Elements are decoded as they were encoded, in any pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def has_rows(sent: list[Element]) -> bool:
 @CUT.required
 @settings(max_examples=60, deadline=None)
 @given(sent=st.lists(elements(), max_size=5), data=st.data())
-def test_elements_come_out_as_they_went_in_however_the_bytes_are_cut(sent: list[Element], data: st.DataObject) -> None:
+def test_elements_are_decoded_as_encoded_for_any_pieces(sent: list[Element], data: st.DataObject) -> None:
     stream = ElementEncoder(SCHEMA).encode_many(sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     reader, decoder = FrameReader(1 << 24), ElementDecoder(SCHEMA, StringPool())
@@ -60,8 +60,8 @@ DICTIONARIES = Situations({"the table begins anew after strings": 0.15, "more st
 def test_strings_survive_changing_dictionaries_on_both_ends(
     sent: list[Element], resets: list[bool], limit: int
 ) -> None:
-    """Each batch comes with dictionaries of its own, the receiver's pool begins a new one every few strings, and the
-    sender's table begins anew in the middle of the stream."""
+    """Each batch has its own dictionaries, the receiver's pool begins a new one every few strings, and the
+    sender's table is reset inside the stream."""
     encoder, decoder = ElementEncoder(TEXT_ONLY), ElementDecoder(TEXT_ONLY, StringPool(limit))
     received: list[Element] = []
     for element, reset in zip(sent, resets):

@@ -1,4 +1,4 @@
-"""Bad bytes: elements, "not yet", or RemoteProtocolError; never anything else, never much memory."""
+"""Bad bytes give elements, "not yet", or RemoteProtocolError, nothing else, and take little memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def element_stream() -> bytes:
 
 
 def receive(pieces: list[bytes]) -> int:
-    """A receiver of both kinds of frames; how many it understood before the end, or before it closed."""
+    """Receives both kinds of frames; returns how many it decoded before the end or an error."""
     reader, decoder, understood = FrameReader(), ElementDecoder(SCHEMA, StringPool()), 0
     try:
         for piece in pieces:
@@ -100,7 +100,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize("make", [control_stream, element_stream])
-def test_mutated_streams_are_understood_or_refused(make: Callable[[], bytes]) -> None:
+def test_mutated_streams_are_decoded_or_refused(make: Callable[[], bytes]) -> None:
     data, random = make(), Random(20)
     whole = receive([data])
     assert whole >= 5
@@ -109,16 +109,16 @@ def test_mutated_streams_are_understood_or_refused(make: Callable[[], bytes]) ->
 
 
 @pytest.mark.parametrize("make", [control_stream, element_stream])
-def test_a_mutated_stream_means_the_same_one_byte_at_a_time(make: Callable[[], bytes]) -> None:
+def test_a_mutated_stream_is_decoded_the_same_byte_by_byte(make: Callable[[], bytes]) -> None:
     data, random = make(), Random(21)
     for _ in range(60):
         bad = mutated(data, random)
-        # A chunk is refused as a whole, so fewer frames may be understood, but never more.
+        # A chunk is refused as a whole, so fewer frames may be decoded, but never more.
         assert receive([bad]) <= receive([bad[i : i + 1] for i in range(len(bad))])
 
 
-def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
-    """Most random damage dies at a frame header; here it does not."""
+def test_mutated_bodies_with_good_headers_are_decoded_or_refused() -> None:
+    """Most random damage is refused at a frame header; here the header is intact."""
     frames = FrameReader().feed(control_stream() + element_stream())
     random, refused, count = Random(22), 0, 2 * INPUTS // 5
     for _ in range(count):
@@ -134,7 +134,7 @@ def test_mutated_bodies_behind_good_headers_are_understood_or_refused() -> None:
     assert 0 < refused < count
 
 
-def test_mutated_states_behind_good_checksums_are_understood_or_refused() -> None:
+def test_mutated_states_with_good_checksums_are_decoded_or_refused() -> None:
     rows = Rows.from_tuples(SCHEMA, [1, 2], [("a", 1, 0.5, True), (None, None, 1.5, None)])
     data, random, refused = encode_state({"rows": rows, "list": [1, (2.5, None)], "b": b"x"}), Random(23), 0
     header, body = data[:24], data[24:]
@@ -148,7 +148,7 @@ def test_mutated_states_behind_good_checksums_are_understood_or_refused() -> Non
 
 
 def test_mutated_hellos_are_answered_or_refused() -> None:
-    """Who gets in with a damaged hello has damaged nothing that matters: never the cluster, the token or the plan."""
+    """A damaged hello is accepted only if cluster, token and plan are intact."""
     hello = Hello(*PROTOCOL, "demo", "client", "client:c", 2, "f00d", "secret")
     body, random, welcome = FrameReader().feed(hello.encode())[0].body, Random(25), 0
     for _ in range(INPUTS // 10):
@@ -185,8 +185,8 @@ def test_random_bytes_are_refused() -> None:
         b"\xdc\x0f\xff" * 500,
     ],
 )
-def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
-    """What it would cost is added up before anything is built."""
+def test_a_memory_bomb_before_the_hello_takes_little_memory(bomb: bytes) -> None:
+    """Its cost is computed before anything is built."""
     data = frame(FrameType.CONTROL, bomb[: UNAUTHENTICATED_BYTES - 8])
     tracemalloc.start()
     try:
@@ -209,13 +209,13 @@ def test_a_memory_bomb_before_the_hello_costs_little(bomb: bytes) -> None:
         b"\xdc\x0f\xff" * 80_000,
     ],
 )
-def test_a_memory_bomb_from_a_peer_costs_no_more_than_the_largest_message(fill: bytes) -> None:
+def test_a_memory_bomb_takes_no_more_than_the_largest_message(fill: bytes) -> None:
     assert_cheap((b"\x92\x12\x81\xa1k\xdc\x0f\xff" + (fill * 60 if len(fill) < 20_000 else fill))[:CONTROL_BYTES])
 
 
 @pytest.mark.parametrize("entry", [{}, 0, [], {"unit": 1}], ids=str)
-def test_a_status_of_bad_entries_costs_no_more_than_the_largest_message(entry: object) -> None:
-    """Each of them has two dozen mistakes; the first one is told."""
+def test_a_status_of_bad_entries_takes_no_more_than_the_largest_message(entry: object) -> None:
+    """Each entry has two dozen mistakes; the first one is reported."""
     data = plain(a_node("n1")) | {"replicas": [entry] * 4_000, "standbys": [entry] * 4_000}
     assert_cheap(msgpack.packb([Status.TAG, data]))
 
@@ -231,7 +231,7 @@ def assert_cheap(body: bytes) -> None:
     assert peak < 8 << 20
 
 
-def test_a_frame_that_is_announced_but_does_not_come_costs_nothing() -> None:
+def test_an_announced_frame_that_does_not_come_takes_no_memory() -> None:
     tracemalloc.start()
     try:
         reader = FrameReader(1 << 30)

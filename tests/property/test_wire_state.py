@@ -1,4 +1,4 @@
-"""Any tree that an operator may leave as its snapshot is restored as it was."""
+"""Any snapshot tree of an operator is restored unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a process says of itself arrives as it was said, over the wire and as JSON."""
+"""Any status of a process arrives unchanged, over the wire and as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES: Mapping[type, st.SearchStrategy[Any]] = {
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Of what a field is declared as."""
+    """Values of the declared type of a field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return st.just(inner[0])
@@ -47,7 +47,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def entries(value: object) -> int:
-    """Of all lists and maps in it."""
+    """All entries of its lists and maps."""
     if isinstance(value, tuple):
         return len(value) + sum(map(entries, value))
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ FULL = Situations({"three entries": 0.2, "a server": 0.2})
 @FULL.required
 @settings(max_examples=200, deadline=None)
 @given(status=st.one_of(*map(values, KINDS)))
-def test_a_status_arrives_as_it_was_said(status: ProcessStatus) -> None:
+def test_a_status_arrives_unchanged(status: ProcessStatus) -> None:
     FULL.example({"three entries": entries(status) >= 3, "a server": status.server is not None})
     (found,) = FrameReader(CONTROL_BYTES).feed(Status(status).encode())
 
@@ -70,7 +70,7 @@ def test_a_status_arrives_as_it_was_said(status: ProcessStatus) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_known_by_its_name(kind: type[ProcessStatus]) -> None:
+def test_each_kind_of_status_is_known_by_its_name(kind: type[ProcessStatus]) -> None:
     @settings(max_examples=5, deadline=None)
     @given(status=values(kind))
     def check(status: ProcessStatus) -> None:
@@ -92,10 +92,8 @@ def test_the_json_of_a_cluster_is_that_of_its_processes(found: ClusterStatus) ->
 
 @settings(max_examples=300, deadline=None)
 @given(status=st.one_of(*map(values, KINDS)), data=st.data())
-def test_a_status_that_lacks_a_field_or_has_another_type_there_is_refused_by_its_name(
-    status: ProcessStatus, data: st.DataObject
-) -> None:
-    """``kind`` and ``server`` apart: the one says what is expected at all, the other is null before it is sent."""
+def test_a_missing_or_wrong_field_of_a_status_is_named(status: ProcessStatus, data: st.DataObject) -> None:
+    """Except ``kind``, which selects the type, and ``server``, which may be null."""
     said = plain(status)
     name = data.draw(st.sampled_from(sorted(said.keys() - {"kind", "server"})))
     if data.draw(st.booleans()):

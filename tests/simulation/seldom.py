@@ -1,4 +1,4 @@
-"""Scenarios for what random ones seldom meet: faults that befall a replica while it corrects, or begins anew."""
+"""Scenarios for situations that random ones seldom have: faults of a replica that corrects or restarts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from replicas.simulation.scenario import Scenario
 from spe.cli.cases import read_case
 from tests.support.regressions import FOLDER
 
-#: Two units of two replicas each, of which one merges and one counts.
+#: Two units of two replicas each: the first merges, the second counts.
 CONFIG: Final[dict[str, Any]] = {
     "cluster": "seldom",
     "bucket": "40ms",
@@ -39,7 +39,7 @@ CONFIG: Final[dict[str, Any]] = {
     },
     "clients": {"client": {"reads": ["sums"]}},
 }
-#: Regressions that meet what small configurations seldom do: a STABLE replica whose main feed is corrected.
+#: Regressions with a situation that small configurations seldom have: a STABLE replica whose main feed is corrected.
 _KEPT: Final = ("a-frozen-consumer-reads-an-old-rec-done-late",)
 #: Corrections last a while.
 _SLOW: Final = {"limits": {"slice_rows": 10}, "turn_us": 20_000}
@@ -50,7 +50,7 @@ def _cut(at: float, seconds: float = 2.5, source: str = "source:b") -> dict[str,
 
 
 def _befalls(at: float, kind: str, seconds: float = 0.0) -> dict[str, Any]:
-    """Whoever corrects first from then on."""
+    """A fault of the first replica that corrects from then on."""
     lasts = {"for": f"{seconds}s"} if seconds else {}
     return {"at": f"{at}s", "kind": kind, "target": "state:STABILIZATION", **lasts}
 
@@ -84,7 +84,7 @@ _FAULTS: Final[dict[str, list[dict[str, Any]]]] = {
         {"at": "16500ms", "kind": "power", "target": "state:UP_FAILURE", "for": "1s"},
     ],
 }
-#: Nodes that are not alike.
+#: Nodes with different settings.
 _MIXED: Final = {
     "n1a": {"x": "1500ms", "reconcile": "undo", "checkpoint": {"every": "3s"}},
     "n1b": {},
@@ -95,7 +95,7 @@ _LASTING: Final[list[dict[str, Any]]] = [
     {"at": "2s", "kind": "kill", "target": "n2b"},
     {"at": "3s", "kind": "cut", "from": "n1a", "to": "source:a", "one_way": True, "for": "16s"},
 ]
-#: Disks that are not to be trusted, under checkpoints.
+#: Faulty disks that hold checkpoints.
 _ON_DISK: Final[dict[str, Any]] = {
     **CONFIG,
     "defaults": {**CONFIG["defaults"], "checkpoint": {"every": "300ms", "disk": True}},
@@ -123,7 +123,7 @@ _OF_EXTREMES: Final[dict[str, Any]] = {
         },
     },
 }
-#: Of nodes and a client: another plan, or only other limits and timing.
+#: Nodes and a client that restart with another plan, or only other limits and timing.
 _REPLANNED: Final[list[dict[str, Any]]] = [
     {"at": "12s", "kind": "replan", "target": "n1a", "change": "query", "for": "1s"},
     {"at": "14s", "kind": "replan", "target": "client:client", "change": "bucket", "for": "1s"},

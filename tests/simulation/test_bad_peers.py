@@ -1,4 +1,4 @@
-"""Whoever connects and does not keep to the rules is refused, or cut off; nobody else notices."""
+"""Peers that break the protocol are refused or closed, without effect on others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
         ({"token": "guess"}, "the token does not match"),
     ],
 )
-async def test_another_version_cluster_plan_or_token_is_refused_with_the_reason(
+async def test_a_hello_of_another_cluster_is_refused_with_the_reason(
     jump_clock: JumpClock, other: dict[str, Any], why: str
 ) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
@@ -118,7 +118,7 @@ BAD: dict[str, Callable[[FaultyCluster], list[Message | bytes]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(jump_clock: JumpClock, name: str) -> None:
+async def test_a_peer_that_breaks_the_protocol_is_closed(jump_clock: JumpClock, name: str) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -133,7 +133,7 @@ async def test_who_breaks_the_rules_is_cut_off_and_nobody_else_notices(jump_cloc
             assert outcome.tentative == 0
 
 
-async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: JumpClock) -> None:
+async def test_an_unfinished_frame_before_the_hello_is_given_up(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -150,7 +150,7 @@ async def test_a_frame_that_never_ends_is_given_up_before_the_hello(jump_clock: 
         (subscribe(substream_count=2), NotReady),
     ],
 )
-async def test_what_a_node_does_not_have_is_answered_with_the_reason(
+async def test_requests_for_missing_things_get_the_reason(
     jump_clock: JumpClock, message: Message, kind: type[Message]
 ) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
@@ -162,7 +162,7 @@ async def test_what_a_node_does_not_have_is_answered_with_the_reason(
         assert isinstance(await peer.hear(), kind)
 
 
-async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -> None:
+async def test_a_truncated_position_is_answered_with_truncated(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(5)
@@ -174,7 +174,7 @@ async def test_a_position_that_was_truncated_is_said_so(jump_clock: JumpClock) -
         assert answer.first > 1
 
 
-async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(jump_clock: JumpClock) -> None:
+async def test_acknowledgements_of_strangers_have_no_effect(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -190,8 +190,8 @@ async def test_acknowledgements_of_strangers_neither_truncate_nor_hold_anything(
         Outcome(cluster).assert_complete()
 
 
-async def test_an_id_that_nobody_has_made_is_not_acknowledged(jump_clock: JumpClock) -> None:
-    """Else a client that is mistaken could never be served again."""
+async def test_an_acknowledgement_of_a_future_id_is_ignored(jump_clock: JumpClock) -> None:
+    """Otherwise a client with a wrong position could never be served again."""
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -204,7 +204,7 @@ async def test_an_id_that_nobody_has_made_is_not_acknowledged(jump_clock: JumpCl
 
 
 async def flooded(peers: int) -> tuple[Outcome, list[str]]:
-    """A run in which so many connect to n1a and behave badly, in all the ways there are, again and again."""
+    """A run in which this many peers connect to n1a repeatedly and misbehave in every way."""
     story: list[str] = []
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
@@ -222,15 +222,15 @@ async def flooded(peers: int) -> tuple[Outcome, list[str]]:
                                 for at in range(len(dribble)):
                                     await peer.say(dribble[at : at + 1])
                                     await trio.sleep(0.2)
-                            case 1:  # says nothing
+                            case 1:  # sends nothing
                                 await peer.hear()
                             case 2:
                                 await peer.say(b"\x5b\xdc\x01\x00\xe0\x2e\x00\x00" + b"\xdc\x0f\xff" * 4_000)
                                 await peer.hear()
-                            case 3:  # asks and asks, and never reads
+                            case 3:  # sends requests and never reads
                                 await peer.say(guest, *[StatusRequest()] * 50)
                                 await trio.sleep(60)
-                            case _:  # stays, for nothing
+                            case _:  # stays idle
                                 await peer.say(guest)
                                 await trio.sleep(60)
                     await trio.sleep(1)
@@ -244,7 +244,7 @@ async def flooded(peers: int) -> tuple[Outcome, list[str]]:
             return Outcome(cluster), story
 
 
-async def test_three_hundred_bad_peers_cost_a_good_client_no_microsecond(jump_clock: JumpClock) -> None:
+async def test_three_hundred_bad_peers_do_not_delay_a_good_client(jump_clock: JumpClock) -> None:
     quiet, _ = await flooded(0)
     loud, story = await flooded(300)
     loud.assert_complete()

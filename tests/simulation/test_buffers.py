@@ -1,4 +1,4 @@
-"""What happens when buffers fill: memory stays bounded, nothing is lost, fresh results go on where they can."""
+"""When buffers fill, memory stays bounded, nothing is lost, and fresh results continue where possible."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def longer(plan: Plan, directory: Directory, seconds: int) -> Deployed:
 
 
 class Memory:
-    """Watches what the replicas hold in memory, by what their status says."""
+    """Records the memory of the replicas from their status."""
 
     def __init__(self, cluster: FaultyCluster) -> None:
         self.cluster = cluster
         self.most: dict[str, int] = {}
-        #: As far as it had come when the failure healed.
+        #: Progress at the time of the heal.
         self.at_heal: dict[str, int] = {}
 
     async def watch(self) -> None:
@@ -89,13 +89,15 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
     assert memory.at_heal["redo data"] <= limits.input_bytes * 1.1
     assert memory.most["redo data"] <= limits.input_bytes + inputs * PULL_BYTES
     assert memory.at_heal["log"] <= limits.output_bytes * 1.2
-    assert memory.most["suffix"] <= limits.suffix_bytes * 1.15  # a release is not cut where it meets the cap
+    assert memory.most["suffix"] <= limits.suffix_bytes * 1.15  # a release may exceed the cap
     assert memory.most["tentative"] <= limits.suffix_bytes * 1.1
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_clock: JumpClock, replicas: int) -> None:
-    """B6, A7: many times the cap is kept for redo; the client's delay stays within X all along."""
+async def test_in_a_long_failure_redo_data_are_spilled_and_results_continue(
+    jump_clock: JumpClock, replicas: int
+) -> None:
+    """B6, A7: many times the cap is kept for the redo, and the client's delay stays within X."""
     plan, directory = longer(
         *make_plan(rate=200.0, replicas=replicas, limits=SMALL),
         35,
@@ -111,17 +113,17 @@ async def test_in_a_long_failure_redo_data_spill_and_fresh_results_go_on(jump_cl
             assert memory.spill_bytes() == 0
 
 
-async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
+async def test_a_slow_disk_delays_neither_heartbeats_nor_results(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A9: each access to a spill file takes half the time after which a silent process counts as gone."""
+    """A9: each access to a spill file takes half of the failure time-out of a process."""
 
     async def slowly(compute: SimCompute, function: Callable[[], Any]) -> Any:
         await trio.sleep(0.2 if HOST.get() == "n1a" else 0)
         return function()
 
     monkeypatch.setattr(SimCompute, "run", slowly)
-    limits = replace(SMALL, input_bytes=120_000)  # room for what comes while redo waits for the disk
+    limits = replace(SMALL, input_bytes=120_000)  # room for input while redo waits for the disk
     plan, directory = longer(
         *make_plan(rate=100.0, replicas=1, limits=limits),
         20,
@@ -137,7 +139,7 @@ async def test_a_slow_disk_holds_up_neither_heartbeats_nor_results(
             assert not any("peer_lost peer=n1a" in line for line in cluster.log)
 
 
-async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: JumpClock) -> None:
+async def test_without_spilling_reading_stops_and_everything_is_corrected(jump_clock: JumpClock) -> None:
     """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
@@ -149,7 +151,7 @@ async def test_without_spilling_reading_stops_and_all_is_corrected(jump_clock: J
             assert_small(memory, limits)
 
 
-async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: JumpClock) -> None:
+async def test_with_a_full_disk_reading_stops_and_one_message_is_logged(jump_clock: JumpClock) -> None:
     limits = replace(SMALL, spill_bytes=50_000)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
     async with FaultyCluster(plan, directory) as cluster:
@@ -162,7 +164,7 @@ async def test_a_full_disk_falls_back_to_blocking_and_is_said_once(jump_clock: J
 
 
 async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpClock) -> None:
-    """A bit flips in a spill file during the failure: never served, read once more, everything corrected."""
+    """A bit flips in a spill file during the failure: upstream sends the rows again, and all is corrected."""
     plan, directory = longer(
         *make_plan(rate=200.0, replicas=1, limits=SMALL),
         20,
@@ -183,7 +185,7 @@ async def test_damaged_redo_data_are_read_from_upstream_again(jump_clock: JumpCl
             outcome.assert_complete()
 
 
-async def test_steps_that_cannot_be_cut_are_told_once(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_steps_are_reported_once(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: rows of one time are one step, however many."""
     monkeypatch.setattr(Replica, "step_too_large", lambda self: self.core.largest_slice > 0)
     async with FaultyCluster(*make_plan()) as cluster:

@@ -1,4 +1,4 @@
-"""How much of a lasting failure the checkers judge: silence proves nothing, so each share has a lower bound."""
+"""The share of a lasting failure that the checkers judge has a lower bound, because unjudged time proves nothing."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def amounts(name: str) -> Counter[str]:
 
 @pytest.mark.parametrize("name", _FAULTS)
 def test_most_of_a_lasting_failure_is_judged_for_p1(name: str) -> None:
-    """Of both channels; the rest is the time of one switch, and of what has not come yet at an end."""
+    """For both channels; the rest is the time of one switch, and of rows that are due after the end."""
     found = amounts(name)
     judged = found["p1 stable_us"] + found["p1 tentative_us"]
-    assert judged > (0.5 if name == "a process" else 0.7) * found["p1 path_us"]  # a process goes, and comes back
+    assert judged > (0.5 if name == "a process" else 0.7) * found["p1 path_us"]  # a process dies and restarts
     assert found["p1 excused no path_us"] < 0.1 * found["p1 path_us"]
 
 
 @pytest.mark.parametrize(("name", "channels"), [("late links", 1), ("a slow process", 1), ("a clock", 2)])
-def test_what_is_late_is_judged_with_a_wider_bound(name: str, channels: int) -> None:
+def test_late_links_are_judged_with_a_wider_bound(name: str, channels: int) -> None:
     assert amounts(name)["p1 widened_us"] > 0.7 * channels * _LASTS_US
 
 
 def test_tentative_rows_and_windows_are_judged() -> None:
-    """Of 50 rows a second of a, and five groups in each window of 200 ms; less the time of a switch."""
+    """50 rows per second of source a, and five groups per window of 200 ms, less the time of a switch."""
     found = amounts("a source")
     assert found["p1 tentative_us"] > 0.7 * 2 * _LASTS_US
     assert found["accuracy rows compared"] > 0.6 * 50 * 16
@@ -65,5 +65,5 @@ def test_tentative_rows_and_windows_are_judged() -> None:
     assert found["accuracy rows that were sent"] >= found["accuracy rows compared"]
 
 
-def test_a_recovery_is_followed() -> None:
+def test_a_recovery_is_judged() -> None:
     assert amounts("a process")["recovering_us"] > 0

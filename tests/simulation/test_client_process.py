@@ -1,4 +1,4 @@
-"""The client process in virtual time: what it records and writes survives its own death, each tuple once."""
+"""The client process in virtual time: its recording and sinks survive its death, with each tuple once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan_with_sinks() -> Deployed:
 
 
 def runs_client(cluster: FaultyCluster, kept: list[ClientProcess]) -> Callable[[], Awaitable[None]]:
-    """A client process in place of the cluster's plain client; every start of it is kept."""
+    """A client process instead of the cluster's plain client; the process of each start is kept."""
 
     async def main() -> None:
         process = ClientProcess(
@@ -97,7 +97,7 @@ def replayed(lines: list[dict[str, Any]]) -> list[int]:
     return ids
 
 
-async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: JumpClock) -> None:
+async def test_a_killed_client_continues_from_its_recording(jump_clock: JumpClock) -> None:
     """1. it dies and comes back while all is well; 2. a source is cut off, tentative tuples arrive, it dies again and
     comes back; 3. the cut heals: recording and sinks hold the stable stream, each tuple once, and nothing tentative"""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
@@ -133,8 +133,8 @@ async def test_a_client_that_dies_goes_on_behind_what_it_has_kept(jump_clock: Ju
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: JumpClock, seed: int) -> None:
-    """It has acknowledged only what was synced: everything after it is still there."""
+async def test_a_client_that_lost_power_continues_from_its_recording(jump_clock: JumpClock, seed: int) -> None:
+    """It has acknowledged only synced tuples, so everything after them is still available."""
     (plan, directory), kept = make_plan(rate=50.0), list[ClientProcess]()
     async with FaultyCluster(plan, directory, seed=seed) as cluster:
         with cluster.explain():
@@ -151,8 +151,8 @@ async def test_a_client_without_power_goes_on_from_its_recording(jump_clock: Jum
             assert len(kept) == 2
 
 
-async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock: JumpClock) -> None:
-    """After a power failure each has its own last sync.  The client begins at the shorter one, without a boundary."""
+async def test_a_sink_behind_the_recording_is_completed(jump_clock: JumpClock) -> None:
+    """After a power failure each has its own last sync.  The client continues from the shorter one."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -179,7 +179,7 @@ async def test_a_sink_that_is_behind_the_recording_gets_what_it_lacks(jump_clock
 async def test_a_client_continues_results_of_an_earlier_version(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing says of which query they are: that is said, once, and from then on it is known."""
+    """They do not name their query: a message says so once, and the name is stored from then on."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -199,10 +199,10 @@ async def test_a_client_continues_results_of_an_earlier_version(
     assert len(said) == 3
 
 
-async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_further_upstream(
+async def test_announcements_of_all_upstream_nodes_are_recorded(
     jump_clock: JumpClock,
 ) -> None:
-    """T8.  1. all is well; 2. a source is cut off; 3. a node begins anew with another X; 4. the client begins anew."""
+    """T8.  1. no failure; 2. a source is cut off; 3. a node restarts with another X; 4. the client restarts."""
     (plan, directory), kept = make_plan(2, rate=50.0), list[ClientProcess]()
     async with FaultyCluster(plan, directory, seed=3) as cluster:
         with cluster.explain():
@@ -237,14 +237,14 @@ async def test_what_nodes_announce_is_recorded_with_its_time_also_of_nodes_furth
     assert first.said.since_us >= changed_us
     waited = {one.said.node: one.said.waited_us for one in recorded if one.arrived_us < changed_us}
     alpha_x = n1a.alpha_x_us
-    for node in ("n1a", "n1b"):  # with the cut they waited for as long as they may, and no longer
+    for node in ("n1a", "n1b"):  # during the cut they waited for as long as allowed, and no longer
         assert alpha_x <= waited[node] <= X_US
     assert max(waited.values()) <= X_US
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 async def test_a_second_process_of_a_client_is_refused(jump_clock: JumpClock, tmp_path: Path, kind: str) -> None:
-    """Also one that has a recording of its own."""
+    """Also one with its own recording."""
     plan, directory = make_plan()
     sink = {"kind": kind, "path": "results", "mode": "stable"}
     directory = replace(directory, clients={"c": replace(directory.clients["c"], sinks=(sink,))})
@@ -269,8 +269,8 @@ async def test_a_sink_of_another_query_is_refused(jump_clock: JumpClock, tmp_pat
         )
 
 
-async def test_a_client_process_tells_what_it_experienced(jump_clock: JumpClock) -> None:
-    """Its replica dies: one switch, timed; delays stay below X; the stream comes to its end."""
+async def test_the_status_of_a_client_shows_switches_and_delays(jump_clock: JumpClock) -> None:
+    """Its replica dies: one switch with its time, delays below X, and the stream ends."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():

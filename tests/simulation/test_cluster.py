@@ -69,7 +69,7 @@ class Outcome:
         self.undos = sum(isinstance(c.element, Undo) for c in self.changes)
 
     def assert_complete(self) -> None:
-        """The stable stream of every output is the reference's, to the end, and nothing tentative is left."""
+        """The stable stream of every output equals the reference to its end, and nothing tentative is left."""
         self.assert_complete_for(*self.cluster.plan.query.outputs)
 
     def assert_complete_for(self, *streams: str) -> None:
@@ -108,7 +108,7 @@ class Outcome:
             self._assert_nothing_is_live_twice(own, reference[channel][1])
 
     def _assert_nothing_is_live_twice(self, elements: list[Element], reference: Rows) -> None:
-        """P2: a result that is right is never there more often than in the reference, not even tentatively."""
+        """P2: a correct result never occurs more often than in the reference, also among tentative results."""
         allowed = Counter(_keys(reference))
         stable: Counter[Any] = Counter()
         live: Counter[Any] = Counter()
@@ -122,7 +122,7 @@ class Outcome:
                     assert key not in allowed or stable[key] + live[key] <= allowed[key], f"{key} is there twice"
 
     def longest_wait_us(self) -> int:
-        """Delay_new: over tuples that are newer than everything before, arrival minus tuple time (here creation)."""
+        """Delay_new: the largest arrival minus tuple time (here the creation) of tuples newer than all before."""
         newest, worst = 0, 0
         for change in self.changes:
             element = change.element
@@ -140,7 +140,7 @@ async def run(cluster: FaultyCluster, until: float) -> Outcome:
     return Outcome(cluster)
 
 
-async def test_without_failures_everything_is_stable(jump_clock: JumpClock) -> None:
+async def test_without_failures_all_results_are_stable(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -177,7 +177,7 @@ async def test_a_failure_shorter_than_alpha_x_is_masked(jump_clock: JumpClock) -
             assert outcome.tentative == 0
 
 
-async def test_the_client_goes_on_with_the_other_replica(jump_clock: JumpClock) -> None:
+async def test_the_client_continues_with_the_other_replica(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -220,7 +220,7 @@ async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) ->
             outcome.assert_complete()
 
 
-async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpClock) -> None:
+async def test_a_killed_source_continues_where_its_log_ends(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -234,9 +234,7 @@ async def test_a_killed_source_starts_again_where_its_log_ends(jump_clock: JumpC
 
 
 @pytest.mark.parametrize("depth", [2, 4])
-async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
-    jump_clock: JumpClock, depth: int
-) -> None:
+async def test_in_a_chain_results_come_within_kx_and_are_corrected(jump_clock: JumpClock, depth: int) -> None:
     async with FaultyCluster(*make_plan(depth, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -250,7 +248,7 @@ async def test_down_a_chain_results_come_within_kx_and_everything_is_corrected(
             assert outcome.longest_wait_us() < X_US + 200_000  # process & process: αX once, not once per node (T5)
 
 
-async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) -> None:
+async def test_a_kill_inside_a_chain_is_masked(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan(3, rate=100.0)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -263,8 +261,8 @@ async def test_a_kill_in_the_middle_of_a_chain_is_masked(jump_clock: JumpClock) 
             assert outcome.tentative == 0
 
 
-async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(jump_clock: JumpClock) -> None:
-    """A2, A3: upstream's buffer is full, its place goes to the sibling; later it alone carries the stream on."""
+async def test_an_evicted_consumer_installs_a_snapshot_and_serves(jump_clock: JumpClock) -> None:
+    """A2, A3: upstream's buffer is full and evicts it; later it alone continues the stream."""
     plan, directory = make_plan(2, rate=50.0, limits=Limits(output_bytes=30_000, spill_bytes=0))
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -285,7 +283,7 @@ async def test_a_consumer_that_was_cut_off_too_long_installs_anew_and_serves(jum
     ("failure", "stabilization"),
     [(f, s) for f in (Policy.PROCESS, Policy.DELAY) for s in Policy] + [(Policy.SUSPEND, Policy.PROCESS)],
 )
-async def test_every_policy_of_nodes_without_partners_ends_complete(
+async def test_every_policy_without_partners_ends_complete(
     jump_clock: JumpClock, failure: Policy, stabilization: Policy
 ) -> None:
     plan, directory = make_plan(2, rate=50.0, failure=failure, stabilization=stabilization, replicas=1)
@@ -301,10 +299,10 @@ async def test_every_policy_of_nodes_without_partners_ends_complete(
             assert (outcome.tentative == 0) == (failure is Policy.SUSPEND)
 
 
-async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_forgotten(
+async def test_a_second_client_of_a_name_is_told_of_truncation(
     jump_clock: JumpClock,
 ) -> None:
-    """What was acknowledged under a name is gone for it; silence would look like a slow query."""
+    """Tuples acknowledged under a name are gone for it; silence would look like a slow query."""
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -317,8 +315,8 @@ async def test_a_second_client_of_the_same_name_is_told_that_its_beginning_is_fo
                 nursery.cancel_scope.cancel()
 
 
-async def test_what_spins_ends_a_test_with_an_error(jump_clock: JumpClock) -> None:
-    """What follows the loop in the block is never said, so it must not look as if it held."""
+async def test_a_busy_loop_ends_a_test_with_an_error(jump_clock: JumpClock) -> None:
+    """Code after the loop never runs, so the test must not pass."""
 
     async def spin() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""``replicas.client.connect``: what a program gets, and what it is told where it gets nothing."""
+"""``replicas.client.connect``: what a program receives, and its errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def running() -> AsyncIterator[FaultyCluster]:
             yield cluster
 
 
-async def test_a_program_sees_what_is_tentative_undone_and_stable(jump_clock: JumpClock) -> None:
+async def test_a_program_gets_tentative_undone_and_stable_rows(jump_clock: JumpClock) -> None:
     view, seen, counted = CurrentView(), [], 0
     async with running() as cluster, trio.open_nursery() as nursery:
 
@@ -75,7 +75,7 @@ async def test_a_program_sees_what_is_tentative_undone_and_stable(jump_clock: Ju
     assert counted == rows.columns[2].values.sum() == 320
 
 
-async def test_final_tuples_can_be_read_alone(jump_clock: JumpClock) -> None:
+async def test_a_program_can_read_final_tuples_only(jump_clock: JumpClock) -> None:
     async with (
         running() as cluster,
         connect(shop(), client="board", env=cluster.env("client:program")) as changes,
@@ -85,26 +85,26 @@ async def test_final_tuples_can_be_read_alone(jump_clock: JumpClock) -> None:
     assert sum(counts) == 320
 
 
-async def test_an_error_of_the_block_leaves_it_as_it_is(jump_clock: JumpClock) -> None:
+async def test_an_error_of_the_block_is_raised_unchanged(jump_clock: JumpClock) -> None:
     async with running() as cluster:
         with pytest.raises(ZeroDivisionError):
             async with connect(shop(), client="board", env=cluster.env("client:program")):
                 raise ZeroDivisionError
 
 
-async def test_a_client_that_the_plan_does_not_have_is_named() -> None:
+async def test_an_unknown_client_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"no client 'bord' \(did you mean 'board'\?\); expected one of: board"):
         async with connect(shop(), client="bord"):
             pass
 
 
-async def test_nodes_without_addresses_are_named() -> None:
+async def test_nodes_without_addresses_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="the configuration gives no address for n1, n2; give each"):
         async with connect(load_text(CONFIG), client="board"):
             pass
 
 
-async def test_a_cluster_that_is_not_running_is_told_by_address(jump_clock: JumpClock) -> None:
+async def test_a_cluster_that_does_not_run_is_reported_with_addresses(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*shop())
     with pytest.raises(NotReachable) as caught:
         async with connect(shop(), client="board", env=cluster.env("client:program"), wait_s=2):

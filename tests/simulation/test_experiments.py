@@ -1,4 +1,4 @@
-"""Each of the paper's experiments, in small: it runs, leaves its results, and shows the shape that it is about."""
+"""Small versions of the papers' experiments: each runs, writes its results, and shows the expected effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def results(name: str, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_delaying_saves_what_it_holds_back_and_keeps_x(tmp_path: Path) -> None:
+def test_delaying_saves_tentative_tuples_and_keeps_x(tmp_path: Path) -> None:
     delay, process = results("delaying", tmp_path)
     assert delay["delay_s"] == process["delay_s"] == delay["alpha_x_s"]
     assert process["tentative"] - delay["tentative"] == pytest.approx(40 * delay["alpha_x_s"], abs=4)
@@ -38,11 +38,11 @@ def test_the_model_of_one_node() -> None:
     assert expected(Setup(failure_us=2 * SECOND)).tentative == 0
 
 
-def test_who_works_on_while_it_corrects_keeps_x_and_who_waits_does_not(tmp_path: Path) -> None:
+def test_process_keeps_x_during_a_correction_and_suspend_does_not(tmp_path: Path) -> None:
     works_on, waits = results("policies", tmp_path)
     assert (works_on["keeps_x"], waits["keeps_x"]) == (True, False)
     assert works_on["tentative"] > waits["tentative"]
-    assert works_on["correcting_s"] == pytest.approx(4.15 / (12_500 / 4500 - 1), abs=0.1)  # R_c of what was missing
+    assert works_on["correcting_s"] == pytest.approx(4.15 / (12_500 / 4500 - 1), abs=0.1)  # R_c of the missing input
 
 
 def test_a_chain_waits_alpha_x_once(tmp_path: Path) -> None:
@@ -59,15 +59,15 @@ def test_the_delay_of_serialisation_is_half_a_bucket(tmp_path: Path) -> None:
         assert row["mean_ms"] == pytest.approx(row["bucket_ms"] / 2, abs=10)
 
 
-def test_a_broken_connection_is_no_gap_and_silence_is_one_of_four_heartbeats(tmp_path: Path) -> None:
+def test_a_kill_makes_no_gap_and_a_cut_one_of_four_heartbeats(tmp_path: Path) -> None:
     killed, cut = results("switching", tmp_path)
     assert killed["gap_ms"] == killed["ordinary_ms"] == 20
     assert 300 <= cut["gap_ms"] <= 500
     assert killed["tentative"] == cut["tentative"] == 0
 
 
-def test_both_ways_of_correcting_are_measured_on_the_same_work(tmp_path: Path) -> None:
-    """Times are the machine's; what each way keeps is not."""
+def test_checkpoint_and_undo_are_measured_on_the_same_input(tmp_path: Path) -> None:
+    """Times depend on the machine; the kept rows do not."""
     rows = [row for row in results("reconciling", tmp_path) if row["sweep"] == "state"]
     assert [(row["way"], row["state"]) for row in rows] == [
         (way, state) for state in (20, 500) for way in ("checkpoint", "undo")
@@ -78,7 +78,7 @@ def test_both_ways_of_correcting_are_measured_on_the_same_work(tmp_path: Path) -
     assert all(row["buffered_rows"] == 0 for row in rows if row["way"] == "checkpoint")
 
 
-def test_tentative_tuples_are_as_few_as_a_silent_stream_allows(tmp_path: Path) -> None:
+def test_tentative_tuples_are_near_their_lower_bound(tmp_path: Path) -> None:
     delay, process = results("bound", tmp_path)
     bucket = 300 / 10
     assert abs(delay["tentative"] - delay["model_tentative"]) <= bucket
@@ -86,7 +86,7 @@ def test_tentative_tuples_are_as_few_as_a_silent_stream_allows(tmp_path: Path) -
     assert delay["outage_s"] == process["outage_s"] == delay["failure_s"]
 
 
-def test_what_is_found_is_what_of_says_and_ic_misleads_where_streams_are_joined(tmp_path: Path) -> None:
+def test_accuracy_follows_of_and_not_ic_for_joins(tmp_path: Path) -> None:
     rows = results("fidelity", tmp_path)
     for row in rows:
         assert row["accuracy"] == pytest.approx(row["of"], abs=0.05)
@@ -98,7 +98,7 @@ def test_what_is_found_is_what_of_says_and_ic_misleads_where_streams_are_joined(
     assert at["top-100 pages", "greedy", 4]["of"] < at["top-100 pages", "structure-aware", 4]["of"]
 
 
-def test_who_is_active_recovers_first_and_half_of_them_say_something_before_the_rest_is_back(tmp_path: Path) -> None:
+def test_active_replicas_recover_first_and_half_give_tentative_results(tmp_path: Path) -> None:
     active, checkpoint, half = results("recovery", tmp_path)
     assert active["tentative_s"] is checkpoint["tentative_s"] is None, "all is there, or nothing"
     assert active["recovered_s"] < half["tentative_s"] < half["recovered_s"] <= half["caught_up_s"]
@@ -136,7 +136,7 @@ def test_of_nodes_that_come_one_by_one_each_completes_what_it_can(tmp_path: Path
 
 @pytest.mark.processes
 def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
-    """How much is the machine's."""
+    """The amount depends on the machine."""
     without, each_second = results("checkpointing", tmp_path)
     assert (without["against_none"], without["standby_cpu"]) == (1, None)
     assert each_second["against_none"] > 1
@@ -145,7 +145,7 @@ def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) ->
 
 @pytest.mark.processes
 def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -> None:
-    """Times are the machine's; what comes is not."""
+    """Times depend on the machine; the results do not."""
     for row in results("healing", tmp_path):
         assert row["redone"] == 990 * row["failure_s"]
         assert row["tentative"] >= 660 * row["failure_s"]

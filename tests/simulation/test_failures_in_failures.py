@@ -1,4 +1,4 @@
-"""A failure that comes while another is corrected, caught up with, or switched away from; partners that die."""
+"""A failure during a correction, a recovery or a switch; partners that die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.situations import inside, play, until
 #: With this a correction lasts for more than a second.
 LITTLE = Limits(slice_rows=5)
 TURN_US = 20_000
-#: With this it takes time to turn to somebody else.
+#: With this a switch takes time.
 FAR = LinkState(delay_us=15_000)
 REPLICAS = ("u1/0@n1a", "u1/0@n1b")
 
@@ -39,7 +39,7 @@ async def fail(cluster: FaultyCluster, host: str = "source:b", *, begin: float =
 
 
 def in_state(cluster: FaultyCluster, state: NodeState, unit: str = "u1") -> Callable[[], list[Replica]]:
-    """Its replicas that are in a state now."""
+    """The replicas in a state now."""
     return lambda: [r for name, r in cluster.replicas().items() if name.startswith(unit) and r.state is state]
 
 
@@ -52,7 +52,7 @@ def in_state(cluster: FaultyCluster, state: NodeState, unit: str = "u1") -> Call
     ids=["the same input, alone", "the same input", "another input"],
 )
 def test_an_input_fails_while_a_replica_corrects(source: str, replicas: int) -> None:
-    """R7: the correction ends, and the new failure follows in the same step: nobody sees a STABLE in between."""
+    """R7: the correction ends and the new failure follows in the same step, without a STABLE in between."""
 
     async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
@@ -76,7 +76,7 @@ def test_an_input_fails_while_a_replica_corrects(source: str, replicas: int) -> 
 
 @pytest.mark.parametrize("how", ["kill", "freeze", "cut off"])
 def test_a_replica_fails_while_it_corrects(how: str) -> None:
-    """K5: the other one gives up waiting for it, and corrects by itself, with live results beside."""
+    """K5: the other replica stops waiting for it, and corrects alone, beside live results."""
     correcting: list[str] = []
 
     async def script(cluster: FaultyCluster) -> None:
@@ -113,8 +113,8 @@ def test_a_replica_fails_while_it_corrects(how: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["source:b", "source:a"], ids=["the same input", "another input"])
-def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
-    """The node below has all corrections, and is not through with them when the next failure begins."""
+def test_an_input_fails_between_rec_done_and_stable(source: str) -> None:
+    """The downstream node has received all corrections, and still processes them when the next failure begins."""
 
     async def script(cluster: FaultyCluster) -> None:
         await fail(cluster)
@@ -124,7 +124,7 @@ def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
         cluster.heal()
 
     def corrected(replica: Replica) -> bool:
-        """Is its input STABLE, and does it read nothing but that?"""
+        """Is its input STABLE, and read over one feed?"""
         (one,) = replica.inputs
         return one.main is not None and one.corr is None and one.producers[one.main.producer].state is STABLE
 
@@ -150,7 +150,7 @@ def test_an_input_fails_between_the_rec_done_and_stable(source: str) -> None:
 
 
 def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
-    """A3: it leaves RECOVERING into the failure, and serves what its partner's snapshot held."""
+    """A3: it leaves RECOVERING during the failure, and serves the content of its partner's snapshot."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(3)
@@ -160,7 +160,7 @@ def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
         await until(lambda: any(r.reading.installed for r in in_state(cluster, NodeState.RECOVERING)()))
         cluster.cut("source:b", "*")
         await trio.sleep(2.5)
-        cluster.kill("n1a")  # now only the one that has just begun is left
+        cluster.kill("n1a")  # now only the restarted replica is left
         await trio.sleep(1.5)
         cluster.heal()
         await trio.sleep(2.5)
@@ -182,13 +182,13 @@ def test_an_input_fails_while_a_restarted_replica_catches_up() -> None:
 
 
 def switching(cluster: FaultyCluster) -> str | None:
-    """The producer to which n2a is on its way."""
+    """The producer to which n2a is switching."""
     (one,) = cluster.replicas()["u2/0@n2a"].inputs
     return one.main.producer if one.main is not None and not one.main.opened else None
 
 
 async def begin_switch(cluster: FaultyCluster) -> tuple[str, str]:
-    """Kills what n2a reads; returns that, and where it turns to, in the moment in which it does."""
+    """Kills the producer of n2a; returns it and the next one, at the moment of the switch."""
     (one,) = cluster.replicas()["u2/0@n2a"].inputs
     assert one.main is not None
     old = one.main.producer
@@ -202,7 +202,7 @@ async def begin_switch(cluster: FaultyCluster) -> tuple[str, str]:
 
 @pytest.mark.parametrize("how", ["freeze", "kill"])
 def test_the_replica_to_which_a_consumer_switches_fails_as_well(how: str) -> None:
-    """The third one takes over, and nobody notices."""
+    """The third replica takes over, without an effect on results."""
     found: list[str] = []
 
     async def script(cluster: FaultyCluster) -> None:
@@ -232,7 +232,7 @@ def third(two: list[str]) -> str:
 
 @pytest.mark.parametrize("tentative", [False, True], ids=["from stable", "between diverged replicas"])
 def test_a_source_fails_during_a_switch(tentative: bool) -> None:
-    """Also where both producers have made tentative results of their own: then by t_max (V3, F6)."""
+    """Also where both producers have their own tentative results; then t_max decides (V3, F6)."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
@@ -259,7 +259,7 @@ def test_a_source_fails_during_a_switch(tentative: bool) -> None:
 
 @pytest.mark.parametrize("first", ["source:a", "source:b"], ids=["first in, first out", "first in, last out"])
 def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
-    """Trace 9: what one input brings back is not redone before the other one is back; then all of it, once."""
+    """Trace 9: there is no redo before both inputs are back; then one redo covers everything."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
@@ -286,15 +286,15 @@ def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
         assert span[0] < 3_500_000
         assert span[1] > 8_500_000
         assert met.corrected(name)[0] == span[1]
-    # The input that was back went on with its fresh tuples while the other one was out.
+    # The healed input continued with fresh tuples while the other one was out.
     assert met.longest_gap_us("c", (4_000_000, 12_000_000)) < 250_000
 
 
 # --- partners ---
 
 
-def test_a_partner_that_agreed_to_wait_dies() -> None:
-    """R5, K5: it was to serve fresh results; the one that corrects goes on with its own."""
+def test_a_partner_that_granted_dies() -> None:
+    """R5, K5: it was to serve fresh results; the correcting replica continues with its own."""
     waiting: list[str] = []
 
     async def script(cluster: FaultyCluster) -> None:

@@ -1,4 +1,4 @@
-"""What recordings and sinks hold in the end is compared with the reference, in each mode, whatever befell them."""
+"""Recordings and sinks are compared with the reference at the end, in each mode, after any faults."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DEATHS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_what_a_client_holds_survives_its_death(death: str) -> None:
+def test_a_clients_recording_and_sinks_survive_its_death(death: str) -> None:
     for seed in range(2):
         outcome = run(DEATHS[death], seed)
         assert outcome.finished, "\n".join(outcome.story[-40:])
@@ -72,8 +72,8 @@ def test_what_a_client_holds_survives_its_death(death: str) -> None:
         assert starts == 1 if death == "with a full disk" else starts > 1
 
 
-def test_a_client_that_has_everything_says_so_when_it_is_started_again() -> None:
-    """It acknowledges what it holds, and is finished, though nothing more comes."""
+def test_a_complete_client_acknowledges_after_a_restart() -> None:
+    """It acknowledges its recording and is complete, although nothing more comes."""
     sources = deepcopy(CONFIG["sources"])
     for source in sources.values():
         source["from"]["generator"]["duration"] = "4s"
@@ -82,7 +82,7 @@ def test_a_client_that_has_everything_says_so_when_it_is_started_again() -> None
     assert outcome.holds, story(outcome)
 
 
-def test_a_client_that_has_everything_and_starts_at_the_heal_is_waited_for() -> None:
+def test_a_complete_client_that_starts_at_the_heal_is_waited_for() -> None:
     sources = deepcopy(CONFIG["sources"])
     for source in sources.values():
         source["from"]["generator"]["duration"] = "4s"
@@ -91,16 +91,16 @@ def test_a_client_that_has_everything_and_starts_at_the_heal_is_waited_for() -> 
     assert outcome.holds, story(outcome)
 
 
-def test_with_buffers_of_a_few_rows_nobody_waits_for_the_next_sync_for_ever() -> None:
-    """Nodes wait for room, and the client has nothing to take: it syncs by time."""
+def test_with_tiny_buffers_the_client_syncs_in_time() -> None:
+    """Nodes wait for room, and the client receives nothing, so it syncs after a time-out."""
     outcome = run([], limits={"output": 1500})
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
 
 
 @pytest.mark.parametrize("kind", ["wipe", "lie"])
-def test_a_client_whose_disk_lost_what_it_had_synced_is_told(kind: str) -> None:
-    """Nodes have forgotten what it acknowledged: it ends with that message, or gets everything where they have not."""
+def test_a_client_whose_disk_lost_synced_data_ends_with_a_message(kind: str) -> None:
+    """If nodes have truncated what it acknowledged, it ends with that message; otherwise it gets everything."""
     faults: list[dict[str, Any]] = [{"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}]
     if kind == "lie":
         faults = [
@@ -116,8 +116,8 @@ def test_a_client_whose_disk_lost_what_it_had_synced_is_told(kind: str) -> None:
     assert told > 0
 
 
-def test_with_little_room_a_client_that_cannot_go_on_holds_up_everybody() -> None:
-    """Logs that it reads fill up (A2), so nothing is claimed of the end."""
+def test_a_client_that_cannot_continue_fills_small_buffers() -> None:
+    """The logs that it reads fill up (A2), so the end is not judged."""
     wipe = {"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}
     outcome = run([wipe], limits={"output": 1500})
     assert any("cannot go on" in line for line in outcome.story)
@@ -131,7 +131,7 @@ def test_a_client_without_sinks_is_not_killed() -> None:
 
 
 @pytest.mark.parametrize("what", ["recording", "final", "changes"])
-async def test_a_row_that_is_missing_or_wrong_is_found(jump_clock: JumpClock, what: str) -> None:
+async def test_a_missing_or_wrong_row_is_found(jump_clock: JumpClock, what: str) -> None:
     plan, directory = replace(scenario(1, []), config=with_sinks()).deployed()
     async with SimCluster(plan, directory) as cluster:
         await cluster.start()

@@ -1,4 +1,4 @@
-"""Failures that last: links that are cut for 10 X, nodes that never come back, nodes that are not alike."""
+"""Lasting failures: links cut for 10 X, nodes that never return, nodes with different settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def starts(outcome: Outcome, host: str) -> int:
     return sum(isinstance(e, ProcessUp) and e.host == host for e in outcome.history)
 
 
-def test_a_node_killed_for_good_stays_dead_and_the_rest_holds() -> None:
+def test_a_node_killed_for_good_stays_dead() -> None:
     outcome = simulate(scenario(1, [{"at": "2s", "kind": "kill", "target": "n1"}]))
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
@@ -33,7 +33,7 @@ def test_a_node_killed_for_good_stays_dead_and_the_rest_holds() -> None:
     assert {f.what for f in check_quiet(history, plan, directory, Counters())} >= {"does not run"}
 
 
-def test_a_later_kill_with_a_length_does_not_bring_it_back() -> None:
+def test_a_later_kill_with_a_length_does_not_restart_it() -> None:
     faults = [
         {"at": "2s", "kind": "kill", "target": "n1"},
         {"at": "3s", "kind": "kill", "target": "n1", "for": "1s"},
@@ -43,7 +43,7 @@ def test_a_later_kill_with_a_length_does_not_bring_it_back() -> None:
     assert starts(outcome, "n1") == 1
 
 
-def test_a_node_without_power_comes_back_by_a_restart() -> None:
+def test_a_restart_brings_back_a_node_without_power() -> None:
     faults = [{"at": "2s", "kind": "power", "target": "n1"}, {"at": "4s", "kind": "restart", "target": "n1"}]
     outcome = simulate(scenario(1, faults))
     assert outcome.holds, story(outcome)
@@ -51,8 +51,8 @@ def test_a_node_without_power_comes_back_by_a_restart() -> None:
     assert outcome.counters.amounts["runs with a node left dead"] == 0
 
 
-def test_sources_are_started_again_when_all_heals() -> None:
-    """A stream whose source stays away would never end."""
+def test_sources_are_restarted_at_the_heal() -> None:
+    """A stream without its source would never end."""
     outcome = simulate(scenario(1, [{"at": "2s", "kind": "kill", "target": "source:a"}]))
     assert outcome.finished
     assert outcome.holds, story(outcome)
@@ -65,7 +65,7 @@ def standing_by() -> dict[str, Any]:
     return config
 
 
-def test_a_standby_runs_for_good_what_a_dead_node_ran() -> None:
+def test_a_standby_replaces_a_dead_node_for_good() -> None:
     one = replace(scenario(1, [{"at": "4s", "kind": "power", "target": "n1"}]), config=standing_by())
     outcome = simulate(one)
     assert outcome.finished, "\n".join(outcome.story[-40:])
@@ -87,8 +87,8 @@ def longer(config: dict[str, Any], seconds: int) -> dict[str, Any]:
     return config
 
 
-def test_links_cut_one_way_for_ten_x_leave_what_is_promised() -> None:
-    """One replica loses a source in one direction, the other one keeps a whole tree: results stay stable."""
+def test_one_way_cuts_for_ten_x_leave_stable_results() -> None:
+    """One replica loses a source in one direction, the other keeps all inputs, so results stay stable."""
     faults = [
         {"at": "2s", "kind": "cut", "from": "n1", "to": "source:a", "one_way": True, "for": "11s"},
         {"at": "2s", "kind": "cut", "from": "source:b", "to": "n1", "for": "11s"},
@@ -102,8 +102,8 @@ def test_links_cut_one_way_for_ten_x_leave_what_is_promised() -> None:
     assert amounts["p1 stable_us"] > 5_000_000
 
 
-def test_a_node_that_suspends_offers_no_tentative_path() -> None:
-    """The checker of availability asks for results as long as another replica goes on."""
+def test_a_suspending_node_offers_no_tentative_path() -> None:
+    """The availability checker still demands results while another replica gives them."""
     plan, directory = load_data({**CONFIG, "nodes": {"n1": {"policy": "suspend"}, "n2": {}}})
     (unit,) = plan.units
     of = PartitionId(UnitId(unit.id), 0)
@@ -116,7 +116,7 @@ def test_a_node_that_suspends_offers_no_tentative_path() -> None:
     assert alone.channel("client:c", output) is Reach.NONE
 
 
-def test_nodes_that_differ_keep_every_promise() -> None:
+def test_nodes_with_different_settings_keep_every_promise() -> None:
     nodes = {"n1": {"x": "2s", "reconcile": "undo"}, "n2": {"policy": "delay", "checkpoint": {"every": "3s"}}}
     faults = [
         {"at": "2s", "kind": "cut", "target": "source:a", "for": "3s"},

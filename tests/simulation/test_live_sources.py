@@ -1,4 +1,4 @@
-"""Live sources in a cluster: silent, stopped, restarted, behind the clock (rule S7)."""
+"""Live sources in a cluster: silent, stopped, restarted, behind the clock (S7: time of live input)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spe.stream.times import SECOND
 SECONDS = 16
 YEAR_US = 365 * 86_400 * SECOND
 
-#: Source b has a row each four seconds.
+#: Source b has a row every four seconds.
 CONFIG = {
     "cluster": "live",
     "bucket": "40ms",
@@ -64,7 +64,7 @@ def played(live: Mapping[str, Mapping[str, Any]], *faults: Mapping[str, Any], se
 
 
 def tentative(outcome: Outcome) -> list[float]:
-    """When the client got something tentative, seconds."""
+    """The seconds at which the client received tentative elements."""
     return [
         e.at_us / 1e6
         for e in outcome.history
@@ -82,23 +82,23 @@ def late(outcome: Outcome) -> int:
 
 
 @pytest.mark.parametrize("behind_us", [0, 5 * SECOND, YEAR_US, -5 * SECOND])
-def test_a_silent_source_among_several_holds_nobody_up(behind_us: int) -> None:
-    """Nor is it late afterwards, however far event times are from the clock."""
+def test_a_silent_source_delays_no_results(behind_us: int) -> None:
+    """Nor are its rows late afterwards, however far event times are from the clock."""
     how = {**BY_DATA, "behind_us": behind_us}
     outcome = played({"a": how, "b": how})
     assert tentative(outcome) == []
     assert late(outcome) == 0
 
 
-def test_without_a_promise_in_its_silences_what_is_merged_with_it_is_tentative() -> None:
+def test_without_idle_a_silent_source_makes_results_tentative() -> None:
     how = {**BY_DATA, "idle_us": None}
     outcome = played({"a": BY_DATA, "b": how})
     assert tentative(outcome) != []
     assert late(outcome) == 0
 
 
-def test_the_silence_that_spe_check_finds_too_long_is_too_long() -> None:
-    """And the one that it does not is not (above)."""
+def test_an_idle_time_that_check_warns_of_makes_results_tentative() -> None:
+    """The idle time of the first test gives no warning and no tentative results."""
     live = {"a": BY_DATA, "b": {**BY_DATA, "idle_us": 900_000}}
     outcome = played(live)
     assert [f.path for f in review(*outcome.scenario.deployed()) if f.path[0] == "sources"] == [
@@ -110,12 +110,12 @@ def test_the_silence_that_spe_check_finds_too_long_is_too_long() -> None:
     )
 
 
-def test_by_the_clock_a_producer_that_is_behind_is_late_and_by_the_data_it_is_not() -> None:
+def test_a_producer_behind_is_late_by_clock_and_not_by_data() -> None:
     how = {"watermark": "clock", "behind_us": 5 * SECOND}
     assert late(played({"a": how, "b": how})) > 50 * (SECONDS - 1)
 
 
-def test_what_a_stopped_source_had_to_read_is_not_late() -> None:
+def test_rows_that_waited_for_a_stopped_source_are_not_late() -> None:
     outcome = played(
         {"a": BY_DATA, "b": BY_DATA}, {"at": "5s", "kind": "freeze", "target": ["source:a", "source:b"], "for": "5s"}
     )
@@ -123,15 +123,15 @@ def test_what_a_stopped_source_had_to_read_is_not_late() -> None:
     assert [at for at in tentative(outcome) if at < 5] == []
 
 
-def test_a_producer_that_was_stopped_is_late_by_that_and_everybody_agrees() -> None:
-    """The stable stream equals what the log gives: the same rows are late everywhere."""
+def test_rows_of_a_stopped_producer_are_late_everywhere() -> None:
+    """The stable stream equals the log: the same rows are late everywhere."""
     outcome = played({"a": {**BY_DATA, "pauses_us": [[5 * SECOND, 4 * SECOND]]}, "b": BY_DATA})
     assert 0 < late(outcome) <= 50 * 4
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), [(5.2, 11), (0.1, 5.2)], ids=["forward", "back"])
-def test_restarts_and_steps_of_the_clock_take_no_promise_back(from_s: float, to_s: float) -> None:
-    """Source b begins at 0 and again at 2.5 and 5.5 s, with a clock that has been set by an hour meanwhile."""
+def test_restarts_and_clock_steps_break_no_promise(from_s: float, to_s: float) -> None:
+    """Source b starts at 0, 2.5 and 5.5 s, and its clock is set by an hour in between."""
     outcome = played(
         {"a": BY_DATA, "b": BY_DATA},
         {"at": f"{from_s}s", "kind": "skew", "target": "source:b", "by": "1h", "for": f"{to_s - from_s:g}s"},
@@ -152,7 +152,7 @@ def test_a_random_run_with_live_sources_holds(seed: int) -> None:
     assert outcome.findings == []
 
 
-def test_random_runs_draw_live_sources_and_nothing_else_changes() -> None:
+def test_random_runs_draw_live_sources() -> None:
     drawn = [s for s in map(random_scenario, range(7000, 7060)) if "live" in s.options]
     assert 3 <= len(drawn) <= 20
     assert {how["watermark"] for s in drawn for how in s.options["live"].values()} == {"data", "clock"}

@@ -1,4 +1,4 @@
-"""Strings that are larger than a frame, and results that are larger than a row may be."""
+"""Strings larger than a frame, and results beyond the limit of a row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_plan(folder: Path) -> Deployed:
 
 
 async def test_strings_larger_than_a_frame_reach_the_client(jump_clock: JumpClock, tmp_path: Path) -> None:
-    """Also after a restart: such rows are in the source's log, and stopped a cluster of an earlier version for good."""
+    """Also after a restart, from the source's log; such rows stopped a cluster of an earlier version for good."""
     async with FaultyCluster(*make_plan(tmp_path)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -52,7 +52,7 @@ async def test_strings_larger_than_a_frame_reach_the_client(jump_clock: JumpCloc
             Outcome(cluster).assert_complete()
 
 
-async def test_a_result_larger_than_a_row_may_be_stops_its_replicas_by_name(
+async def test_a_result_beyond_the_row_limit_stops_its_replicas(
     jump_clock: JumpClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 130_000)

@@ -1,4 +1,4 @@
-"""A source whose log was lost is read by nobody who has read it before (rule S6)."""
+"""After the loss of a source log, no earlier consumer reads the new one (S6: rows have an origin)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def notes(cluster: FaultyCluster, host: str, name: str) -> list[str]:
 
 
 async def lose(cluster: FaultyCluster, kept: SimDisk | None = None) -> SimDisk:
-    """The source comes back with an empty folder, or with the copy ``kept``; returns what its folder held."""
+    """Restarts the source with an empty folder, or with the copy ``kept``; returns the former folder."""
     lost = cluster.disks["source:a"]
     cluster.wipe("source:a")
     if kept is not None:
@@ -59,7 +59,7 @@ async def lose(cluster: FaultyCluster, kept: SimDisk | None = None) -> SimDisk:
 
 
 async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_clock: JumpClock) -> None:
-    """1. the folder is lost; 2. nobody reads the new log, and both sides say so; 3. the folder comes back"""
+    """1. the folder is lost; 2. nobody reads the new log, and both sides report it; 3. the folder is restored"""
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -79,7 +79,7 @@ async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_cl
             assert [list(one.other_logs) for one in shown.inputs] == [["source:a"], [], []]
 
             await lose(cluster, lost)
-            cluster.lost_logs.clear()  # it is there again
+            cluster.lost_logs.clear()  # the folder is restored
             await trio.sleep(SECONDS + 4)
             assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
 
@@ -93,8 +93,8 @@ def on_disk(plan: Plan, directory: Directory) -> Deployed:
     return Deployed(plan, replace(directory, nodes=nodes))
 
 
-async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
-    """All nodes stop, and start from their disks after the log was lost."""
+async def test_a_checkpoint_stores_its_origin(jump_clock: JumpClock) -> None:
+    """All nodes stop, and restart from their disks after the loss of the log."""
     plan, directory = on_disk(*make_plan(rate=50.0))
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -112,7 +112,7 @@ async def test_a_checkpoint_knows_which_log_it_has_read(jump_clock: JumpClock) -
                 assert 100 < position(cluster, node) < 202
 
 
-async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: JumpClock) -> None:
+async def test_a_snapshot_stores_its_origin(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -127,7 +127,7 @@ async def test_a_snapshot_of_a_partner_knows_which_log_it_has_read(jump_clock: J
 
 
 async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: JumpClock) -> None:
-    """Nodes begin anew behind a new log; the client's recording holds results of the lost one."""
+    """Nodes start from nothing with a new log; the client's recording has results of the lost one."""
     (plan, directory), kept = plan_with_sinks(), list[ClientProcess]()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -150,8 +150,8 @@ async def test_a_client_does_not_continue_the_results_of_other_logs(jump_clock: 
 
 
 @pytest.mark.parametrize("late", ["nobody", "a source"])
-async def test_an_output_says_its_origin_when_it_is_known(jump_clock: JumpClock, late: str) -> None:
-    """While a source was never reached, subscriptions are greeted without an origin; they begin anew when it is."""
+async def test_an_output_announces_its_origin_once_known(jump_clock: JumpClock, late: str) -> None:
+    """Until all sources were reached, subscriptions are accepted without an origin; they restart when it is known."""
     async with FaultyCluster(*make_plan(rate=50.0)) as cluster:
         with cluster.explain():
             if late == "a source":
@@ -182,8 +182,8 @@ async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_c
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpClock) -> None:
-    """Only what is synced is ever sent, so the folder was cut, or is an older copy."""
+async def test_a_log_shorter_than_the_consumers_position_is_refused(jump_clock: JumpClock) -> None:
+    """Only synced records are sent, so the folder was truncated, or is an older copy."""
     cluster = FaultyCluster(*make_plan())
     async with trio.open_nursery() as nursery:
         process = SourceProcess(
@@ -200,7 +200,7 @@ async def test_a_log_that_ends_before_what_was_read_is_refused(jump_clock: JumpC
         nursery.cancel_scope.cancel()
 
 
-async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None:
+async def test_a_log_with_only_its_identity_is_an_error(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*make_plan())
     source, folder = cluster.plan.sources[A.stream], PurePosixPath("a")
     proxy = await SourceProxy.open(cluster.env("source:a"), source, folder)
@@ -213,8 +213,8 @@ async def test_only_the_identity_left_is_an_error(jump_clock: JumpClock) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_wherever_a_log_is_lost_nothing_is_lost_in_silence(seed: int) -> None:
-    """With a kill and a cut beside it, at random."""
+def test_a_lost_log_never_loses_rows_silently(seed: int) -> None:
+    """With a random kill and cut beside it."""
     random = Random(seed)
     faults = [
         {"at": f"{random.randint(1500, 6000)}ms", "kind": "wipe", "target": "source:a", "for": "500ms"},

@@ -36,7 +36,7 @@ TRIO = {
 }
 #: Modules that a simulated run imports, and what they may touch.
 ALLOWED = {
-    "replicas.simulation.clock": {"time"},  # the wall clock that breaks a run off
+    "replicas.simulation.clock": {"time"},  # the wall clock that aborts a run
     "spe.config.deployment": {"os"},  # os.path: paths that a configuration names
     "spe.config.load": {"os"},  # the same
     "spe.config.script": {"os"},  # where a script may import from
@@ -50,7 +50,7 @@ ALLOWED = {
 
 
 def touched(source: str) -> set[str]:
-    """Real things that a module names."""
+    """Real resources that a module names."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -70,7 +70,7 @@ def touched(source: str) -> set[str]:
 
 
 def modules_of_a_run() -> dict[str, Path]:
-    """Ours, imported when all of the simulator is."""
+    """Modules of this project that importing the simulator imports."""
     for module in pkgutil.iter_modules(replicas.simulation.__path__, "replicas.simulation."):
         importlib.import_module(module.name)
     program = "import sys; from replicas.simulation import simulate, swarm; print(*sorted(sys.modules))"
@@ -79,7 +79,7 @@ def modules_of_a_run() -> dict[str, Path]:
     return {name: Path(str(sys.modules[name].__file__)) for name in ours}
 
 
-def test_no_module_of_a_run_names_anything_real() -> None:
+def test_no_module_of_a_run_names_a_real_resource() -> None:
     modules = modules_of_a_run()
     assert {
         "replicas.node.process",
@@ -103,12 +103,12 @@ def test_no_module_of_a_run_names_anything_real() -> None:
         ("def f():\n    return open('x')", "open()"),
     ],
 )
-def test_use_of_something_real_is_detected(source: str, real: str) -> None:
+def test_use_of_a_real_resource_is_detected(source: str, real: str) -> None:
     assert touched(source) == {real}
     assert touched("from random import Random\nimport trio\ntrio.sleep(1)") == set()
 
 
-#: What must not be called while a run goes on.
+#: Functions that a run must not call.
 REAL: list[tuple[Any, str]] = [
     *((time, name) for name in ("time", "time_ns", "sleep")),
     *((socket.socket, name) for name in ("bind", "connect", "listen")),
@@ -124,7 +124,7 @@ REAL: list[tuple[Any, str]] = [
 
 @pytest.fixture
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of what was called all the same."""
+    """Names of forbidden functions that were called."""
     called: list[str] = []
 
     def instead(name: str) -> Callable[..., Any]:
@@ -139,13 +139,13 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called
 
 
-def test_a_run_touches_nothing_real(nothing_real: list[str]) -> None:
+def test_a_run_uses_no_real_resource(nothing_real: list[str]) -> None:
     outcome = simulate(scenario(1))
     assert outcome.holds
     assert nothing_real == []
 
 
-def test_a_run_that_uses_something_real_is_detected(nothing_real: list[str]) -> None:
+def test_a_run_that_uses_a_real_resource_is_detected(nothing_real: list[str]) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         simulate(scenario(1), watch=lambda cluster: time.sleep(0))
     assert raised.group_contains(AssertionError, match="sleep in a simulated run")

@@ -1,4 +1,4 @@
-"""A user's operator that raises: its replica stops and says why, everything else goes on."""
+"""A user operator that raises stops its replica with the reason, and everything else continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.faulty_cluster import FaultyCluster
 
 
 def with_a_mistake() -> Deployed:
-    """Unit u1 as always; u2, on nodes of its own, runs an operator that raises at n = 300."""
+    """Unit u1 as usual; u2, on its own nodes, runs an operator that raises at n = 300."""
     plan, directory = make_plan(2, rate=100.0)
     first, second = plan.units
     spec = CustomSpec((StreamId("s1"),), "tests.support.operators_for_tests:RaisesAt", {"at": 300})
@@ -35,7 +35,7 @@ def with_a_mistake() -> Deployed:
 
 
 def with_operator(name: str, rate: float = 100.0) -> Deployed:
-    """One unit in two replicas, of an operator of a user's."""
+    """One unit in two replicas, with a user operator."""
     plan, directory = make_plan(1, rate=rate)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), f"tests.support.operators_for_tests:{name}")
@@ -44,7 +44,7 @@ def with_operator(name: str, rate: float = 100.0) -> Deployed:
 
 
 async def restart_the_first(cluster: FaultyCluster) -> None:
-    """Its replica is given the state of its partner; then the sources come to their end."""
+    """The restarted replica gets the state of its partner; then the sources end."""
     await cluster.start()
     await trio.sleep(2)
     cluster.kill("n1a")
@@ -54,7 +54,7 @@ async def restart_the_first(cluster: FaultyCluster) -> None:
 
 
 async def cut_a_source(cluster: FaultyCluster) -> None:
-    """For longer than X; what was tentative is corrected in the end."""
+    """For longer than X; tentative results are corrected in the end."""
     await cluster.start()
     await trio.sleep(2)
     cluster.cut("source:a", "*")
@@ -63,7 +63,7 @@ async def cut_a_source(cluster: FaultyCluster) -> None:
     await trio.sleep(5)
 
 
-async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
+async def test_a_failing_operator_stops_only_its_replica(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FaultyCluster(*with_a_mistake()) as cluster:
@@ -90,7 +90,7 @@ async def test_the_replica_stops_with_the_operators_name_and_the_rest_goes_on(
     assert "u2/0@n2a stopped: operator 's2' raised" in capsys.readouterr().err
 
 
-async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_it(
+async def test_a_state_that_cannot_be_stored_is_refused_to_partners(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FaultyCluster(*with_operator("Unstorable")) as cluster:
@@ -102,8 +102,8 @@ async def test_a_state_that_cannot_be_stored_is_named_where_a_partner_asks_for_i
     assert "cannot store a builtins.set" in told
 
 
-async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClock) -> None:
-    """Nobody can tell which of the two is right, so it is said and nothing else happens (invariant 4)."""
+async def test_replicas_with_different_tuples_are_reported(jump_clock: JumpClock) -> None:
+    """Which of the two is right is unknown, so the difference is only reported (invariant 4)."""
     async with FaultyCluster(*make_plan(1)) as same, FaultyCluster(*with_operator("Counts", rate=200.0)) as differing:
         await same.start()
         await differing.start()
@@ -118,7 +118,7 @@ async def test_replicas_that_make_different_tuples_are_named(jump_clock: JumpClo
         assert sum("replicas_differ" in line for line in differing.log) == 2
 
 
-async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
+async def test_a_state_that_an_operator_refuses_stops_only_its_replica(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FaultyCluster(*with_operator("TakesNoState")) as cluster:
@@ -137,9 +137,7 @@ async def test_a_state_that_an_operator_does_not_take_stops_its_replica_only(
         ("NeedsWhatItCannotSay", "raised on being asked what it still needs of its input: IndexError: no oldest"),
     ],
 )
-async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
-    jump_clock: JumpClock, name: str, why: str
-) -> None:
+async def test_an_error_during_undo_stops_only_its_replica(jump_clock: JumpClock, name: str, why: str) -> None:
     plan, directory = with_operator(name)
     directory = replace(
         directory, nodes={n: replace(one, reconcile=Reconcile.UNDO) for n, one in directory.nodes.items()}
@@ -152,10 +150,8 @@ async def test_a_mistake_that_only_undo_meets_stops_its_replica_only(
             assert why in replica.error
 
 
-async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goes_on(
-    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Counters are for people: everybody looks at all replicas, and would stop them all.  Also over a failure."""
+async def test_an_error_in_counters_is_logged_once(jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Counters are only for people, so an error in them must not stop replicas; also during a failure."""
     async with FaultyCluster(*with_operator("CannotCount")) as cluster:
         await cut_a_source(cluster)
         for _ in range(2):
@@ -167,7 +163,7 @@ async def test_an_operator_that_cannot_say_what_it_counted_is_named_once_and_goe
     assert "in counters: raise KeyError" in where
 
 
-async def test_what_an_operator_counted_with_numpy_is_told_as_well(jump_clock: JumpClock) -> None:
+async def test_counters_may_be_numpy_integers(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*with_operator("CountsWithNumPy")) as cluster:
         await cluster.start()
         await trio.sleep(1)
@@ -176,10 +172,8 @@ async def test_what_an_operator_counted_with_numpy_is_told_as_well(jump_clock: J
         assert status.replicas[0].counters["s1.seen"] == 7
 
 
-async def test_a_replica_that_has_stopped_takes_no_turn_to_correct(
-    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asked, stopped, and is granted: it must not say that it corrects, for its partner would wait for ever."""
+async def test_a_stopped_replica_begins_no_correction(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked, stopped, and is granted; if it announced a correction, its partner would wait for ever."""
     granted: list[int] = []
     monkeypatch.setattr(UnitReplica, "partner_grants", lambda self, number, now: granted.append(number))
     async with FaultyCluster(*make_plan(1)) as cluster:

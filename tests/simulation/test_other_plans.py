@@ -1,4 +1,4 @@
-"""A process that is started with another plan is refused by name and does no harm; then it comes back."""
+"""A process started with another plan is refused and does no harm; later it returns with the right plan."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_another_plan_has_another_fingerprint_where_ids_differ(change: str) -> N
 
 @pytest.mark.parametrize("target", ["n1", "source:a", "client:c"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_process_with_another_plan_does_no_harm_and_comes_back(target: str, change: str) -> None:
+def test_a_process_with_another_plan_does_no_harm(target: str, change: str) -> None:
     outcome = run(target, change)
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
     assert sum(isinstance(e, ProcessUp) and e.host == target for e in outcome.history) == 3
     refused = refusals(outcome)
     if (target, change) == ("client:c", "query"):
-        assert not refused  # by its own folders, before it connects
+        assert not refused  # refused by its own folders, before it connects
         assert any("cannot go on: recording clients/c" in line for line in outcome.story)
         assert outcome.counters.amounts["recordings compared"] == 1
         return
@@ -89,14 +89,14 @@ def test_a_standby_stands_in_for_a_node_with_another_plan(change: str) -> None:
     assert outcome.holds, story(outcome)
 
 
-def test_the_right_plan_comes_back_at_the_heal() -> None:
+def test_the_heal_restores_the_right_plan() -> None:
     fault = {"at": "3s", "kind": "replan", "target": "n1", "change": "query"}
     outcome = simulate(replace(scenario(1, [fault]), config=config()))
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
 
 
-def test_the_only_copy_of_a_state_is_not_given_another_plan() -> None:
+def test_the_only_holder_of_a_state_gets_no_other_plan() -> None:
     faults = [
         {"at": "2s", "kind": "kill", "target": "n2", "for": "4s"},
         {"at": "3s", "kind": "replan", "target": "n1", "change": "query", "for": "1s"},

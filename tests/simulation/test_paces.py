@@ -1,4 +1,4 @@
-"""Sources that are paced by rows, or at different speeds: tentative results are right while they are apart."""
+"""Sources replayed by rate or at different speeds: tentative results are allowed while their times are apart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PACES = [({"rate": 50}, {"rate": 20}), ({"rate": 100}, {"speed": 1}), ({"rate": 
 
 @pytest.mark.parametrize("replays", PACES)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_sources_paced_by_rows_break_no_promise(replays: tuple[dict[str, Any], ...], seed: int) -> None:
+def test_sources_replayed_by_rate_break_no_promise(replays: tuple[dict[str, Any], ...], seed: int) -> None:
     findings, outcome = run(faulty(config(*replays), seed, LENGTH_US))
     assert outcome is not None
     assert not findings, "\n".join(map(str, findings))

@@ -1,4 +1,4 @@
-"""What each policy promises, over chains of nodes and on one node; and what a failure does not reach."""
+"""The promises of each policy, in chains of nodes and on one node; and outputs without failed inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import chain, pass_on, placed, source
 from tests.support.situations import Met, inside, play
 
-#: As make_plan's: αX of each node.
+#: αX of each node, as in make_plan.
 ALPHA_X_US = 900_000
 #: Buckets, boundaries, ticks and heartbeats on the way.
 SLACK_US = 150_000
@@ -52,7 +52,7 @@ async def cut_a_source(plan: Plan, directory: Directory, *, until: float = SECON
 @pytest.mark.parametrize(
     ("depth", "failure", "stabilization"), [(d, f, s) for d in (1, 2, 3) for f, s in GRID if d == 1 or f is s]
 )
-async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
+async def test_every_pair_of_policies_keeps_its_promise(
     jump_clock: JumpClock, depth: int, failure: Policy, stabilization: Policy
 ) -> None:
     outcome = await cut_a_source(
@@ -60,7 +60,7 @@ async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
     )
     wait_us = outcome.longest_wait_us()
     if failure is Policy.SUSPEND:
-        assert outcome.tentative == 0  # availability is given up, by choice
+        assert outcome.tentative == 0  # the policy gives up availability
         assert outcome.undos == 0
         assert wait_us >= CUT_S * 1e6 - X_US
         return
@@ -72,8 +72,8 @@ async def test_every_pair_of_policies_ends_complete_and_keeps_its_promise(
 
 
 @pytest.mark.parametrize("stabilization", [Policy.PROCESS, Policy.DELAY])
-def test_one_node_that_delays_makes_less_tentative_than_one_that_does_not(stabilization: Policy) -> None:
-    """Running on the verge of X pays on a single node (DPC section 6.1)."""
+def test_policy_delay_makes_fewer_tentative_tuples(stabilization: Policy) -> None:
+    """Delaying up to X helps on a single node (DPC section 6.1)."""
 
     def tentative(failure: Policy) -> int:
         deployed = make_plan(1, failure=failure, stabilization=stabilization)
@@ -83,8 +83,8 @@ def test_one_node_that_delays_makes_less_tentative_than_one_that_does_not(stabil
 
 
 @pytest.mark.parametrize("lone", [False, True], ids=["with a partner", "alone"])
-def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(lone: bool) -> None:
-    """Alone nobody else has fresh results while it redoes (R5)."""
+def test_suspend_silences_an_only_replica_and_not_a_pair(lone: bool) -> None:
+    """An only replica has no partner with fresh results during its redo (R5)."""
 
     def played(policy: Policy) -> Met:
         replicas = 1 if lone else 2
@@ -99,8 +99,8 @@ def test_under_suspend_stabilization_a_lone_replica_is_silent_and_a_pair_is_not(
     assert (silence_us > 4 * SLACK_US) == lone
 
 
-def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
-    """Under delay redo passes the buckets that live still holds back (R6)."""
+def test_live_results_lack_no_row_that_redo_took_first() -> None:
+    """Under policy delay redo overtakes buckets that live still holds back (R6)."""
 
     async def failure_without_partner(cluster: FaultyCluster) -> None:
         await trio.sleep_until(3)
@@ -129,7 +129,7 @@ def test_results_beside_a_redo_lack_no_row_that_it_took_first() -> None:
 
 
 def on_one_node(depth: int, failure: Policy) -> Deployed:
-    """A chain of units that all live on the same two nodes."""
+    """A chain of units on the same two nodes."""
     plan, directory = make_plan(depth, failure=failure)
     names = directory.placement[PartitionId(UnitId("u1"), 0)]
     nodes, placement = {n: directory.nodes[n] for n in names}, dict.fromkeys(directory.placement, names)
@@ -168,9 +168,7 @@ def test_units_side_by_side_do_not_divide_x() -> None:
 
 
 @pytest.mark.parametrize("failure", [Policy.PROCESS, Policy.DELAY])
-async def test_a_node_keeps_its_x_however_many_units_stand_in_sequence_on_it(
-    jump_clock: JumpClock, failure: Policy
-) -> None:
+async def test_a_node_keeps_x_with_any_number_of_units(jump_clock: JumpClock, failure: Policy) -> None:
     outcome = await cut_a_source(*on_one_node(2, failure))
     assert outcome.tentative > 0
     assert outcome.longest_wait_us() <= X_US + SLACK_US
@@ -198,7 +196,7 @@ def two_paths() -> Deployed:
     return Deployed(replace(plan, query=replace(plan.query, outputs=outputs)), directory)
 
 
-async def test_an_output_that_a_failure_does_not_reach_stays_stable(jump_clock: JumpClock) -> None:
+async def test_an_output_without_failed_inputs_stays_stable(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*two_paths()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -229,10 +227,8 @@ async def test_an_output_that_a_failure_does_not_reach_stays_stable(jump_clock: 
 @pytest.mark.parametrize(
     "what", ["kill", "power", "freeze", "cut source", "cut link", "freeze source", "kill source", "one way"]
 )
-async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tentative(
-    jump_clock: JumpClock, what: str
-) -> None:
-    """Shorter than αX, with what it takes to notice."""
+async def test_short_failures_and_kills_are_masked(jump_clock: JumpClock, what: str) -> None:
+    """Cuts shorter than αX less the time to notice them."""
     plan, directory = make_plan(2)
     directory = replace(directory, nodes={n: replace(one, x_us=4_000_000) for n, one in directory.nodes.items()})
     async with FaultyCluster(plan, directory) as cluster:
@@ -269,8 +265,8 @@ async def test_a_failure_that_a_replica_or_a_buffer_can_mask_makes_nothing_tenta
             assert outcome.undos == 0
 
 
-async def test_a_frozen_replica_that_wakes_with_old_data_undoes_nothing_stable(jump_clock: JumpClock) -> None:
-    """Slow is not dead: it wakes after everybody has gone on, and neither it nor its consumers take anything back."""
+async def test_a_thawed_replica_with_old_data_undoes_nothing_stable(jump_clock: JumpClock) -> None:
+    """It thaws when all others have advanced, and neither it nor its consumers undo anything stable."""
     async with FaultyCluster(*make_plan(2)) as cluster:
         with cluster.explain():
             await cluster.start()

@@ -1,4 +1,4 @@
-"""A cluster that gets back behind tentative data and over restarts in every way that can be configured."""
+"""Corrections and restarts of a cluster with every setting of reconcile and checkpoint."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def make_plan(**defaults: Any) -> Deployed:
 @pytest.mark.parametrize(
     "options", [{}, {"policy": "delay"}, {"checkpoint": {"every": "500ms"}}, {"checkpoint": {"every": "30ms"}}]
 )
-async def test_both_ways_end_complete_down_a_chain(
+async def test_checkpoint_and_undo_both_end_complete_in_a_chain(
     jump_clock: JumpClock, reconcile: str, options: dict[str, Any]
 ) -> None:
     async with FaultyCluster(*make_plan(reconcile=reconcile, **options)) as cluster:
@@ -92,8 +92,8 @@ async def test_both_ways_end_complete_down_a_chain(
             assert (sum(r.rebuilt_rows for r in replicas) > 0) == (reconcile == "undo")
 
 
-async def test_a_replica_that_undoes_gives_a_restarting_partner_its_state(jump_clock: JumpClock) -> None:
-    """While it is in UP_FAILURE it has no snapshot; it makes the state at its marks again for the partner."""
+async def test_a_replica_with_undo_gives_a_partner_its_state(jump_clock: JumpClock) -> None:
+    """In UP_FAILURE it has no snapshot, and rebuilds the state at its marks for the partner."""
     async with FaultyCluster(*make_plan(reconcile="undo")) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -116,7 +116,7 @@ NODES = ("n1a", "n1b", "n2a", "n2b")
 
 
 def origins(cluster: FaultyCluster, since: float) -> dict[str, str]:
-    """Where each replica that was installed after ``since`` seconds got its state."""
+    """The origin of the state of each replica that was installed after ``since`` seconds."""
     words = [line.split() for line in cluster.log if " installed " in line]
     return {w[1]: w[4].removeprefix("origin=") for w in words if float(w[0]) > since}
 
@@ -127,8 +127,8 @@ def stop_all(cluster: FaultyCluster) -> None:
 
 
 @pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-async def test_a_whole_cluster_that_stops_goes_on_from_its_disks(jump_clock: JumpClock, reconcile: str) -> None:
-    """A5, A8: all replicas of all units at once; the client is the only one who remembers more than the disks."""
+async def test_a_stopped_cluster_continues_from_its_disks(jump_clock: JumpClock, reconcile: str) -> None:
+    """A5, A8: all replicas of all units stop at once; only the client has more than the disks."""
     async with FaultyCluster(*make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -146,10 +146,10 @@ async def test_a_whole_cluster_that_stops_goes_on_from_its_disks(jump_clock: Jum
                     assert all(one.port.position > 0 for one in replica.inputs)
 
 
-async def test_a_unit_whose_upstream_has_forgotten_the_beginning_goes_on_from_its_disks(
+async def test_a_unit_continues_from_disk_after_upstream_truncation(
     jump_clock: JumpClock,
 ) -> None:
-    """Without checkpoints on disk nobody could ever make its state again."""
+    """Without checkpoints on disk its state could not be rebuilt."""
     async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -165,8 +165,8 @@ async def test_a_unit_whose_upstream_has_forgotten_the_beginning_goes_on_from_it
             outcome.assert_complete()
 
 
-async def test_upstream_keeps_what_no_checkpoint_holds(jump_clock: JumpClock) -> None:
-    """A8: acknowledgements never pass the disk."""
+async def test_upstream_keeps_everything_after_the_checkpoint(jump_clock: JumpClock) -> None:
+    """A8: acknowledgements never pass the checkpoint on disk."""
     async with FaultyCluster(*make_plan(checkpoint={"every": "2s", "disk": True})) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -178,7 +178,7 @@ async def test_upstream_keeps_what_no_checkpoint_holds(jump_clock: JumpClock) ->
             assert log.first > 1
 
 
-async def test_a_partner_that_lives_is_asked_before_the_disk(jump_clock: JumpClock) -> None:
+async def test_a_live_partner_is_asked_before_the_disk(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -193,7 +193,7 @@ async def test_a_partner_that_lives_is_asked_before_the_disk(jump_clock: JumpClo
             outcome.assert_complete()
 
 
-async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(jump_clock: JumpClock) -> None:
+async def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -211,7 +211,7 @@ async def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(jump_cloc
             outcome.assert_complete()
 
 
-async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
+async def test_with_a_full_disk_a_node_continues_without_acknowledging(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
@@ -233,8 +233,8 @@ async def test_with_a_full_disk_a_node_goes_on_and_acknowledges_no_more(
             assert "no checkpoint: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
-async def test_stopping_while_tentative_loses_nothing(jump_clock: JumpClock) -> None:
-    """The disk holds the state before the failure; after the restart the failure is still on."""
+async def test_a_stop_while_tentative_loses_nothing(jump_clock: JumpClock) -> None:
+    """The disk has the state before the failure; after the restart the failure still lasts."""
     async with FaultyCluster(*make_plan(checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -251,8 +251,8 @@ async def test_stopping_while_tentative_loses_nothing(jump_clock: JumpClock) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whenever_and_however_often_it_stops_as_a_whole(jump_clock: JumpClock, seed: int) -> None:
-    """Twice, at any moment of starting, failing, correcting and catching up, with disks of different ages."""
+async def test_a_cluster_survives_stops_at_any_time(jump_clock: JumpClock, seed: int) -> None:
+    """Twice, at any moment of a start, failure, correction or recovery, with disks of different ages."""
     random = Random(seed)
     plan, directory = make_plan(reconcile=random.choice(["checkpoint", "undo"]), checkpoint=DISK)
     async with FaultyCluster(plan, directory, seed=seed) as cluster:
@@ -274,9 +274,7 @@ async def test_whenever_and_however_often_it_stops_as_a_whole(jump_clock: JumpCl
 
 
 @pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-async def test_what_lies_on_the_disk_is_not_given_up_for_a_partner_that_is_behind(
-    jump_clock: JumpClock, reconcile: str
-) -> None:
+async def test_a_checkpoint_on_disk_is_preferred_to_a_partner_behind(jump_clock: JumpClock, reconcile: str) -> None:
     """A2, A3: the partner was given up as a dead one, so upstream has forgotten what it needs, and it is asked
     before it can know.  With its state both would wait for ever; ours on disk serves both."""
     plan, directory = make_plan(checkpoint=DISK, reconcile=reconcile)

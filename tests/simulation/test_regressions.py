@@ -1,4 +1,4 @@
-"""Scenarios that found a bug once, made small; each must hold for ever.  They join ``tests/regressions`` as files."""
+"""Shrunk scenarios that once found a bug, kept as files in ``tests/regressions``; each must hold."""
 
 from __future__ import annotations
 

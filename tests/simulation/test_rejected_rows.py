@@ -1,4 +1,4 @@
-"""``on_error: skip`` in a cluster that fails: the same rows are rejected by all, and their files say which (U15)."""
+"""``on_error: skip`` in a cluster with failures: all replicas reject the same rows, and their files list them (U15)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATH = PurePosixPath("nodes")
 
 
 def skipping_plan(**options: Any) -> Deployed:
-    """Unit u1: three sources in one, and an operator that takes no multiple of seven; u2 does nothing to it."""
+    """Unit u1 merges three sources, with an operator that refuses multiples of seven; u2 passes rows on."""
     plan, directory = make_plan(2, **options)
     first, second = plan.units
     spec = CustomSpec((StreamId("s0"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
@@ -41,7 +41,7 @@ def skipping_plan(**options: Any) -> Deployed:
 
 
 def of_one_source(**options: Any) -> Deployed:
-    """One unit, of an operator that reads a source."""
+    """One unit with one operator that reads a source."""
     plan, directory = make_plan(1, **options)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), "tests.support.operators_for_tests:Picky", {"bad": BAD}, OnError.SKIP)
@@ -63,7 +63,7 @@ def lines_of(cluster: FaultyCluster, node: str) -> list[dict[str, Any]]:
 
 
 def expected(cluster: FaultyCluster, *sources: str) -> list[int]:
-    """``n`` of each row that is to be rejected, in order of time."""
+    """``n`` of each row to be rejected, in order of time."""
     rows = []
     for at, name in enumerate(sources):
         storage = cluster.env(f"source:{name}").storage
@@ -105,7 +105,7 @@ async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: Ju
             assert sum(told in line for line in cluster.log) == 1
 
 
-async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -> None:
+async def test_a_rejected_row_has_its_id_in_the_file(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*of_one_source()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -124,7 +124,7 @@ async def test_a_row_of_an_input_has_its_id_in_the_file(jump_clock: JumpClock) -
             assert [line["id"] for line in lines] == [id for id, n in by_id.items() if n % BAD == 0]
 
 
-async def test_after_restarts_no_row_is_twice_in_a_file(jump_clock: JumpClock) -> None:
+async def test_after_restarts_no_row_is_in_a_file_twice(jump_clock: JumpClock) -> None:
     plan, directory = of_one_source()
     every = Checkpoints(every_us=500_000, disk=True)
     directory = replace(directory, nodes={n: replace(one, checkpoints=every) for n, one in directory.nodes.items()})
@@ -148,5 +148,5 @@ async def test_after_restarts_no_row_is_twice_in_a_file(jump_clock: JumpClock) -
             numbers = {node: [line["n"] for line in lines_of(cluster, node)] for node in ("n1a", "n1b")}
             for found in numbers.values():
                 assert found == sorted(set(found))
-            # what one missed for it took its partner's state, the partner has
+            # rows that one replica missed by an install are in its partner's file
             assert sorted(set(numbers["n1a"]) | set(numbers["n1b"])) == list(range(1, len(wanted) + 1))

@@ -1,4 +1,4 @@
-"""A scenario is data, and the same data are the same run."""
+"""A scenario is data, and the same data give the same run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONFIG: dict[str, Any] = {
     "clients": {"c": {"reads": ["sums"]}},
 }
 
-#: Every kind, one after the other and over each other.
+#: Every kind of fault, some of them overlapping.
 FAULTS: list[dict[str, Any]] = [
     {"at": "500ms", "kind": "delay", "from": "n1", "to": "client:c", "by": "5ms", "jitter": "20ms", "for": "2s"},
     {"at": "600ms", "kind": "loss", "from": "source:a", "to": "n2", "share": 0.1, "for": "2s"},
@@ -82,13 +82,13 @@ def story(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_kind_of_fault_is_borne(seed: int) -> None:
+def test_every_kind_of_fault_is_tolerated(seed: int) -> None:
     outcome = simulate(scenario(seed))
     assert outcome.finished, "\n".join(outcome.story[-60:])
     assert outcome.holds, story(outcome)
 
 
-def test_the_history_tells_of_every_fault_and_of_its_end() -> None:
+def test_the_history_has_every_fault_and_its_end() -> None:
     outcome = simulate(scenario(1))
     began = [e for e in outcome.history if isinstance(e, FaultBegan)]
     assert {e.kind for e in began} >= {str(f["kind"]) for f in FAULTS} - {"restart"}
@@ -97,7 +97,7 @@ def test_the_history_tells_of_every_fault_and_of_its_end() -> None:
     assert any(isinstance(e, ProcessDown) for e in outcome.history)
 
 
-def test_a_kill_that_the_fault_model_does_not_have_does_not_happen() -> None:
+def test_a_kill_outside_the_fault_model_is_skipped() -> None:
     both = [{"at": "2s", "kind": "kill", "target": ["n1", "n2"], "for": "1s"}]
     outcome = simulate(scenario(1, both))
     assert len(outcome.skipped) == 1
@@ -113,7 +113,7 @@ def test_a_scenario_survives_json() -> None:
     assert again.link().delay_us == 300
 
 
-def test_what_is_no_scenario_is_refused() -> None:
+def test_wrong_scenario_data_are_refused() -> None:
     with pytest.raises(ConfigError, match="no scenario"):
         Scenario.from_data({"seed": 1})
     data = scenario(1).to_data()
@@ -123,7 +123,7 @@ def test_what_is_no_scenario_is_refused() -> None:
 
 
 def digest(seed: int) -> str:
-    """Of the whole history of a run."""
+    """A digest of the whole history of a run."""
     one = scenario(seed)
     query = one.plan().query
     lines = write_lines(simulate(one).history, {StreamId(s): query.schema_of(StreamId(s)) for s in ("a", "b", "sums")})
@@ -131,8 +131,8 @@ def digest(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_run_is_the_same_byte_for_byte_in_any_process(seed: int) -> None:
-    """Whatever PYTHONHASHSEED is: nothing depends on the order of sets, on ids, on time or on another random source."""
+def test_a_run_is_the_same_in_any_process(seed: int) -> None:
+    """With any PYTHONHASHSEED: nothing depends on the order of sets, object ids, real time or unseeded randomness."""
     program = f"from tests.simulation.test_simulate import digest; print(digest({seed}))"
     found = {
         subprocess.run(

@@ -1,4 +1,4 @@
-"""spe simulate and spe sweep: what they print, write and play again."""
+"""spe simulate and spe sweep: what they print, write and replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spe(*words: str) -> int:
     return execute([*words, "--processes", "1"] if words[0] == "simulate" and "--replay" not in words else list(words))
 
 
-def test_what_was_tried_and_held_is_told(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_reports_its_runs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert spe("simulate", "config.yaml", "--seeds", "3:5", "--duration", "6s") == 0
     told = capsys.readouterr().out
     assert "b: " in told
@@ -57,7 +57,7 @@ def test_what_was_tried_and_held_is_told(config: Path, capsys: pytest.CaptureFix
     assert not Path("runs").exists()
 
 
-def test_a_failure_is_made_small_and_written_and_plays_again(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_shrunk_written_and_replayed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with MUTANTS["no-undo"].on():
         assert spe("simulate", "config.yaml", "--faults", "faults.yaml", "--duration", "6s") == 1
         told = capsys.readouterr().out
@@ -85,15 +85,15 @@ def test_a_failure_is_made_small_and_written_and_plays_again(config: Path, capsy
         (["sweep", "config.yaml", "--x", "1", "--cut", "nobody"], "no process 'nobody'"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_wrong_arguments_are_refused(
     config: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert spe(*words) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_larger_x_means_later_results_and_no_more_tentative_ones() -> None:
-    """A failure of 1.5 s: longer than either X, the results come after αX; longer than X = 4 s is nothing."""
+def test_a_larger_x_gives_later_results_and_fewer_tentative_ones() -> None:
+    """A failure of 1.5 s: with a small X results come after αX, with X = 4 s it is masked."""
     generator = {"name": "orders", "rate": 20, "keys": 3, "duration": "8s"}
     data = {
         "bucket": "40ms",
@@ -111,7 +111,7 @@ def test_a_larger_x_means_later_results_and_no_more_tentative_ones() -> None:
     assert short.cost.stable == long.cost.stable == masked.cost.stable > 0
 
 
-def test_a_sweep_looks_at_every_x_before_it_runs_any(
+def test_a_sweep_checks_every_x_before_it_runs_any(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spe.cli.sweep.measure", None)

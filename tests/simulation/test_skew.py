@@ -1,4 +1,4 @@
-"""Sources at different paces: nothing has failed, and results are tentative all the same (rule S5)."""
+"""Sources at different speeds make results tentative without a failure (S5: sources keep in step)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 
 
-async def test_an_input_that_lags_though_all_is_alive_is_named_once(
-    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_lagging_input_is_reported_once(jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]) -> None:
     plan, directory = make_plan(1)
     name = StreamId("c")
     slow = replace(plan.sources[name], replay=plan.sources[name].replay | {"speed": 0.5})

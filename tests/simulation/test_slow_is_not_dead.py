@@ -1,4 +1,4 @@
-"""Consumers that read slowly or not at all, replicas that stand still, an hour without an input: nothing is lost."""
+"""Slow consumers, frozen replicas, an hour without an input: nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.simulation.test_cluster import make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import play, until
 
-#: A few seconds fill these.
+#: Buffers that fill in a few seconds.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000, spill_bytes=0)
 
 
-def test_a_partner_that_takes_long_to_encode_its_state_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A3: the time-out is on progress.  The maker says that it is at work, so nobody asks it again and again."""
+def test_a_slowly_encoded_snapshot_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: the time-out is on progress.  The partner reports that it works on the snapshot, so it is not asked again."""
 
     async def slowly(compute: SimCompute, function: Callable[[], Any]) -> Any:
         await trio.sleep(15 if HOST.get() == "n1a" else 0)
@@ -68,8 +68,8 @@ def lag(cluster: FaultyCluster, name: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("lag_s", [0.6, 14.0], ids=["slow", "does not read"])
-def test_a_client_that_lags_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch, lag_s: float) -> None:
-    """A2, A9: what it has not read waits in spill files; the other client has everything at once."""
+def test_a_slow_client_does_not_delay_others(monkeypatch: pytest.MonkeyPatch, lag_s: float) -> None:
+    """A2, A9: unread output waits in spill files; the other client gets everything at once."""
     monkeypatch.setattr(client, "WAITING_CHANGES", 20)
     limits = replace(SMALL, spill_bytes=Limits().spill_bytes)
     memories: list[Memory] = []
@@ -93,8 +93,8 @@ def test_a_client_that_lags_costs_nobody_else_anything(monkeypatch: pytest.Monke
     assert not any(isinstance(e.element, Undo) for e in met.deliveries("c"))
 
 
-def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A2, A7: full buffers block up to the sources; it is no failure, and everything comes in the end."""
+def test_without_spilling_a_client_that_does_not_read_blocks_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A2, A7: full buffers block everything up to the sources; this is no failure, and nothing is lost."""
     monkeypatch.setattr(client, "WAITING_CHANGES", 20)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(m
             lag(cluster, "c", 12.0)
             await trio.sleep_until(9)
             taken = positions(cluster)
-            assert sum(taken.values()) < 2 * 3 * 200 * 9 * 0.8  # all would be so much
+            assert sum(taken.values()) < 2 * 3 * 200 * 9 * 0.8  # the total without the bound
             await trio.sleep_until(11)
             assert positions(cluster) == taken
             assert not any(r.state is not NodeState.STABLE for r in cluster.replicas().values())
@@ -120,8 +120,8 @@ def test_a_client_that_does_not_read_holds_the_sources_where_nothing_may_spill(m
     play(*longer(*make_plan(rate=200.0, limits=SMALL), 11), script)
 
 
-def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> None:
-    """T2, F4: who is full is silent, but neither dead nor stalled; nobody turns away from it, nothing is tentative."""
+def test_a_frozen_last_node_fills_the_chain_without_a_failure() -> None:
+    """T2, F4: a full producer is silent, but neither dead nor stalled, so nothing switches or becomes tentative."""
     full: set[str] = set()
 
     async def script(cluster: FaultyCluster) -> None:
@@ -147,15 +147,15 @@ def test_a_frozen_last_node_fills_the_chain_and_is_not_taken_for_a_failure() -> 
     assert full == {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a", "u2/0@n2b"}
     left = [e for e in met.history if isinstance(e, Closed) and e.consumer in full]
     assert left == []
-    for name in full:  # nor once there is room again: what was held back has not waited for anybody (T1)
+    for name in full:  # nor once there is room again: held input has not waited for an input (T1)
         assert met.spans(name, NodeState.UP_FAILURE) == []
 
 
 # --- replicas that stand still ---
 
 
-def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> None:
-    """It freezes in UP_FAILURE; when it wakes everybody has what it lacks, and its own consumers have left it."""
+def test_a_thawed_replica_with_tentative_data_undoes_nothing_stable() -> None:
+    """It freezes in UP_FAILURE; when it thaws, all others are ahead, and its consumers have switched."""
     frozen: list[str] = []
 
     async def script(cluster: FaultyCluster) -> None:
@@ -172,7 +172,7 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
         replica = cluster.replicas()[f"u2/0@{frozen[0]}"]
         assert replica.state is NodeState.UP_FAILURE
         assert not replica.logs[0].suffix.untouched
-        assert replica.logs[0].last_id < one.port.position  # what it would undo to is long behind
+        assert replica.logs[0].last_id < one.port.position  # the position of its undo is far behind
         cluster.thaw(frozen[0])
 
     met = play(*longer(*make_plan(2, rate=50.0), 12), script)
@@ -185,8 +185,8 @@ def test_a_replica_that_wakes_with_tentative_data_undoes_nothing_stable() -> Non
     assert own[1] >= woke
 
 
-def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> None:
-    """T1: what it did not run is not counted, but what it did is."""
+def test_a_host_at_a_tenth_of_its_speed_still_goes_tentative() -> None:
+    """T1: time in which it did not run does not count, time in which it ran does."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)
@@ -202,8 +202,8 @@ def test_a_host_that_runs_a_tenth_of_the_time_goes_tentative_all_the_same() -> N
 
 
 @pytest.mark.parametrize("begins_s", [2.005, 2.025, 2.049])
-def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
-    """T1: it freezes for longer than X with data in its sockets, wakes, and nothing is late."""
+def test_a_freeze_during_a_sleep_is_noticed(begins_s: float) -> None:
+    """T1: it freezes for longer than X with data in its sockets, thaws, and nothing is late."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(begins_s)
@@ -222,7 +222,7 @@ def test_a_freeze_in_the_middle_of_a_rest_is_noticed(begins_s: float) -> None:
 
 
 def finite_windows() -> Deployed:
-    """A window and a join within a time, on one node; everything is slow, so that an hour costs little."""
+    """A window and an interval join on one node, at low rates, so that an hour is cheap to simulate."""
     generator = {"name": "orders", "rate": 1, "keys": 3, "duration": "3700s"}
     data: dict[str, Any] = {
         "cluster": "hour",
@@ -256,8 +256,8 @@ def finite_windows() -> Deployed:
     return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
-def test_an_hour_without_an_input_takes_no_more_memory_than_a_quarter() -> None:
-    """A9, R9: finite windows need finite state, and what is kept for the redo lies in spill files."""
+def test_an_hour_of_failure_takes_no_more_memory_than_15_minutes() -> None:
+    """A9, R9: finite windows need finite state, and redo data are in spill files."""
     most: list[dict[str, int]] = []
 
     async def script(cluster: FaultyCluster) -> None:

@@ -1,4 +1,4 @@
-"""Passive replicas (rules H1-H8): a partition whose only replica dies goes on from its standby's checkpoint."""
+"""Standbys (H1 to H8): a partition whose only replica dies continues from its standby's checkpoint."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def is_tentative(element: Element) -> bool:
     return isinstance(element, Batch) and element.kind is Kind.TENTATIVE
 
 
-async def test_an_order_to_run_what_cannot_be_made_here_is_refused_and_the_standby_stays(
+async def test_an_order_that_cannot_be_followed_is_refused(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes no operator before it runs: only then it shows that a file of the user's is not on its machine."""
+    """A standby constructs no operator before it runs; only then a missing user module shows."""
     async with FaultyCluster(*with_standbys(*with_operator("NeedsAFile"))) as cluster:
         await cluster.start()
         await trio.sleep(3)
@@ -95,8 +95,8 @@ def test_a_standby_takes_over_and_stands_by_again() -> None:
     assert tentative(met) == 0, "a failure shorter than αX is masked"
 
 
-def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> None:
-    """What it had spilled is forgotten with it: the rest of its output is not all that its consumers may need (A3)."""
+def test_a_retired_replica_gives_no_incomplete_snapshot() -> None:
+    """Its spilled pieces are gone, so the rest of its output may lack what consumers need (A3)."""
     plan, directory = with_standbys(*longer(*make_plan(2, rate=50.0, limits=Limits(output_bytes=5_000)), 12))
     answers: list[memoryview | SnapshotRefused] = []
 
@@ -123,8 +123,8 @@ def test_who_is_put_away_while_what_it_spilled_is_read_gives_no_snapshot() -> No
     assert answers == [SnapshotRefused("u1/0@n1a is recovering itself")]
 
 
-def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
-    """Source replay: what stands by and holds nothing acknowledges nothing, so upstream has everything."""
+def test_without_a_checkpoint_a_standby_replays_the_sources() -> None:
+    """A standby without a checkpoint acknowledges nothing, so upstream still has everything."""
     plan, directory = with_standbys(*longer(*make_plan(1), 12), every_us=3600 * SECOND)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -138,8 +138,8 @@ def test_it_starts_from_nothing_where_there_is_no_checkpoint_yet() -> None:
 
 
 @pytest.mark.parametrize("dead", [("n1a", "n2a"), ("n1a", "n2a", "n3a"), ("n2a", "n3a")])
-def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tuple[str, ...]) -> None:
-    """Correlated failure: upstream's checkpoint holds what downstream's does not, for it was trimmed by it."""
+def test_neighbours_that_die_together_are_restored_in_order(dead: tuple[str, ...]) -> None:
+    """Correlated failure: upstream's checkpoint contains what downstream's lacks, by its acknowledgements."""
     plan, directory = with_standbys(*longer(*make_plan(3), 14))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -156,8 +156,8 @@ def test_neighbours_that_die_together_are_restored_one_after_the_other(dead: tup
     play(plan, directory, script)
 
 
-def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
-    """What it held lies on its disk."""
+def test_a_standby_that_dies_with_its_partition_recovers() -> None:
+    """Its checkpoints are on its disk."""
     plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -173,7 +173,7 @@ def test_a_standby_dies_with_its_partition_and_both_come_back() -> None:
     play(plan, directory, script)
 
 
-def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_was() -> None:
+def test_data_flow_without_a_coordinator() -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -196,8 +196,8 @@ def test_the_data_path_goes_on_without_a_coordinator_and_it_picks_up_where_it_wa
     play(plan, directory, script)
 
 
-def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
-    """H2: what follows the older of the two is still upstream, so nothing is lost; the damage is said by name."""
+def test_a_standby_uses_the_older_checkpoint_if_the_newest_is_damaged() -> None:
+    """H2: upstream still has what follows the older of the two, so nothing is lost; the damage is reported."""
     plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -216,7 +216,7 @@ def test_with_a_damaged_checkpoint_it_goes_on_from_the_one_before() -> None:
 
 
 def test_an_older_coordinator_is_refused_and_ends() -> None:
-    """H6: two of them, by mistake: a node follows the one that began later, and the other hears of it."""
+    """H6: if two run by mistake, a node follows the one that began later, and tells the other."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -236,7 +236,7 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
 
 
 def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Deployed:
-    """Each alone on its node and backed by n3; ``fb`` reads more, and makes less."""
+    """Each unit alone on its node, with standby n3; ``fb`` reads more, and makes less."""
     generator = {"name": "sequence", "duration": "16s"}
     plan, directory = load_data(
         {
@@ -265,8 +265,8 @@ def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Deployed:
     return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
-def test_a_budget_runs_standbys_where_they_do_most() -> None:
-    """H7: the partition of the larger stream has an active replica, and the next coordinator knows it."""
+def test_a_budget_runs_the_most_useful_standbys() -> None:
+    """H7: the standby of the larger stream runs, and the next coordinator keeps it running."""
     plan, directory = two_units(budget=1)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -285,8 +285,8 @@ def test_a_budget_runs_standbys_where_they_do_most() -> None:
     assert tentative(play(plan, directory, script)) == 0, "who has an active replica is not missed"
 
 
-def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
-    """H7: one comes, then one goes; no gap, no duplicate (the client's ids), no tentative tuple."""
+def test_other_rates_move_the_active_replica_without_a_gap() -> None:
+    """H7: the new one starts before the old one retires; no gap, no duplicate id, no tentative tuple."""
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
     together: list[bool] = []
 
@@ -305,8 +305,8 @@ def test_other_rates_move_the_active_replica_and_nobody_notices() -> None:
 
 
 @pytest.mark.parametrize("dead", [("n3a",), ("n2a", "n3a")])
-def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, ...]) -> None:
-    """H8, the last resort: upstream has forgotten the beginning, so it is made again from the sources' logs."""
+def test_without_checkpoints_everything_upstream_replays(dead: tuple[str, ...]) -> None:
+    """H8, the last resort: upstream has truncated the beginning, so it is recomputed from the sources' logs."""
     plan, directory = with_standbys(*longer(*make_plan(3), 16))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -324,15 +324,15 @@ def test_with_no_checkpoint_left_everything_before_begins_anew(dead: tuple[str, 
     met = play(plan, directory, script)
     replays = [line for line in met.log if "order verb=replay replica=u1/0@n1a" in line]
     assert any(line.endswith("refused=") for line in replays)
-    assert sum("u1/0@n1a origin=nothing" in line for line in met.log) > 1  # once is its first start
+    assert sum("u1/0@n1a origin=nothing" in line for line in met.log) > 1  # the first one is its first start
 
 
 def spoil(cluster: FaultyCluster, node: str) -> None:
-    """Damages every checkpoint on its disk."""
+    """Damages every checkpoint on the disk."""
     for path, file in cluster.disks[node].files.items():
         if path.suffix == ".checkpoint":
             file.written[len(file.written) // 2] ^= 1
-            cluster.ended(cluster.began("flip", (node,)))  # whoever judges the run knows of it
+            cluster.ended(cluster.began("flip", (node,)))  # the checkers know of the damage
 
 
 async def seen(cluster: FaultyCluster, what: str) -> None:
@@ -351,7 +351,7 @@ async def seen(cluster: FaultyCluster, what: str) -> None:
         "order verb=retire",
     ],
 )
-def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(step: str) -> None:
+def test_the_next_coordinator_continues_after_a_death_at_any_step(step: str) -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
     retires = "retire" in step
 
@@ -376,8 +376,8 @@ def test_a_coordinator_that_dies_at_any_step_is_followed_by_one_that_goes_on(ste
     play(plan, directory, script)
 
 
-def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_followed() -> None:
-    """H6: somebody starts a second one while the first lives; the first hears of it with its first order, and ends."""
+def test_of_two_coordinators_the_later_one_is_followed() -> None:
+    """H6: a second one starts while the first runs; the first learns of it by its next order, and ends."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
     other = replace(directory, coordinator=replace(directory.coordinator, address="elsewhere:1"))
 
@@ -402,7 +402,7 @@ def test_of_two_coordinators_that_run_at_once_the_one_that_began_later_is_follow
     "step", ["actives_chosen active=['fa/0']", "ordered verb=install replica=fa/0@n3", "state=STABLE"]
 )
 def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> None:
-    """H7: what is wanted lies on its disk; whoever follows goes on from there."""
+    """H7: the wanted standbys are on its disk, and the next coordinator continues from there."""
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -416,7 +416,7 @@ def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> Non
     assert tentative(play(plan, directory, script)) == 0
 
 
-def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> None:
+def test_a_node_that_dies_during_a_swap_does_not_block_it() -> None:
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -430,7 +430,7 @@ def test_a_node_that_dies_in_the_middle_of_a_swap_holds_nobody_up_for_ever() -> 
     play(plan, directory, script)
 
 
-def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
+def test_the_active_replica_follows_changing_rates() -> None:
     """The larger stream shrinks to a tenth after eight seconds."""
     plan, directory = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)
 
@@ -446,8 +446,8 @@ def test_the_active_replica_follows_rates_that_change_while_it_runs() -> None:
     assert met.longest_gap_us("c", (2 * SECOND, 14 * SECOND)) < SECOND // 2
 
 
-def test_a_damaged_epoch_is_no_later_one() -> None:
-    """H6: followed, it would disable every coordinator until the clock comes there."""
+def test_a_damaged_epoch_is_ignored() -> None:
+    """H6: otherwise no coordinator would be followed until the clock reaches that epoch."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: FaultyCluster) -> None:
@@ -465,8 +465,8 @@ def test_a_damaged_epoch_is_no_later_one() -> None:
     assert any("epoch_damaged" in line for line in play(plan, directory, script).log)
 
 
-def test_whoever_follows_a_superseded_coordinator_begins_later_whatever_the_clock_says() -> None:
-    """H6: nodes have heard of an epoch that the clock will only come to in years."""
+def test_a_new_coordinator_begins_above_all_known_epochs() -> None:
+    """H6: nodes have heard of an epoch years ahead of the clock."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 
     async def script(cluster: FaultyCluster) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster says of itself, asked as ``spe status`` asks; and peers that say something else."""
+"""The status of a cluster, requested as ``spe status`` does; and peers that send a wrong status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ["n1a", "n1b", "source:a", "source:b", "source:c"]
 
 
 async def asked(cluster: SimCluster) -> Poller:
-    """Who has asked each process once."""
+    """A poller that has asked each process once."""
     poller = Poller(cluster.env("control"), cluster.plan, cluster.directory.addresses(), "")
     for name in NAMES:
         await poller.ask_status(name)
@@ -43,7 +43,7 @@ def drawn(cluster: SimCluster, poller: Poller) -> str:
     return console.export_text()
 
 
-async def test_what_each_process_says_has_its_type_and_so_has_the_json(jump_clock: JumpClock) -> None:
+async def test_every_status_has_its_declared_type(jump_clock: JumpClock) -> None:
     async with SimCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(3)
@@ -62,10 +62,10 @@ async def test_what_each_process_says_has_its_type_and_so_has_the_json(jump_cloc
     assert source.log.last_id > 50
 
 
-async def test_a_peer_that_says_something_else_is_an_error_and_the_others_are_shown(
+async def test_a_wrong_status_is_an_error_and_the_others_are_shown(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """n1a sends a status in which a field is wrong, source:b that of another process."""
+    """n1a sends a status with a wrong field, source:b that of another process."""
 
     class Damaged(Status):
         def encode(self) -> bytes:

@@ -1,6 +1,6 @@
-"""Random configurations under random faults: seeds that never change, and a new range of seeds in each run.
+"""Random configurations under random faults: fixed seeds, and a new range of seeds in each run.
 
-With what chance seldom brings (``seldom.py``) every cell of the coverage tables is met.
+Together with ``seldom.py`` they cover every reachable cell of the coverage tables.
 
 SWARM=1000:2000 pytest tests/simulation/test_swarm.py      these, instead of a new range
 """
@@ -24,7 +24,7 @@ from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABL
 
 CANARIES = range(8)
 FRESH = 100
-#: Where CI judges a change it plays the same seeds each time: the change is judged, and not the draw.
+#: CI plays the same seeds each time, so that it judges the change and not the draw.
 JUDGED_FROM, JUDGED = 1_796_246_402, 70
 #: Replicas, standbys and subscriptions, times seconds: the half of all scenarios that is larger takes three quarters
 #: of the time, and is left to ``make soak``.
@@ -32,7 +32,7 @@ SIZE_MAX = 350
 
 
 def size(scenario: Scenario) -> float:
-    """What a run will cost, about."""
+    """Estimated cost of a run."""
     plan, directory = scenario.deployed()
     ids = [id for node in directory.nodes for id in directory.replicas_on(node)]
     read = [channel for id in ids for channel in plan.unit[id.unit].channels_in(id.partition)]
@@ -42,7 +42,7 @@ def size(scenario: Scenario) -> float:
 
 
 def fresh_seeds() -> list[int]:
-    """As the environment says; else new ones, by the time of day, of scenarios that are not large."""
+    """Seeds from the environment; otherwise new ones by the time of day, of scenarios that are not large."""
     if given := os.environ.get("SWARM"):
         return list(read_seeds(given))
     first, wanted = (JUDGED_FROM, JUDGED) if os.environ.get("CI") else (1_000_000 + int(time.time()), FRESH)
@@ -51,7 +51,7 @@ def fresh_seeds() -> list[int]:
 
 
 def counters_of_seldom() -> Counters:
-    """Those of the scenarios made by hand, which hold as well."""
+    """Counters of the hand-made scenarios, which must hold as well."""
     met = Counters()
     for name, scenario in seldom().items():
         outcome = simulate(scenario)
@@ -61,9 +61,9 @@ def counters_of_seldom() -> Counters:
     return met
 
 
-def test_whatever_happens_every_promise_is_kept(record_property: Callable[[str, object], None]) -> None:
+def test_random_runs_keep_every_promise(record_property: Callable[[str, object], None]) -> None:
     seeds, sums = fresh_seeds(), Sums()
-    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # then others have the other cores
+    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # other processes use the other cores
     for result in play_all(random_scenario, [*CANARIES, *seeds], processes=processes):
         sums.add(result)
     record_property(f"SWARM={seeds[0]}:{seeds[-1] + 1}", sums_text(sums))

@@ -1,4 +1,4 @@
-"""Fresh results and corrections at the same time: at a node, down a chain, at a client; replicas corrected in turn."""
+"""Fresh results and corrections at once: at a node, in a chain, at a client; replicas correct in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.test_cluster import make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import Met, Span, apart, play
 
-#: With this a correction lasts: a few rows at a time, and each piece takes a while.
+#: With this a correction takes long: a few rows at a time, and each step takes a while.
 LITTLE = Limits(slice_rows=4)
 TURN_US = 10_000
 
@@ -36,7 +36,7 @@ async def one_failure(cluster: FaultyCluster) -> None:
 
 @cache
 def slowly_corrected(*, replicas: int) -> Met:
-    """Three nodes deep; several tests look at the same run."""
+    """A chain of three nodes; several tests use the same run."""
     plan, directory = longer(
         *make_plan(DEPTH, rate=50.0, replicas=replicas, limits=LITTLE),
         END_S,
@@ -49,13 +49,13 @@ def producers(met: Met, consumer: str, mode: FeedMode, span: Span) -> set[str]:
 
 
 def assert_fresh_all_along(met: Met) -> None:
-    """Something new reaches the client all the time, but for αX when the failure begins (P1)."""
+    """New results reach the client all the time, except for αX when the failure begins (P1)."""
     assert met.longest_gap_us("c", (CUT_S * 1_000_000 + 950_000, (END_S - 1) * 1_000_000)) <= GAP_US
 
 
 @pytest.mark.parametrize("consumer", ["u2/0@n2a", "u2/0@n2b", "u3/0@n3a", "u3/0@n3b"])
-def test_nodes_down_a_chain_read_fresh_results_beside_corrections(consumer: str) -> None:
-    """F4: while one upstream replica corrects, the other one's fresh results go on arriving; then F5."""
+def test_nodes_in_a_chain_read_fresh_results_beside_corrections(consumer: str) -> None:
+    """F4: while one upstream replica corrects, fresh results of the other arrive; then CORRECTIONS turns MAIN (F5)."""
     met = slowly_corrected(replicas=2)
     (span,) = met.side_by_side(consumer)
     assert met.rows(consumer, "main", Kind.TENTATIVE, span) > 30
@@ -66,8 +66,8 @@ def test_nodes_down_a_chain_read_fresh_results_beside_corrections(consumer: str)
 
 
 @pytest.mark.parametrize("consumer", ["u2/0@n2a", "u3/0@n3a"])
-def test_a_lone_replica_sends_both(consumer: str) -> None:
-    """R5: nobody else has fresh results, so both feeds come from the one that corrects."""
+def test_an_only_replica_sends_fresh_results_and_corrections(consumer: str) -> None:
+    """R5: no other replica has fresh results, so both feeds come from the correcting one."""
     met = slowly_corrected(replicas=1)
     (span,) = met.side_by_side(consumer)
     assert met.rows(consumer, "main", Kind.TENTATIVE, span) > 30
@@ -77,7 +77,7 @@ def test_a_lone_replica_sends_both(consumer: str) -> None:
 
 
 def test_a_client_reads_fresh_results_while_a_replica_corrects() -> None:
-    """F7: MAIN only; it leaves the one that corrects at once, and gets the corrections when that is done."""
+    """F7: MAIN only; it leaves the correcting replica at once, and gets the corrections afterwards."""
     met = slowly_corrected(replicas=2)
     begin, end = min(met.corrected(f"u{DEPTH}/0@n{DEPTH}{one}") for one in "ab")
     assert met.rows("client:c", "main", Kind.TENTATIVE, (begin + GAP_US, end)) > 100
@@ -87,20 +87,20 @@ def test_a_client_reads_fresh_results_while_a_replica_corrects() -> None:
 
 
 def reads_the_first(met: Met) -> bool:
-    """Does the client read the replica that corrects first, when it begins?"""
+    """Does the client read the first replica to correct when its correction begins?"""
     first, (begin, _) = min(((one, met.corrected(f"u1/0@{one}")) for one in ("n1a", "n1b")), key=lambda it: it[1])
     return first in producers(met, "client:c", "main", (begin - GAP_US, begin))
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["reads the first", "reads the second"])
 def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> None:
-    """F4: a client leaves the replica that corrects before it takes its undo, so the other one need not send anew."""
+    """F4: a client leaves the correcting replica before its undo, so the other one repeats nothing."""
     plan, directory = longer(
         *make_plan(1, rate=50.0, replicas=2, limits=LITTLE),
         END_S,
     )
     runs = (play(plan, directory, one_failure, turn_us=TURN_US, seed=seed) for seed in range(20))
-    met = next(met for met in runs if reads_the_first(met) == leaves)  # who corrects first is the order's of tasks
+    met = next(met for met in runs if reads_the_first(met) == leaves)  # the order of tasks decides who corrects first
     shown = Counter(
         row
         for e in met.deliveries("c")
@@ -111,7 +111,7 @@ def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> 
     assert max(shown.values()) == 1
 
 
-def test_a_client_of_a_lone_replica_reads_fresh_results_while_it_corrects() -> None:
+def test_a_client_of_an_only_replica_reads_fresh_results_first() -> None:
     """V4: the corrections are held back until the replica has caught up."""
     met = slowly_corrected(replicas=1)
     (span,) = met.spans(f"u{DEPTH}/0@n{DEPTH}a", NodeState.STABILIZATION, fresh=True)
@@ -122,7 +122,7 @@ def test_a_client_of_a_lone_replica_reads_fresh_results_while_it_corrects() -> N
 
 
 def test_both_replicas_are_corrected_in_turn_and_fresh_results_never_pause() -> None:
-    """K1-K4, P1: never both at once, on no level; each for long enough that a pause would be seen."""
+    """K1 to K4, P1: never both at once, on any level; each correction is long enough to show a pause."""
     met = slowly_corrected(replicas=2)
     for level in range(1, DEPTH + 1):
         spans = [met.corrected(f"u{level}/0@n{level}{one}") for one in "ab"]

@@ -1,4 +1,4 @@
-"""A replica that is alive but gives no results must not keep anybody from those that do (F4, K6, A3)."""
+"""Consumers leave a live replica without results for one with results (F4, K6, A3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_policy(plan: Plan, directory: Directory, node: str, policy: Policy) -> 
 @pytest.mark.parametrize("isolated", ["n1a", "n1b"])
 @pytest.mark.parametrize("apart_s", [0.0, 0.5, 3.0])
 def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -> None:
-    """One replica loses all sources, the other one of them: the client reads the one that has results."""
+    """One replica loses all sources, the other a single one; the client reads the one with results."""
     other = {"n1a": "n1b", "n1b": "n1a"}[isolated]
     plan, directory = longer(*make_plan(1, rate=100.0, replicas=2), 18)
 
@@ -56,7 +56,7 @@ def test_a_replica_that_lost_all_inputs_is_left(isolated: str, apart_s: float) -
 
 
 @pytest.mark.parametrize("suspends", ["n1a", "n1b"])
-def test_a_replica_that_suspends_is_left(suspends: str) -> None:
+def test_a_suspending_replica_is_left(suspends: str) -> None:
     plan, directory = with_policy(*longer(*make_plan(1, rate=100.0, replicas=2), 18), suspends, Policy.SUSPEND)
 
     async def script(cluster: FaultyCluster) -> None:
@@ -70,7 +70,7 @@ def test_a_replica_that_suspends_is_left(suspends: str) -> None:
 
 
 def slowly_corrected(partner: Callable[[FaultyCluster], None]) -> Met:
-    """n1b corrects ten seconds of input for some four seconds; ``partner``: what became of n1a before that."""
+    """n1b corrects ten seconds of input for about four seconds; ``partner``: the state of n1a before that."""
     plan, directory = longer(
         *make_plan(1, rate=100.0, replicas=2, limits=Limits(slice_rows=4)),
         30,
@@ -91,8 +91,8 @@ def slowly_corrected(partner: Callable[[FaultyCluster], None]) -> Met:
     return play(plan, directory, script, turn_us=10_000)
 
 
-def test_a_partner_without_inputs_grants_no_leave() -> None:
-    """K6: nobody would have fresh results while the asker corrects."""
+def test_a_partner_without_inputs_grants_no_correction() -> None:
+    """K6: no replica would have fresh results during the correction."""
 
     def isolate(cluster: FaultyCluster) -> None:
         for source in SOURCES:
@@ -105,14 +105,14 @@ def test_a_partner_without_inputs_grants_no_leave() -> None:
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
-def test_with_a_dead_partner_live_results_go_on_beside_the_correction() -> None:
+def test_with_a_dead_partner_live_results_continue_during_a_correction() -> None:
     met = slowly_corrected(lambda cluster: cluster.kill("n1a"))
     begin, end = met.corrected("u1/0@n1b")
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
-def test_a_lagging_producer_keeps_nobody_recovering() -> None:
-    """A3: what a consumer must have is what its own MAIN has, and not what a faster replica has."""
+def test_a_lagging_producer_does_not_delay_recovery() -> None:
+    """A3: a consumer must reach its own MAIN, not a faster replica."""
     plan, directory = longer(
         *make_plan(2, rate=50.0, replicas=2, limits=Limits(slice_rows=4)),
         30,
@@ -139,7 +139,7 @@ def test_a_lagging_producer_keeps_nobody_recovering() -> None:
 
 
 def refuse_snapshots(*nodes: str) -> Callable[[FaultyCluster], Awaitable[None]]:
-    """n1a is restarted, and ``nodes``, alive and STABLE as they are, never give it a snapshot."""
+    """n1a restarts, and ``nodes``, although live and STABLE, never give it a snapshot."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(4)
@@ -168,7 +168,7 @@ def test_recovery_asks_the_third_replica(busy: str) -> None:
     assert len(asked) <= 3, "a partner that refuses is not asked all the time"
 
 
-def test_recovery_starts_from_the_sources_if_no_partner_gives() -> None:
+def test_without_a_snapshot_recovery_starts_from_the_sources() -> None:
     met = play(
         *longer(*make_plan(1, rate=50.0, replicas=3), 12),
         refuse_snapshots("n1b", "n1c"),

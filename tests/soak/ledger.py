@@ -1,4 +1,4 @@
-"""The record of simulation campaigns: what was played on which commit, and what it found.
+"""The record of simulation campaigns: seeds, commit and findings.
 
     python -m tests.soak.simulation --hours 1 --ledger     plays, and appends an entry
     python -m tests.soak.ledger                            writes docs/internals/campaigns.md from the entries
@@ -49,7 +49,7 @@ class Campaign:
       seeds: in the words of ``--seeds``.
       faults: how many of each kind were injected.
       findings: per failed seed, the rules that were broken.
-      outcome: what became of the findings; "" while nobody has looked.
+      outcome: what became of the findings; "" before they were examined.
     """
 
     date: str
@@ -65,7 +65,7 @@ class Campaign:
 
 
 def campaign_of(sums: Sums) -> Campaign:
-    """What is to be remembered of a campaign that has just ended."""
+    """The entry of a campaign that has just ended."""
     return Campaign(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         commit=commit() or "unknown",

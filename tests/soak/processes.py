@@ -1,9 +1,9 @@
-"""Real processes under random faults for minutes: right in the end, and nothing held that was not held before.
+"""Real processes under random faults for minutes: correct results, and no growth of memory or descriptors.
 
     make soak-processes MINUTES=10
 
-A fault every few seconds, never more than the fault model allows, with quiet at the beginning and at the end; what a
-process holds in the one is compared with what it holds in the other.
+A fault every few seconds within the fault model, with a quiet time at the beginning and at the end; memory and
+descriptors of both times are compared.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import yaml
 
-#: Without faults at either end, for levels to be seen.
+#: Length of the quiet time without faults at both ends.
 QUIET_S: Final = 30
 _SAMPLE_S: Final = 2.0
-#: What a process may hold more at the end than at the beginning: buffers' arenas are not given back to the system.
+#: Allowed growth of a process: arenas of buffers are not returned to the system.
 RSS_SLACK_BYTES: Final = 48 << 20
 DESCRIPTOR_SLACK: Final = 8
 
@@ -69,7 +69,7 @@ def config(minutes: float) -> dict[str, Any]:
 
 
 def faults(minutes: float, random: Random) -> list[dict[str, Any]]:
-    """A fault each six seconds or so; what it does is over, and recovered from, before the next begins."""
+    """A fault about every six seconds; each is over and recovered from before the next one."""
     found: list[dict[str, Any]] = []
     at = float(QUIET_S)
     while at < 60 * minutes - QUIET_S - 12:
@@ -107,7 +107,7 @@ def _one(kind: str, at: float, random: Random) -> list[dict[str, Any]]:
 
 @dataclass
 class Sample:
-    """What a process held at a time."""
+    """Memory and descriptors of a process at a time."""
 
     at: float
     rss: int
@@ -171,7 +171,7 @@ def soak(minutes: float, seed: int, folder: Path, links: str) -> int:
         while run.poll() is None:
             watch.look()
             time.sleep(_SAMPLE_S)
-    ended = began + 60 * minutes  # what comes after it is the comparison
+    ended = began + 60 * minutes  # the comparison follows
     wrong = [] if run.returncode == 0 else [f"the run ended with status {run.returncode}"]
     summary = json.loads((run_dir / "summary.json").read_text())
     wrong += [

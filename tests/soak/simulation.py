@@ -2,7 +2,7 @@
 
     make soak HOURS=8
 
-Writes ``runs/soak-TIME/``: report.md, report.json, and the failures, made small, each with the command that plays it.
+Writes ``runs/soak-TIME/``: report.md, report.json, and shrunk failures, each with the command that replays it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.soak.ledger import append, campaign_of
 from tests.support.reachable import empty_text, sums_data
 from tests.support.regressions import REGRESSIONS
 
-#: Failures that are made small; the others are only told.
+#: Failures that are shrunk; the others are only reported.
 MOST_SHRUNK = 10
 
 
 def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Iterator[int]:
-    """``standbys``: only those whose configuration has some, about one in six."""
+    """``standbys``: only seeds whose configuration has standbys, about one in six."""
     for seed in count(first):
         if time.monotonic() >= deadline:
             return
@@ -51,7 +51,7 @@ def regression(number: int) -> Scenario:
 
 
 def judge_mutant(name: str) -> str:
-    """What is wrong with a mutant: it lives, or what kills it does not hold without it; "" where nothing is."""
+    """Whether the mutant survives, or its scenario fails without it; "" if neither."""
     scenario = kept()[killer(name)]
     if not is_killed(MUTANTS[name], scenario):
         return f"{name} lives"
@@ -64,7 +64,7 @@ def judge_mutants(processes: int) -> list[str]:
 
 
 def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bool = False) -> Sums:
-    """Plays, and writes the report again every few minutes, so that a soak that is stopped has told what it found."""
+    """Plays seeds, and rewrites the report every few minutes, in case the soak is stopped."""
     folder.mkdir(parents=True)
     deadline = time.monotonic() + hours * 3600
     sums, progress, written = Sums(), Progress(None), time.monotonic()
