@@ -20,10 +20,12 @@ import numpy as np
 from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.shifting import SAMPLE_S, ShiftingJob, four_operators
 from benchmarks.experiments.usable import problem_of
-from replicas.planning.balancing import Balancer, BalanceSettings, MovePartition, NodeRoom
+from replicas.planning.balancing.actions import BalanceSettings, MovePartition, NodeRoom
+from replicas.planning.balancing.balancer import Balancer
 from replicas.planning.layout import Place
 from replicas.planning.load import LoadHistory, LoadSample
-from replicas.planning.placement import CheckpointProblem, baseline, checkpoint_problem, correlated, even, relocations
+from replicas.planning.placement import baseline, correlated, even, relocations
+from replicas.planning.placement_problem import CheckpointProblem, checkpoint_problem
 from replicas.planning.prediction import Speeds
 from replicas.planning.shares import Running
 from replicas.planning.topology import Ints

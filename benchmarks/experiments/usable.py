@@ -19,7 +19,8 @@ from benchmarks.experiments.results import Row, lines, places
 from benchmarks.experiments.shifting import SAMPLE_S, ShiftingJob, four_operators, pair
 from replicas.planning.layout import Place
 from replicas.planning.load import LoadHistory, LoadSample
-from replicas.planning.placement import CheckpointProblem, baseline, best, checkpoint_problem, correlated, even
+from replicas.planning.placement import baseline, best, correlated, even
+from replicas.planning.placement_problem import CheckpointProblem, checkpoint_problem
 from replicas.planning.topology import Ints
 from spe.plots import Panel
 from spe.stream.times import SECOND

@@ -1,80 +1,18 @@
-"""Which node keeps the checkpoints of which partition (rules L2, L3).
-
-A partition that gets more load is moved off a full node.  A node that holds its checkpoint takes it soonest; so a
-checkpoint belongs where load falls while its partition's rises.  What a checkpoint *costs* on a node is the mean load
-of its partition times the correlation of that load with the node's; the sum over all checkpoints is to be small (Madsen
-and Zhou, CIKM 2015).  A standby is what holds checkpoints of a partition on a node.
-"""
+"""Which node keeps which checkpoint (rules L2, L3): at random, evenly, by correlated loads, and the best."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from replicas.planning.layout import LEVELS, Place
-from replicas.planning.load import LoadHistory, correlations
+from replicas.planning.placement_problem import NO_NODE, CheckpointProblem
 from replicas.planning.program import solver
-from replicas.planning.shares import Running, SharesOfX
-from replicas.planning.topology import Bools, Floats, Ints
-from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId
+from replicas.planning.topology import Ints
 
-#: In the place of a node: the checkpoint has none.
-NO_NODE: Final = -1
 _LITTLE: Final = 1e-9
-
-
-@dataclass(frozen=True)
-class CheckpointProblem:
-    """What is to be placed, and where it may be.
-
-    Attributes:
-      cost: of each checkpoint on each node, [checkpoints, nodes].
-      allowed: where each may be, [checkpoints, nodes].
-      load: mean load of each checkpoint's partition, [checkpoints].
-      of: which partition each is of, [checkpoints].
-      apart: which may not be on one node, [checkpoints, checkpoints], symmetric: those of one partition, and more.
-      delta: by how much the load of a node's checkpoints may differ from the mean over nodes.
-    """
-
-    cost: Floats
-    allowed: Bools
-    load: Floats
-    of: Ints
-    apart: Bools
-    delta: float = np.inf
-
-    @property
-    def most(self) -> float:
-        """Load of the checkpoints that a node may have."""
-        return float(self.load.sum() / self.cost.shape[1] + self.delta)
-
-    @cached_property
-    def neighbours(self) -> Sequence[Ints]:
-        """Per checkpoint, those that may not be on its node."""
-        return [np.flatnonzero(row) for row in self.apart]
-
-    def score(self, places: Ints) -> float:
-        """Sum of costs; the lower the better."""
-        placed = np.flatnonzero(places != NO_NODE)
-        return float(self.cost[placed, places[placed]].sum())
-
-    def loads(self, places: Ints) -> Floats:
-        """Load of the checkpoints of each node."""
-        placed = places != NO_NODE
-        return np.bincount(places[placed], self.load[placed], self.cost.shape[1]).astype(np.float64)
-
-    def holds(self, places: Ints) -> bool:
-        """Is every checkpoint where it may be?  ``delta`` is not looked at."""
-        placed = np.flatnonzero(places != NO_NODE)
-        same = places[:, None] == places[None, :]
-        met = (self.apart & same)[np.ix_(placed, placed)].any()
-        return bool(self.allowed[placed, places[placed]].all() and not met)
 
 
 def baseline(problem: CheckpointProblem, random: np.random.Generator) -> Ints:
@@ -270,80 +208,3 @@ def best(problem: CheckpointProblem, seconds: float = 10.0) -> Ints | None:
         return None
     chosen = result.x.reshape(many, nodes)
     return np.where(chosen.max(axis=1) > 0.5, chosen.argmax(axis=1), NO_NODE)
-
-
-def checkpoint_problem(
-    history: LoadHistory,
-    now: int,
-    checkpoints: Sequence[PartitionId],
-    running: Mapping[PartitionId, Collection[NodeId]],
-    nodes: Mapping[NodeId, Place],
-    *,
-    delta: float = np.inf,
-    shares: SharesOfX | None = None,
-) -> CheckpointProblem:
-    """The problem under the loads that were measured.
-
-    Args:
-      now: monotonic microseconds.
-      checkpoints: the partition of each; one that is there twice gets two, on two nodes.
-      running: nodes that run each partition; they may not keep its checkpoints.
-      nodes: all nodes, and the domains that fail together; a checkpoint shares as few as possible with who runs its
-        partition, the widest before all.
-      shares: of X.  Where one would be too short (L6) no checkpoint is put, and no two are that would make it so.
-    """
-    names = list(nodes)
-    on = {n: [p for p, hosts in running.items() if n in hosts] for n in names}
-    partitions = list(dict.fromkeys(checkpoints))
-    means = {p: history.mean(p, now) for p in partitions}
-    load = np.array([0.0 if (mean := means[p]) is None else mean.cpu for p in checkpoints])
-    own = np.array([history.series(p, now) for p in checkpoints])
-    of_nodes = np.array([history.together(on[n], now) for n in names])
-    hosts = {p: tuple(n) for p, n in running.items()}
-    may = {p: _may(p, hosts, nodes, shares) for p in partitions}
-    apart = {p: {p} if shares is None else {p, *_divide(p, partitions, hosts, names, shares)} for p in partitions}
-    not_together = np.array([[q in apart[p] for q in checkpoints] for p in checkpoints])
-    return CheckpointProblem(
-        cost=load[:, None] * correlations(own, of_nodes),
-        allowed=np.array([may[p] for p in checkpoints]),
-        load=load,
-        of=np.array([partitions.index(p) for p in checkpoints]),
-        apart=(not_together | not_together.T) & ~np.eye(len(checkpoints), dtype=np.bool_),
-        delta=delta,
-    )
-
-
-def _may(
-    partition: PartitionId, running: Running, nodes: Mapping[NodeId, Place], shares: SharesOfX | None
-) -> list[bool]:
-    """Per node, whether a checkpoint may lie there."""
-    hosts = running.get(partition, ())
-    able = [n for n in nodes if n not in hosts]
-    if shares is not None:
-        able = [n for n in able if shares.refused(running, partition, n) is None]
-    shared = {n: _shared(n, hosts, nodes) for n in able}
-    least = min(shared.values(), default=())
-    return [shared.get(n) == least for n in nodes]
-
-
-def _divide(
-    partition: PartitionId, others: Sequence[PartitionId], running: Running, nodes: Sequence[NodeId], shares: SharesOfX
-) -> list[PartitionId]:
-    """Others that with this one make a share of X too short on some node, and neither does alone."""
-    found = []
-    for other in shares.neighbours(partition) & set(others):
-        for node in nodes:
-            beside = {**running, other: (*running.get(other, ()), node)}
-            if not shares.refused(running, partition, node) and shares.refused(beside, partition, node):
-                found.append(other)
-                break
-    return found
-
-
-def _shared(node: NodeId, hosts: Collection[NodeId], nodes: Mapping[NodeId, Place]) -> tuple[int, ...]:
-    """How many hosts are in a node's domain, the widest domain first."""
-
-    def domain(of: NodeId, level: str) -> str:
-        return nodes[of].domains.get(level, of) if of in nodes else of
-
-    return tuple(sum(domain(node, level) == domain(h, level) for h in hosts) for level in reversed(LEVELS))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from replicas.planning import placement, prediction, relief
-from replicas.planning.balancing import Balancer
+from replicas.planning import placement, placement_problem, prediction, relief
+from replicas.planning.balancing.balancer import Balancer
+from replicas.planning.balancing.cluster import BalancedCluster
 from replicas.planning.load import LoadHistory
 from replicas.planning.relief import ReliefProblem
 from replicas.planning.shares import SharesOfX
@@ -30,7 +31,7 @@ edited(
     "what-does-not-vary-is-correlated",
     "a load that does not vary has a correlation (L2)",
     Edit(
-        placement,
+        placement_problem,
         "correlations",
         "(variance_a > little_a) & (variance_b > little_b) & (many >= _LEAST)",
         "many >= _LEAST",
@@ -42,27 +43,27 @@ edited(
 edited(
     "checkpoint-beside-who-runs-it",
     "a node keeps the checkpoints of a partition that it runs (L2)",
-    Edit(placement, "_may", "[n for n in nodes if n not in hosts]", "list(nodes)"),
+    Edit(placement_problem, "_may", "[n for n in nodes if n not in hosts]", "list(nodes)"),
 )
 edited(
     "two-copies-on-a-node",
     "a node keeps two checkpoints of one partition (L2)",
-    Edit(placement, "checkpoint_problem", "~np.eye(len(checkpoints), dtype=np.bool_)", "False"),
+    Edit(placement_problem, "checkpoint_problem", "~np.eye(len(checkpoints), dtype=np.bool_)", "False"),
 )
 edited(
     "standbys-divide-x",
     "two standbys of units in sequence lie on one node, where their shares of X would be too short (L2, L6)",
-    Edit(placement, "_divide", "found.append(other)", "pass"),
+    Edit(placement_problem, "_divide", "found.append(other)", "pass"),
 )
 edited(
     "standby-ignores-x",
     "a standby lies where its share of X would be too short (L2, L6)",
-    Edit(placement, "_may", "shares is not None", "False"),
+    Edit(placement_problem, "_may", "shares is not None", "False"),
 )
 edited(
     "domains-do-not-matter",
     "a checkpoint fails together with who runs its partition (L2)",
-    Edit(placement, "_may", "shared.get(n) == least", "n in shared"),
+    Edit(placement_problem, "_may", "shared.get(n) == least", "n in shared"),
 )
 edited(
     "full-nodes-are-not-passed-over",
@@ -143,44 +144,52 @@ edited(
 edited(
     "periods-need-not-follow",
     "two periods beyond a cap count though the one between them was within it (L7)",
-    Edit(Balancer, "_end_period", "if id in beyond and own & heard else 0", "if id in beyond else one.full"),
+    Edit(Balancer, "_end_period", "if id in beyond and known else 0", "if id in beyond else self._full_for.get(id, 0)"),
 )
 edited(
     "silent-node-is-empty",
     "a node that was silent for a period counts as empty (L1)",
     Edit(
-        Balancer, "_load", "self._history.mean(partition, now) if latest is None", "LoadSample(0.0) if latest is None"
+        BalancedCluster,
+        "load",
+        "self.history.mean(partition, now) if latest is None",
+        "LoadSample(0.0) if latest is None",
     ),
 )
 edited(
     "silent-cluster-is-idle",
     "a node drains while nobody knows what others need (L8)",
-    Edit(Balancer, "_end_period", "len(heard) == len(self._running) and ", ""),
+    Edit(Balancer, "_end_period", "len(heard) == len(self._cluster.running) and ", ""),
 )
 edited(
     "moved-partition-does-not-rest",
     "a partition goes to and fro (L7)",
-    Edit(Balancer, "_rested", "moved_at is None or", "True or"),
+    Edit(BalancedCluster, "rested", "moved_at is None or", "True or"),
 )
 edited(
     "two-moves-at-a-time",
-    "a move begins while another one is under way (L5)",
+    "a move begins while another one is under way (L7)",
     Edit(Balancer, "tick", "self._order is not None or not self._due", "not self._due"),
 )
 edited(
     "memory-of-nodes-ignored",
     "what memory a node has is not looked at (L5)",
-    Edit(Balancer, "_problem", "[r.memory for r in rooms]", "[inf for _ in rooms]"),
+    Edit(BalancedCluster, "_problem", "[r.memory for r in rooms]", "[inf for _ in rooms]"),
 )
 edited(
     "balance-ignores-x",
     "the balancer does not ask whether a target keeps its X (L6)",
-    Edit(Balancer, "_predicted", "(reason := self._refused(self._running, partition, target)) is not None", "False"),
+    Edit(
+        BalancedCluster,
+        "predicted",
+        "(reason := self._refused(self.running, partition, target)) is not None",
+        "False",
+    ),
 )
 edited(
     "drained-node-keeps-what-needs-nothing",
     "a node is drained while it runs a partition (L8)",
-    Edit(Balancer, "_problem", "np.ones(len(replicas))", "np.zeros(len(replicas))"),
+    Edit(BalancedCluster, "_problem", "np.ones(len(replicas))", "np.zeros(len(replicas))"),
 )
 edited(
     "dead-spare-joins",
@@ -190,5 +199,5 @@ edited(
 edited(
     "failed-move-is-tried-again",
     "a move that was dropped is ordered again at once (L7)",
-    Edit(Balancer, "failed", "self._failed_at[order.partition, order.target] = now", "pass"),
+    Edit(Balancer, "failed", "self._cluster.failed_at[order.partition, order.target] = now", "pass"),
 )

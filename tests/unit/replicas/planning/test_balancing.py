@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.planning.balancing import (
-    PATIENCE,
-    REST,
-    Balancer,
+from replicas.planning.balancing.actions import (
     BalanceSettings,
     DrainNode,
     JoinSpare,
@@ -20,6 +17,8 @@ from replicas.planning.balancing import (
     NodeRoom,
     StillFull,
 )
+from replicas.planning.balancing.balancer import PATIENCE, Balancer
+from replicas.planning.balancing.cluster import REST
 from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
 from replicas.planning.prediction import Speeds, StateSource
 from replicas.planning.shares import Running
@@ -390,7 +389,7 @@ STEADY = Situations({"full at first": 0.3, "moves": 0.2})
 def test_under_a_steady_load_every_node_ends_within_its_cap_if_that_is_possible(
     data: st.DataObject, cluster: Cluster
 ) -> None:
-    cluster.balancer._exact = True
+    cluster.balancer._cluster._exact = True
     for number in cluster.loads:
         cluster.loads[number] = data.draw(st.sampled_from([8, 11, 5, 13, 2, 1])) / 20
     before = cluster.balancer.running

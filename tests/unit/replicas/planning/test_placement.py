@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicas.planning import placement
+from replicas.planning import placement, placement_problem
 from replicas.planning.layout import Place
 from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
-from replicas.planning.placement import (
-    NO_NODE,
-    CheckpointProblem,
-    baseline,
-    best,
-    correlated,
-    even,
-)
+from replicas.planning.placement import baseline, best, correlated, even
+from replicas.planning.placement_problem import NO_NODE, CheckpointProblem
 from replicas.planning.shares import SharesOfX
 from replicas.planning.topology import Ints
 from spe.config import load_data
@@ -39,7 +33,7 @@ def trace_10(delta: float = np.inf) -> CheckpointProblem:
     for at in range(4):
         for group, loads in LOADS.items():
             history.sample(group, LoadSample(loads[at]), at * SAMPLE_US)
-    return placement.checkpoint_problem(
+    return placement_problem.checkpoint_problem(
         history, 3 * SAMPLE_US, GROUPS, RUNNING, dict.fromkeys(NODES, Place()), delta=delta
     )
 
@@ -108,7 +102,7 @@ def test_what_fits_nowhere_takes_no_room_from_what_fits() -> None:
 def test_no_two_copies_on_one_node_and_none_with_who_runs_it() -> None:
     history = LoadHistory()
     nodes = dict.fromkeys(NODES, Place())
-    problem = placement.checkpoint_problem(history, 0, [G1, G1, G3], RUNNING, nodes)
+    problem = placement_problem.checkpoint_problem(history, 0, [G1, G1, G3], RUNNING, nodes)
     random = np.random.default_rng(1)
     for places in (correlated(problem), baseline(problem, random), even(problem, random), best(problem)):
         assert places is not None
@@ -118,15 +112,15 @@ def test_no_two_copies_on_one_node_and_none_with_who_runs_it() -> None:
 
 def test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one() -> None:
     racks = {N1: Place(domains={"rack": "a"}), N2: Place(domains={"rack": "a"}), N3: Place(domains={"rack": "b"})}
-    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1, G4], RUNNING, racks)
+    problem = placement_problem.checkpoint_problem(LoadHistory(), 0, [G1, G4], RUNNING, racks)
     assert problem.allowed.tolist() == [[False, False, True], [True, True, False]]
     wide = {N1: Place(domains={"zone": "z", "rack": "a"}), N2: Place(domains={"zone": "z", "rack": "b"}), N3: Place()}
-    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1, G2], {G1: (N1,), G2: (N1, N3)}, wide)
+    problem = placement_problem.checkpoint_problem(LoadHistory(), 0, [G1, G2], {G1: (N1,), G2: (N1, N3)}, wide)
     assert problem.allowed.tolist() == [[False, False, True], [False, True, False]], "the same zone is all there is"
 
 
 def test_where_all_nodes_run_it_a_partition_has_no_checkpoint() -> None:
-    problem = placement.checkpoint_problem(LoadHistory(), 0, [G1], {G1: NODES}, dict.fromkeys(NODES, Place()))
+    problem = placement_problem.checkpoint_problem(LoadHistory(), 0, [G1], {G1: NODES}, dict.fromkeys(NODES, Place()))
     assert correlated(problem).tolist() == [NO_NODE]
 
 
@@ -135,7 +129,7 @@ def test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short() -> None:
     plan, directory = load_data(config([["n1"], ["n1"]], [["n3"], ["n3"]]))
     first, second = PartitionId(UnitId("first"), 0), PartitionId(UnitId("second"), 0)
     nodes = dict.fromkeys((N1, N2, N3), Place())
-    problem = placement.checkpoint_problem(
+    problem = placement_problem.checkpoint_problem(
         LoadHistory(), 0, [first, second], directory.placement, nodes, shares=SharesOfX(plan, directory)
     )
     assert problem.allowed.tolist() == [[False, True, False], [False, True, False]]
@@ -146,7 +140,7 @@ def test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short() -> None:
         baseline(problem, np.random.default_rng(1)),
     ):
         assert sorted(places.tolist()) == [NO_NODE, 1]
-    apart = placement.checkpoint_problem(
+    apart = placement_problem.checkpoint_problem(
         LoadHistory(),
         0,
         [first, PartitionId(UnitId("second"), 1)],

@@ -1,0 +1,235 @@
+"""The decisions of who moves where as load shifts.  Pure: samples and news come in, actions come out.
+
+One move at a time is ordered.  When it has ended, what is left to do is found anew under the latest loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from replicas.planning.balancing.actions import (
+    Action,
+    BalanceSettings,
+    DrainNode,
+    JoinSpare,
+    MovePartition,
+    NodeRoom,
+    Refusal,
+    StillFull,
+)
+from replicas.planning.balancing.cluster import BalancedCluster, BalancedNode, BalanceState
+from replicas.planning.load import LoadHistory, LoadSample
+from replicas.planning.prediction import PredictedMove
+from replicas.planning.shares import Running
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+
+#: Periods that a node must be beyond its cap, or the cluster idle, before anything is done.
+PATIENCE: Final = 2
+#: Of what is beyond caps, against these: less does not matter.
+_LITTLE: Final = 1e-6
+
+
+class Balancer:
+    """See the module.
+
+    Args:
+      history, nodes, running, refused, exact: see :class:`BalancedCluster`.
+      now: monotonic microseconds.
+    """
+
+    def __init__(
+        self,
+        history: LoadHistory,
+        settings: BalanceSettings,
+        nodes: Mapping[NodeId, NodeRoom],
+        running: Running,
+        now: int,
+        *,
+        refused: Refusal = lambda *_: None,
+        exact: bool | None = None,
+    ) -> None:
+        self._cluster = BalancedCluster(history, settings, nodes, running, refused, exact)
+        self._settings = settings
+        self._refused = refused
+        self._period_end = now + settings.period_us
+        #: Something changed since the last look.
+        self._due = False
+        #: Periods in succession that each node was beyond a cap, and that all together were idle.
+        self._full_for: dict[NodeId, int] = {}
+        self._idle_for = 0
+        self._draining: NodeId | None = None
+        #: The move that is under way.
+        self._order: MovePartition | None = None
+        #: Nodes that people know to be full.
+        self._told: set[NodeId] = set()
+
+    @property
+    def running(self) -> Running:
+        return dict(self._cluster.running)
+
+    @property
+    def order(self) -> MovePartition | None:
+        """The move that is under way."""
+        return self._order
+
+    def spares(self) -> list[NodeId]:
+        """Nodes that run nothing until they join, those that are alive."""
+        return [id for id, one in self._cluster.nodes.items() if one.spare and one.alive]
+
+    # --- news ---
+
+    def came(self, node: NodeId, room: NodeRoom | None = None) -> None:
+        """A node answers; ``room`` is of one that was not known."""
+        if node not in self._cluster.nodes:
+            room = NodeRoom() if room is None else room
+            self._cluster.nodes[node] = BalancedNode(room, spare=room.spare)
+        self._cluster.nodes[node].alive = self._due = True
+
+    def went(self, node: NodeId) -> None:
+        """A node does not answer any more.  What it ran may move again at once, wherever else it runs."""
+        self._cluster.nodes[node].alive = False
+        self._full_for.pop(node, None)
+        if self._draining == node:
+            self._draining = None
+        for partition in self._cluster.on(node):
+            self._cluster.moved_at.pop(partition, None)
+
+    def runs(self, partition: PartitionId, nodes: Iterable[NodeId]) -> None:
+        """Others have changed who runs a partition: a standby took over, or stands by again."""
+        self._cluster.running[partition] = tuple(nodes)
+
+    def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
+        """What a replica measured."""
+        self._cluster.sampled(partition, load, now)
+
+    def checkpointed(self, partition: PartitionId, node: NodeId, now: int | None) -> None:
+        """A node holds a checkpoint that was taken now; None: it holds none any more."""
+        if now is None:
+            self._cluster.checkpoints.pop((partition, node), None)
+        else:
+            self._cluster.checkpoints[partition, node] = now
+
+    def moved(self, order: MovePartition, now: int) -> None:
+        """A move is done.  An order that is not under way is ignored: the news came twice."""
+        if order == self._order:
+            self._order, self._due = None, True
+            self._cluster.moved(order, now)
+
+    def failed(self, order: MovePartition, now: int) -> None:
+        """A move was dropped; it is not tried again soon, but another one of the partition may be."""
+        if order == self._order:
+            self._order, self._due = None, True
+            self._cluster.failed_at[order.partition, order.target] = now
+
+    # --- decisions ---
+
+    def tick(self, now: int) -> list[Action]:
+        """What to do now; to be called about once per second, and after each end of a move."""
+        if now >= self._period_end:
+            self._end_period(now)
+        if self._order is not None or not self._due:
+            return []
+        self._due = False
+        if full := self._full(now):
+            self._draining = None  # more load came: the node is needed
+            return self._relieve(full, now)
+        if self._draining is None and self._idle_for < PATIENCE:
+            return []
+        return self._drain(now)
+
+    def _end_period(self, now: int) -> None:
+        """Counts periods that nodes were full, and that all together were idle."""
+        self._period_end += self._settings.period_us * ((now - self._period_end) // self._settings.period_us + 1)
+        self._due = True
+        heard, beyond = self._cluster.heard(now), self._cluster.beyond(now)
+        self._told &= beyond
+        for id in self._cluster.nodes:
+            known = not heard.isdisjoint(self._cluster.on(id))
+            self._full_for[id] = self._full_for.get(id, 0) + 1 if id in beyond and known else 0
+        idle = len(heard) == len(self._cluster.running) and not beyond and self._cluster.idle(now)
+        self._idle_for = self._idle_for + 1 if idle else 0
+
+    def _full(self, now: int) -> list[NodeId]:
+        """Nodes that were beyond a cap for long enough, and still are, as far as what runs there tells."""
+        beyond = self._cluster.beyond(now)
+        return [n for n in self._cluster.members() if self._full_for.get(n, 0) >= PATIENCE and n in beyond]
+
+    def _relieve(self, full: list[NodeId], now: int) -> list[Action]:
+        members, reason = self._cluster.members(), self._described(full, now)
+        state = self._cluster.solved(members, now)
+        actions: list[Action] = []
+        if state.full:
+            # Nothing fits: the spare that helps most joins.
+            tried = [(spare, self._cluster.solved((*members, spare), now)) for spare in self.spares()]
+            spare, other = min(tried, key=lambda one: (one[1].excess, one[1].seconds), default=(None, state))
+            if spare is not None and other.excess < state.excess - _LITTLE:
+                self._cluster.nodes[spare].spare = False
+                state = other
+                actions.append(JoinSpare(spare, reason))
+        return [*actions, *self._begin(state, reason, now), *self._complaints(state.full, now)]
+
+    def _drain(self, now: int) -> list[Action]:
+        """Begins to drain the cheapest node, or goes on; what does not fit any more is given up."""
+        began, members = self._draining is not None, self._cluster.members()
+        candidates = [n for n in members if len(members) > 1 and (not began or n == self._draining)]
+        tried = [(self._cluster.solved(members, now, leaving=node), node) for node in candidates]
+        fitting = [(state.seconds, at) for at, (state, _) in enumerate(tried) if not state.full]
+        if not fitting:
+            self._draining = None
+            return []
+        state, node = tried[min(fitting)[1]]
+        self._draining = node
+        reason = f"load is below {self._settings.idle:g}, and fits without {node}"
+        actions: list[Action] = [] if began else [DrainNode(node, reason)]
+        orders = self._begin(state, f"{node} drains", now)
+        if not orders:
+            assert not self._cluster.on(node), "L8: a drained node runs nothing"
+            self._cluster.nodes[node].spare, self._draining, self._idle_for = True, None, 0
+        return [*actions, *orders]
+
+    def _begin(self, state: BalanceState, reason: str, now: int) -> list[MovePartition]:
+        """Orders the first of several moves; the others are found anew when it has ended."""
+        if (move := state.first()) is None:
+            return []
+        partition, source, target = move
+        predicted = self._cluster.predicted(partition, target, now, self._cluster.free(target, now))
+        assert isinstance(predicted, PredictedMove), "L4: what cannot be moved is not ordered"
+        order = MovePartition(partition, source, target, predicted.seconds, predicted.source, reason)
+        self._check(order, now)
+        self._order = order
+        return [order]
+
+    def _check(self, order: MovePartition, now: int) -> None:
+        """Invariants of an order."""
+        target, hosts = self._cluster.nodes[order.target], self._cluster.running[order.partition]
+        assert self._order is None, "L7: one move at a time"
+        assert target.alive, "L5: a target answers"
+        assert not target.spare, "L8: a target has joined"
+        assert order.target != self._draining, "L8: nothing moves to who is leaving"
+        assert order.source in hosts, "L5: who leaves runs it"
+        assert order.target not in hosts, "L5: two replicas are on two nodes"
+        assert self._cluster.rested(order.partition, now), "L7: a partition rests where it was moved to"
+        assert self._refused(self._cluster.running, order.partition, order.target) is None, "L6: it keeps its X"
+
+    # --- for people ---
+
+    def _described(self, full: list[NodeId], now: int) -> str:
+        """How full the nodes are that are beyond a cap."""
+        found = []
+        for node in full:
+            room, cap = self._cluster.nodes[node].room, self._settings.cap
+            cpu, memory = self._cluster.need(node, now)
+            if cpu > cap * room.capacity:
+                found.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
+            if memory > cap * room.memory:
+                found.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
+        return ", ".join(found)
+
+    def _complaints(self, full: list[NodeId], now: int) -> list[StillFull]:
+        """What to tell of nodes that stay full, once; not while something of theirs rests, for then it may still go."""
+        stuck = [n for n in full if all(self._cluster.rested(p, now) for p in self._cluster.on(n))]
+        found = [StillFull(n, self._cluster.obstacles(n, now)) for n in stuck if n not in self._told]
+        self._told |= {said.node for said in found}
+        return found

@@ -1,0 +1,274 @@
+"""What a balancer knows of a cluster: who runs what, the latest loads, and what each move would take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from replicas.planning.balancing.actions import BalanceSettings, MovePartition, NodeRoom, Refusal
+from replicas.planning.load import LoadHistory, LoadSample
+from replicas.planning.prediction import PredictedMove, RefusedMove, predict
+from replicas.planning.relief import ReliefProblem, relieve
+from replicas.planning.shares import Running
+from replicas.planning.topology import Ints
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+from spe.stream.times import SECOND
+
+#: Periods that a partition stays where it was moved to, and that a move is not tried again that has failed.
+REST: Final = 3
+#: A move's least time: a switch takes longer than nothing.
+_SWITCH_S: Final = 0.01
+#: Combinations that are refused for X, until a plan is taken as it is; every order is checked by itself.
+_ROUNDS: Final = 20
+
+
+@dataclass(slots=True)
+class BalancedNode:
+    """What is known of a node.
+
+    Attributes:
+      spare: it runs nothing until it joins.
+    """
+
+    room: NodeRoom
+    alive: bool = False
+    spare: bool = False
+
+
+@dataclass(frozen=True)
+class BalanceState:
+    """Who is to end where, by indices of the problem.
+
+    Attributes:
+      members: nodes, in the order of the problem.
+      replicas: (partition, node), in the order of the problem.
+      where: node of each replica at the end.
+    """
+
+    members: tuple[NodeId, ...]
+    replicas: tuple[tuple[PartitionId, NodeId], ...]
+    problem: ReliefProblem
+    where: Ints
+
+    @property
+    def excess(self) -> float:
+        """What is left beyond all caps."""
+        return float(self.problem.excess(self.where).sum())
+
+    @property
+    def seconds(self) -> float:
+        """Of all moves."""
+        return self.problem.total(self.where)
+
+    @property
+    def full(self) -> list[NodeId]:
+        """Nodes that stay beyond a cap."""
+        return [self.members[n] for n in self.problem.beyond(self.where)]
+
+    def first(self) -> tuple[PartitionId, NodeId, NodeId] | None:
+        """The move to begin with: one that has room at once, if there is one, and of those the shortest."""
+        rated = []
+        for replica, node in self.problem.moves(self.where):
+            alone = self.problem.home.copy()
+            alone[replica] = node
+            over = float(self.problem.excess(alone)[:, node].sum())
+            rated.append((over, float(self.problem.seconds[replica, node]), replica, node))
+        if not rated:
+            return None
+        *_, replica, node = min(rated)
+        return *self.replicas[replica], self.members[node]
+
+
+class BalancedCluster:
+    """See the module.
+
+    Args:
+      history: of all loads; samples go there.
+      nodes: all of them, by id.  Each is taken for dead until it has come.
+      running: nodes that run each partition.
+      refused: who may not run what beside the rest, such as for its share of X.
+      exact: as ``relief.relieve`` has it.
+    """
+
+    def __init__(
+        self,
+        history: LoadHistory,
+        settings: BalanceSettings,
+        nodes: Mapping[NodeId, NodeRoom],
+        running: Running,
+        refused: Refusal,
+        exact: bool | None,
+    ) -> None:
+        self.history = history
+        self.nodes = {id: BalancedNode(room, spare=room.spare) for id, room in nodes.items()}
+        self.running: dict[PartitionId, tuple[NodeId, ...]] = dict(running)
+        #: When the newest checkpoint of a partition that a node holds was taken.
+        self.checkpoints: dict[tuple[PartitionId, NodeId], int] = {}
+        #: When each partition's last move ended, and which moves failed.
+        self.moved_at: dict[PartitionId, int] = {}
+        self.failed_at: dict[tuple[PartitionId, NodeId], int] = {}
+        self._settings = settings
+        self._refused = refused
+        self._exact = exact
+        #: Loads, and the time that they are of.
+        self._known: tuple[int, dict[PartitionId, LoadSample | None]] = (-1, {})
+
+    # --- news ---
+
+    def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
+        self.history.sample(partition, load, now)
+        self._known = (-1, {})
+
+    def moved(self, order: MovePartition, now: int) -> None:
+        """The target runs the partition, and the old one does not any more."""
+        self.moved_at[order.partition] = now
+        others = tuple(n for n in self.running[order.partition] if n not in (order.source, order.target))
+        self.running[order.partition] = (*others, order.target)
+        self.checkpoints.pop((order.partition, order.target), None)
+
+    # --- what is known ---
+
+    def members(self) -> tuple[NodeId, ...]:
+        """Nodes that may run something."""
+        return tuple(id for id, one in self.nodes.items() if one.alive and not one.spare)
+
+    def on(self, node: NodeId) -> list[PartitionId]:
+        return [p for p, hosts in self.running.items() if node in hosts]
+
+    def load(self, partition: PartitionId, now: int) -> LoadSample | None:
+        """Of the latest period; of one that is silent, as far back as is known."""
+        if self._known[0] != now:
+            self._known = (now, {})
+        known = self._known[1]
+        if partition not in known:
+            latest = self.history.mean(partition, now, self._settings.period_us)
+            known[partition] = self.history.mean(partition, now) if latest is None else latest
+        return known[partition]
+
+    def need(self, node: NodeId, now: int) -> tuple[float, float]:
+        """CPU and memory of all that is known to run there."""
+        known = [load for p in self.on(node) if (load := self.load(p, now)) is not None]
+        return sum(load.cpu for load in known), sum(load.memory for load in known)
+
+    def heard(self, now: int) -> set[PartitionId]:
+        """Partitions that were not silent in the latest period."""
+        return {p for p in self.running if self.history.mean(p, now, self._settings.period_us) is not None}
+
+    def beyond(self, now: int) -> set[NodeId]:
+        """Members that are beyond a cap."""
+        members = self.members()
+        problem = self._problem(members, now, seconds=False)
+        return {members[at] for at in problem.beyond(problem.home)}
+
+    def idle(self, now: int) -> bool:
+        """Is the load of all members together below ``idle``?"""
+        members = self.members()
+        total = sum(self.need(n, now)[0] for n in members)
+        return total < self._settings.idle * sum(self.nodes[n].room.capacity for n in members)
+
+    def rested(self, partition: PartitionId, now: int) -> bool:
+        """May it be moved again?"""
+        moved_at = self.moved_at.get(partition)
+        return moved_at is None or now - moved_at >= REST * self._settings.period_us
+
+    def predicted(
+        self, partition: PartitionId, target: NodeId, now: int, free: float | None
+    ) -> PredictedMove | RefusedMove:
+        """A move to a node that has so many cores left over, whoever leaves."""
+        failed_at = self.failed_at.get((partition, target))
+        load = self.load(partition, now)
+        if target in self.running[partition]:
+            return RefusedMove(f"{target} runs it already")
+        if failed_at is not None and now - failed_at < REST * self._settings.period_us:
+            return RefusedMove("it failed a moment ago")
+        if load is None or free is None:
+            return RefusedMove("not all loads are known")
+        if (reason := self._refused(self.running, partition, target)) is not None:
+            return RefusedMove(reason)
+        taken_at = self.checkpoints.get((partition, target))
+        return predict(load, free, self._settings.speeds, None if taken_at is None else (now - taken_at) / SECOND)
+
+    def free(self, node: NodeId, now: int) -> float | None:
+        """Cores that a node has left over; None: not all loads there are known."""
+        if any(self.load(p, now) is None for p in self.on(node)):
+            return None
+        return self.nodes[node].room.capacity - self.need(node, now)[0]
+
+    # --- what to do ---
+
+    def solved(self, members: tuple[NodeId, ...], now: int, leaving: NodeId | None = None) -> BalanceState:
+        """Where each replica is to end under the latest loads.
+
+        Moves that are refused together, for X, are excluded one set after the other.
+
+        Args:
+          leaving: a node that all are to leave, and nobody else is to move; None: whoever must.
+        """
+        problem = self._problem(members, now, leaving=leaving)
+        for _ in range(_ROUNDS):
+            state = BalanceState(members, self._replicas(members), problem, relieve(problem, exact=self._exact))
+            if (refused := self._refused_together(state)) is None:
+                break
+            problem = replace(problem, together=(*problem.together, refused))
+        return state
+
+    def obstacles(self, node: NodeId, now: int) -> str:
+        """What keeps the partitions of a node from others, each reason with the first that it holds for."""
+        reasons: dict[str, str] = {}
+        for target in self.members():
+            free = self.free(target, now)
+            for partition in (p for p in self.on(node) if target not in self.running[p]):
+                predicted = self.predicted(partition, target, now, free)
+                why = predicted.reason if isinstance(predicted, RefusedMove) else "no room below the caps"
+                reasons.setdefault(why, f"{partition} to {target}")
+        return "; ".join(f"{what}: {why}" for why, what in reasons.items()) or "there is no other node"
+
+    def _refused_together(self, state: BalanceState) -> frozenset[tuple[int, int]] | None:
+        running = dict(self.running)
+        made: list[tuple[int, int]] = []
+        for replica, node in state.problem.moves(state.where):
+            (partition, _), target = state.replicas[replica], state.members[node]
+            made.append((replica, node))
+            if self._refused(running, partition, target) is not None:
+                return frozenset(move for move in made if move[1] == node)
+            running[partition] = (*running[partition], target)
+        return None
+
+    def _replicas(self, members: tuple[NodeId, ...]) -> tuple[tuple[PartitionId, NodeId], ...]:
+        return tuple((p, n) for p, hosts in self.running.items() for n in hosts if n in members)
+
+    def _problem(
+        self, members: tuple[NodeId, ...], now: int, *, leaving: NodeId | None = None, seconds: bool = True
+    ) -> ReliefProblem:
+        """Args: as :meth:`solved`; ``seconds``: what each move would take is of interest."""
+        replicas = self._replicas(members)
+        partitions = {p: at for at, p in enumerate(self.running)}
+        # What is not known adds nothing; its node is no target (free).
+        loads = [self.load(p, now) or LoadSample(0.0) for p, _ in replicas]
+        rooms = [self.nodes[n].room for n in members]
+        need = np.array([[load.cpu for load in loads], [load.memory for load in loads]])
+        cap = self._settings.cap * np.array([[r.capacity for r in rooms], [r.memory for r in rooms]])
+        if leaving is not None:  # counted, for a partition may need nothing and must leave all the same
+            need = np.vstack([need, np.ones(len(replicas))])
+            cap = np.vstack([cap, [0.0 if n == leaving else inf for n in members]])
+        took = np.full((len(replicas), len(members)), inf)
+        free = {n: self.free(n, now) for n in members} if seconds else {}
+        for at, (partition, source) in enumerate(replicas if seconds else ()):
+            if not self.rested(partition, now) or leaving not in (None, source):
+                continue
+            for node, target in enumerate(members):
+                predicted = self.predicted(partition, target, now, free[target])
+                if isinstance(predicted, PredictedMove):
+                    took[at, node] = max(predicted.seconds, _SWITCH_S)
+        return ReliefProblem(
+            home=np.array([members.index(n) for _, n in replicas], np.intp),
+            partition=np.array([partitions[p] for p, _ in replicas], np.intp),
+            need=need,
+            cap=cap,
+            seconds=took,
+        )
