@@ -71,7 +71,7 @@ def topology_of(
                 rates=rates.get(str(unit.id)),
                 weight=1.0 if priorities is None else sum(priorities.get(s, 1.0) for s in unit.outputs if s in wanted),
                 fails=_alone(directory, unit) if directory.standbys and priorities is None else True,
-                output=any(s in read_by_clients for s in unit.outputs),
+                output=any(s in (read_by_clients if priorities is None else wanted) for s in unit.outputs),
             )
         )
     return Topology(specs)

@@ -82,7 +82,7 @@ def plan_recovery(target: Path, options: RecoveryOptions) -> int:
     except ConfigError as error:
         console.print(f"area {area:.2f} until {until:g} s; how much more is possible is not known: {error}")
     else:
-        short = 1 - area / best if best > 0 else 0.0
+        short = max(0.0, 1 - area / best) if best > 0 else 0.0
         console.print(f"area {area:.2f} until {until:g} s; no order has more than {best:.2f}: {short:.1%} below")
     if options.plot is not None:
         options.plot.write_text(svg([_panel(played, value, until)]), encoding="utf-8")

@@ -75,7 +75,7 @@ edited(
 edited(
     "orders-of-a-dead-node-stay",
     "what was to run on a node that went is waited for (O6)",
-    Edit(RecoverySchedule, "went", "if where != node", "if where"),
+    Edit(RecoverySchedule, "_forget", "if where != node", "if where"),
 )
 edited(
     "silence-is-load-0",

@@ -62,27 +62,35 @@ class RecoverySchedule:
 
     # --- news ---
 
-    def came(self, node: str, capacity: float = 1.0, runs: Iterable[int] = (), shadows: Iterable[int] = ()) -> None:
-        """A node answers, and may be filled from now on.
+    def came(
+        self,
+        node: str,
+        capacity: float = 1.0,
+        runs: Iterable[int] = (),
+        shadows: Iterable[int] = (),
+        restores: Iterable[int] = (),
+    ) -> None:
+        """A node answers for the first time, or again after it was started anew; it may be filled from now on.
 
         Args:
           capacity: cores.
           runs: what it runs.
           shadows: what it runs without results of its own; that takes room, and is worth nothing.
+          restores: what it installs, by an order of somebody before us.
         """
+        self._forget(node)
         self._capacity[node] = capacity
         self._running[node], self._shadows[node] = set(runs), set(shadows)
+        self.ordered |= dict.fromkeys(restores, node)
         self._stale = True
 
     def went(self, node: str) -> None:
         """A node answers no more: what it ran or was to run must run elsewhere."""
-        for known in (self._capacity, self._running, self._shadows):
-            known.pop(node, None)
-        self.ordered = {partition: where for partition, where in self.ordered.items() if where != node}
+        self._forget(node)
         self._stale = True
 
     def back(self, partition: int, node: str) -> None:
-        """A node runs a partition."""
+        """A node that is there runs a partition."""
         self._running[node].add(partition)
         if self.ordered.get(partition) == node:
             del self.ordered[partition]
@@ -160,6 +168,11 @@ class RecoverySchedule:
     def loads(self) -> Floats:
         """[partitions]; shares of a core."""
         return self._load
+
+    def _forget(self, node: str) -> None:
+        for known in (self._capacity, self._running, self._shadows):
+            known.pop(node, None)
+        self.ordered = {partition: where for partition, where in self.ordered.items() if where != node}
 
     def _problem(self) -> RecoveryProblem:
         alive = self.running | self._mask(self.ordered)

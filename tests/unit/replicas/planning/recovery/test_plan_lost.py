@@ -108,6 +108,24 @@ def test_priorities_and_the_cap_are_of_the_configuration() -> None:
     assert [(topology.name_of(i.partition), i.node) for i in schedule.step()] == [("f/0", "spare")]
 
 
+def test_where_no_client_is_configured_every_output_counts() -> None:
+    """Also one that another operator reads."""
+    chained = WEIGHED.replace("b: {filter: {from: s", "b: {filter: {from: a") + "clients: {}\n"
+    plan, directory = load_text(chained)
+    topology = topology_of(plan, directory, {}, directory.recovery.priorities)
+    assert {o.name: o.weight for o in topology.sinks} == {"f": 3.0, "g": 1.0}
+
+
+def test_a_spare_node_may_arrive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spare.yaml"
+    path.write_text(WEIGHED)
+    assert execute(["plan", str(path), "--lost", "n1", "--arrive", "spare@7s"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 partitions have no replica left; complete queries 0.2500" in said
+    assert "7.0 s  f/0" in said
+    assert "area 12.00 until 18 s; no order has more than 12.00" in said
+
+
 def test_standbys_and_disks_hold_checkpoints() -> None:
     plan, directory = load(PASSIVE)
     cluster = cluster_of(plan, directory, topology_of(plan, directory, {}, {}), {})

@@ -160,3 +160,25 @@ def test_no_node_is_filled_beyond_its_cap() -> None:
     schedule.came("n1")
     assert schedule.step() == [PlannedInstall(1, "n1")] or schedule.step() == [PlannedInstall(0, "n1")]
     assert len(schedule.waits) == 1
+
+
+def test_a_node_that_comes_again_has_forgotten_what_it_was_to_run() -> None:
+    """A process that ends and starts between two heartbeats was never seen to go."""
+    parts = Partitions({"a": "", "b": ""}, {"a": 1, "b": 1})
+    schedule = parts.schedule(cap=0.8, loads={"a": 0.4, "b": 0.4})
+    schedule.came("n1")
+    assert schedule.step() == [PlannedInstall(0, "n1")]
+    schedule.came("n1", restores=[1])
+    assert schedule.ordered == {1: "n1"}
+    assert schedule.step() == []
+    schedule.back(1, "n1")
+    assert schedule.step() == [PlannedInstall(0, "n1")]
+
+
+def test_a_new_coordinator_goes_on_from_what_nodes_tell() -> None:
+    """What another one ordered is neither ordered again nor taken back."""
+    schedule = TREES.schedule()
+    schedule.came("n1", 2.0, runs=[0], restores=[3])
+    schedule.came("n2", 2.0)
+    assert [TREES.names[i.partition] for i in schedule.step()] == ["x"]
+    assert schedule.ordered == {3: "n1", 2: "n2"}
