@@ -6,7 +6,7 @@ around what the protocol waits for: the heartbeat timeout, αX and X.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, permutations
 from random import Random
 from typing import Any, Final
@@ -111,11 +111,9 @@ class _Drawing:
         """One failure that lasts: only in a time without change a path that is left promises anything (P1)."""
         random = self._random
         at = self._grid(random.randrange(self._from_us, self._from_us + 2 * SECOND))
-        of = random.choice(
-            [*[_Drawing._source_cut] * 4, _Drawing._freeze, _Drawing._kill, _Drawing._isolated, _Drawing._cut]
-        )
+        kind = random.choice([*["source"] * 4, "freeze", "kill", "isolated", "cut"])
         length = show_duration(self._grid(max(self._to_us - at - random.randrange(2 * SECOND), SECOND)))
-        return [{**e, "for": length} for e in of(self, at)]
+        return [{**e, "for": length} for e in KINDS[kind](self, at)]
 
     def _lasting_links(self) -> Iterator[Entry]:
         """A set of links that is cut for 10 X or longer; nothing where there are too few, or no time for that.
@@ -196,6 +194,13 @@ class _Drawing:
 
     # --- one thing at a time ---
 
+    def _one(self, at: int, kind: str, hosts: Sequence[str], **more: Any) -> list[Entry]:
+        """Befalls one of some processes for a while."""
+        return [{**self._once(at, kind, hosts)[0], "for": self._for(), **more}]
+
+    def _once(self, at: int, kind: str, hosts: Sequence[str]) -> list[Entry]:
+        return [{"at": at, "kind": kind, "target": self._random.choice(hosts)}]
+
     def _cut(self, at: int) -> Iterator[Entry]:
         for a, b in self._some_links():
             yield self._link("cut", at, a, b)
@@ -211,12 +216,6 @@ class _Drawing:
         if self._random.random() < 0.5:
             a, b = b, a
         yield self._link("cut", at, a, b, one_way=True)
-
-    def _isolated(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "cut", "target": self._random.choice(self._hosts), "for": self._for()}
-
-    def _source_cut(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "cut", "target": self._random.choice(self._sources), "for": self._for()}
 
     def _late(self, at: int) -> Iterator[Entry]:
         for a, b in self._some_links():
@@ -245,52 +244,9 @@ class _Drawing:
         for a, b in self._some_links():
             yield {"at": at, "kind": "half-open", "from": a, "to": b}
 
-    def _kill(self, at: int) -> Iterator[Entry]:
-        hosts = [*self._nodes, *self._servers, *self._sources]
-        yield {"at": at, "kind": "kill", "target": self._random.choice(hosts), "for": self._for()}
-
-    def _power(self, at: int) -> Iterator[Entry]:
-        hosts = [*self._servers, *self._sources]
-        yield {"at": at, "kind": "power", "target": self._random.choice(hosts), "for": self._for()}
-
-    def _restart(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "restart", "target": self._random.choice(self._servers)}
-
     def _kill_what_is_read(self, at: int) -> Iterator[Entry]:
         client = self._random.choice(self._clients).partition(":")[2]
         yield {"at": at, "kind": "kill", "target": f"reads:{client}", "for": self._for()}
-
-    def _freeze(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "freeze", "target": self._random.choice(self._hosts), "for": self._for()}
-
-    def _stall(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "stall", "target": self._random.choice(self._sources), "for": self._for()}
-
-    def _busy(self, at: int) -> Iterator[Entry]:
-        times = self._random.choice([2.0, 8.0])
-        yield {
-            "at": at,
-            "kind": "busy",
-            "target": self._random.choice(self._servers),
-            "times": times,
-            "for": self._for(),
-        }
-
-    def _lag(self, at: int) -> Iterator[Entry]:
-        by = self._random.choice(["5ms", "100ms"])
-        yield {"at": at, "kind": "lag", "target": self._random.choice(self._clients), "by": by, "for": self._for()}
-
-    def _full(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "full", "target": self._random.choice(self._servers), "for": self._for()}
-
-    def _flip(self, at: int) -> Iterator[Entry]:
-        """A bit of a file flips, only on nodes: the log of a source is the only copy of its input."""
-        yield {"at": at, "kind": "flip", "target": self._random.choice(self._nodes)}
-
-    def _slow_disk(self, at: int) -> Iterator[Entry]:
-        """A disk of any process that writes is slow."""
-        by, target = self._random.choice(["5ms", "50ms", "300ms"]), self._random.choice(self._servers + self._sources)
-        yield {"at": at, "kind": "slow-disk", "target": target, "by": by, "for": self._for()}
 
     def _lie(self, at: int) -> Iterator[Entry]:
         """A disk lies, and then the power fails: meanwhile, or a moment after the disk has become honest again."""
@@ -298,9 +254,6 @@ class _Drawing:
         yield {"at": at, "kind": "lie", "target": node, "for": show_duration(length)}
         at += max(length + self._random.choice([-50, 50]) * MILLISECOND, 0)
         yield {"at": at, "kind": "power", "target": node, "for": self._for()}
-
-    def _wipe(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "wipe", "target": self._random.choice(self._nodes), "for": self._for()}
 
     def _replan(self, at: int) -> Iterator[Entry]:
         """Somebody starts a process with another configuration, and corrects that."""
@@ -311,9 +264,6 @@ class _Drawing:
     def _skew(self, at: int) -> Iterator[Entry]:
         target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])
         yield {"at": at, "kind": "skew", "target": self._random.choice(target), "by": by, "for": self._for()}
-
-    def _heal(self, at: int) -> Iterator[Entry]:
-        yield {"at": at, "kind": "heal"}
 
     # --- clients that record and have sinks ---
 
@@ -337,10 +287,6 @@ class _Drawing:
         length = self._length()
         yield {"at": at, "kind": "lie", "target": client, "for": show_duration(length)}
         yield {"at": at + length, "kind": "power", "target": client, "for": self._for()}
-
-    def _client_disk(self, at: int) -> Iterator[Entry]:
-        by, target = self._random.choice(["5ms", "50ms", "300ms"]), self._random.choice(self._clients)
-        yield {"at": at, "kind": "slow-disk", "target": target, "by": by, "for": self._for()}
 
     # --- patterns ---
 
@@ -506,30 +452,34 @@ def _links(plan: Plan, directory: Directory) -> list[tuple[str, str]]:
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
 
 
+_Kind = Callable[[_Drawing, int], Iterable[Entry]]
+
+_SYNCS: Final = ("5ms", "50ms", "300ms")
 #: What a run draws from, by name.
-KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+KINDS: Final[dict[str, _Kind]] = {
     "cut": _Drawing._cut,
     "one way": _Drawing._one_way,
-    "isolated": _Drawing._isolated,
-    "source": _Drawing._source_cut,
+    "isolated": lambda d, at: d._one(at, "cut", d._hosts),
+    "source": lambda d, at: d._one(at, "cut", d._sources),
     "late": _Drawing._late,
     "slow": _Drawing._slow,
     "lossy": _Drawing._lossy,
     "refused": _Drawing._refused,
     "reset": _Drawing._reset,
     "half open": _Drawing._half_open,
-    "kill": _Drawing._kill,
-    "power": _Drawing._power,
-    "restart": _Drawing._restart,
+    "kill": lambda d, at: d._one(at, "kill", [*d._nodes, *d._servers, *d._sources]),
+    "power": lambda d, at: d._one(at, "power", [*d._servers, *d._sources]),
+    "restart": lambda d, at: d._once(at, "restart", d._servers),
     "what is read": _Drawing._kill_what_is_read,
-    "freeze": _Drawing._freeze,
-    "stall": _Drawing._stall,
-    "busy": _Drawing._busy,
-    "lag": _Drawing._lag,
-    "full": _Drawing._full,
-    "flip": _Drawing._flip,
+    "freeze": lambda d, at: d._one(at, "freeze", d._hosts),
+    "stall": lambda d, at: d._one(at, "stall", d._sources),
+    "busy": lambda d, at: d._one(at, "busy", d._servers, times=d._random.choice([2.0, 8.0])),
+    "lag": lambda d, at: d._one(at, "lag", d._clients, by=d._random.choice(["5ms", "100ms"])),
+    "full": lambda d, at: d._one(at, "full", d._servers),
+    # Only on nodes: the log of a source is the only copy of its input.
+    "flip": lambda d, at: d._once(at, "flip", d._nodes),
     "skew": _Drawing._skew,
-    "heal": _Drawing._heal,
+    "heal": lambda _, at: [{"at": at, "kind": "heal"}],
     "swizzle": _Drawing._swizzle,
     "starve": _Drawing._starve,
     "flap": _Drawing._flap,
@@ -542,20 +492,20 @@ KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
     "together": _Drawing._together,
 }
 #: Those of runs whose checkpoints lie on disks that are not to be trusted.
-DISK_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
-    "slow disk": _Drawing._slow_disk,
+DISK_KINDS: Final[dict[str, _Kind]] = {
+    "slow disk": lambda d, at: d._one(at, "slow-disk", d._servers + d._sources, by=d._random.choice(_SYNCS)),
     "lie": _Drawing._lie,
-    "wipe": _Drawing._wipe,
+    "wipe": lambda d, at: d._one(at, "wipe", d._nodes),
 }
 #: Those of runs whose clients record and have sinks.
-CLIENT_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+CLIENT_KINDS: Final[dict[str, _Kind]] = {
     "client dies": _Drawing._client_dies,
     "client dies in a failure": _Drawing._client_dies_in_a_failure,
     "client loses its disk": _Drawing._client_loses_its_disk,
-    "client with a slow disk": _Drawing._client_disk,
+    "client with a slow disk": lambda d, at: d._one(at, "slow-disk", d._clients, by=d._random.choice(_SYNCS)),
 }
 #: Those that need standbys.
-STANDBY_KINDS: Final[dict[str, Callable[[_Drawing, int], Iterator[Entry]]]] = {
+STANDBY_KINDS: Final[dict[str, _Kind]] = {
     "coordinator": _Drawing._coordinator,
     "coordinator cut off": _Drawing._coordinator_cut,
     "kill in install": _Drawing._kill_in_install,
