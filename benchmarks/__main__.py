@@ -21,7 +21,6 @@ from benchmarks import (
     passing,
     planning,
     proof,
-    random_topologies,
     steps,
     sunion,
     throughput,
@@ -43,7 +42,6 @@ BENCHMARKS = {
     "memory": memory,
     "proof": proof,
     "planning": planning,
-    "random-topologies": random_topologies,
 }
 
 

@@ -24,6 +24,7 @@ from benchmarks.experiments import (
     serialisation,
     switching,
     takeover,
+    topologies,
     usable,
 )
 from benchmarks.experiments.results import print_table, write
@@ -42,6 +43,7 @@ EXPERIMENTS = {
     "recovery": recovery,
     "checkpointing": checkpointing,
     "takeover": takeover,
+    "random-topologies": topologies,
     "usable": usable,
     "elasticity": elasticity,
     "scheduling": scheduling,
