@@ -64,7 +64,7 @@ UNITS: Final[dict[str, Test]] = {
     "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
-    "undo-behind-the-end": output_log.test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over,
+    "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
     "corrections-wait-for-room-beside-a-partner": (

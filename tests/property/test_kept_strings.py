@@ -74,7 +74,7 @@ def check_kept_strings(batches: list[tuple[list[str | None], tuple[int, str]]]) 
     )
 
 
-def test_what_is_kept_is_given_back_whatever_is_forgotten_and_restored() -> None:
+def test_kept_texts_survive_forgetting_and_restoring() -> None:
     EXERCISED.clear()
     with step_sizes():
         check_kept_strings()

@@ -133,7 +133,7 @@ def test_damage_is_named_with_its_place(spark: SparkSession, tmp_path: Path) -> 
         source_log(spark, run, A).count()
 
 
-def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_continues_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
     elements = list(logged(200))
     seen: list[int] = []
     batches: list[int] = []

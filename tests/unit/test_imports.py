@@ -33,8 +33,8 @@ def test_imports_go_downwards(path: Path) -> None:
     assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)} from a higher floor"
 
 
-def test_the_command_line_is_imported_by_env_run_alone() -> None:
-    """And only when it is called: the command line stands above everything."""
+def test_only_env_run_imports_the_command_line() -> None:
+    """And only when it is called, because the command line is the top level."""
     cli, api = ROOT / "spe" / "cli", ROOT / "spe" / "api.py"
     users = {p for p in FILES if not p.is_relative_to(cli) and "spe.cli" in p.read_text()}
     at_import = {getattr(node, "module", None) or "" for node in ast.parse(api.read_text()).body}
@@ -44,7 +44,7 @@ def test_the_command_line_is_imported_by_env_run_alone() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_what_a_node_runs_needs_neither_spark_nor_arrow(path: Path) -> None:
+def test_a_node_imports_neither_spark_nor_arrow(path: Path) -> None:
     """pyspark, pyarrow, pandas and the proof may only be imported inside a function; the proof itself may."""
     if path.relative_to(ROOT).parts[:2] == ("consistency", "proof"):
         return
@@ -85,20 +85,20 @@ def defines(module: list[str], inside: list[str]) -> bool:
     return all(re.search(rf"\b{name}\b", text) for name in inside)
 
 
-#: Pure packages: what decides takes values and returns values; time, randomness and the outside are passed in.
+#: Pure packages: their functions take and return values; time and randomness are passed in.
 PURE_FOLDERS = [ROOT / "operators", ROOT / "consistency" / "dpc", ROOT / "replicas" / "planning"]
 PURE = [p for p in FILES if any(p.is_relative_to(folder) for folder in PURE_FOLDERS)]
 FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asyncio"}
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_pure_packages_touch_nothing_outside(path: Path) -> None:
+def test_pure_packages_use_no_time_randomness_or_io(path: Path) -> None:
     allowed = {"random"} if path.name == "partners.py" else set()  # the type of the seeded source that is passed in
     assert not imported(path) & (FORBIDDEN - allowed)
 
 
-def test_no_public_class_name_stands_twice() -> None:
-    """A reader who meets a name finds one class of it."""
+def test_public_class_names_are_unique() -> None:
+    """So that a name always means the same class."""
     places: dict[str, list[str]] = {}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""README and docs: every example runs, everything that the pages name exists, and they stay short."""
+"""README and docs: every example runs, every named thing exists, and the pages stay short."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/rules.md")] + sorted(
     DOCS.rglob("*.md")
 )
-#: Made from other sources, so their length is no matter of style.
+#: Generated pages, whose length does not count.
 GENERATED = {DOCS / page for page in ("internals/campaigns.md", "reference/api.md", "reference/command-line.md")}
 
 FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks")
@@ -86,7 +86,7 @@ def with_part(part: str) -> str:
 
 @pytest.fixture
 def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator of the page, where every node would find it."""
+    """The operator of the page, importable as on a node."""
     (tmp_path / "shop_operators.py").write_text(OPERATOR, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "shop_operators", raising=False)
@@ -142,7 +142,7 @@ def test_the_python_builder_makes_the_plan_of_the_file() -> None:
     assert load_plan_text(names["env"].to_yaml()) == names["env"].plan()
 
 
-def test_the_mistake_that_the_tutorial_shows_is_told_so(tmp_path: Path) -> None:
+def test_the_mistake_of_the_tutorial_gives_its_message(tmp_path: Path) -> None:
     shown = re.findall(r"`(shop\.py:\d+: [^`]*)`", text_of("docs/tutorials/python.md"))
     (tmp_path / "shop.py").write_text(BUILDER.replace("value >=", "valu >="), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -151,7 +151,7 @@ def test_the_mistake_that_the_tutorial_shows_is_told_so(tmp_path: Path) -> None:
     assert [p.splitlines()[0].removeprefix(f"{tmp_path}/") for p in caught.value.problems] == shown
 
 
-def test_the_answer_is_the_three_best_of_every_window() -> None:
+def test_the_results_are_the_three_best_of_every_window() -> None:
     ((ids, rows),) = answer(load_plan_text(SHOP)).values()
     names = load_plan_text(SHOP).query.schema_of(StreamId("best")).names
 
@@ -159,7 +159,7 @@ def test_the_answer_is_the_three_best_of_every_window() -> None:
     assert [row[names.index("rank")] for row in rows.to_tuples()] == [1, 2, 3] * 19
 
 
-def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
+def test_the_documented_operator_passes_only_records(operators: None) -> None:
     (part,) = [p for p in PARTS if "shop_operators" in p]
     ((_, rows),) = answer(load_plan_text(with_part(part))).values()
     values = [value for _, value in rows.to_tuples()]
@@ -170,7 +170,7 @@ def test_the_operator_of_ones_own_passes_records_only(operators: None) -> None:
 
 @asynccontextmanager
 async def running_shop() -> AsyncIterator[FaultyCluster]:
-    """The shop in virtual time, from now on, with fewer orders; the page's program takes its client's place."""
+    """The shop in virtual time with fewer orders; the page's program replaces its client."""
     smaller = SHOP.replace("start: 2026-01-01T12:00:00, duration: 30s", "duration: 14s").replace("00, keys", "0, keys")
     plan, directory = load_text(smaller)
     directory = with_addresses(directory, {name: f"{name.replace(':', '-')}:1" for name in directory.addresses()})
@@ -183,7 +183,7 @@ async def running_shop() -> AsyncIterator[FaultyCluster]:
 
 
 def logged_answer(cluster: FaultyCluster) -> list[tuple[Any, ...]]:
-    """What a run without failures makes of what the sources have logged."""
+    """The reference results from the sources' logs."""
     inputs = {
         s: read_source_log(cluster.env(f"source:{s}").storage, PurePosixPath(s), source.schema)
         for s, source in cluster.plan.sources.items()
@@ -192,7 +192,7 @@ def logged_answer(cluster: FaultyCluster) -> list[tuple[Any, ...]]:
     return rows.to_tuples()
 
 
-async def test_the_client_shows_tentative_tuples_withdraws_them_and_ends_with_the_answer(
+async def test_the_client_ends_with_the_reference_results(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def cut_for_longer_than_x() -> None:
@@ -212,7 +212,7 @@ async def test_the_client_shows_tentative_tuples_withdraws_them_and_ends_with_th
     assert [tuple(record.values()) for record in final] == logged_answer(cluster)
 
 
-async def test_the_client_that_wants_final_tuples_gets_them(
+async def test_a_client_of_final_tuples_gets_only_those(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running_shop() as cluster:
@@ -251,7 +251,7 @@ def test_all_pages_together_are_short() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     broken = []
     for target in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", page.read_text(encoding="utf-8")):
         path, anchor = target
@@ -273,7 +273,7 @@ def anchors(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_code_that_is_named_exists(page: Path) -> None:
+def test_named_code_exists(page: Path) -> None:
     """``path/file.py::Class.method``, paths of files and folders, and modules by their last names."""
     missing = []
     text = page.read_text(encoding="utf-8")
@@ -298,7 +298,7 @@ def _exists(path: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_tests_that_are_named_exist(page: Path) -> None:
+def test_named_tests_exist(page: Path) -> None:
     there = {
         name
         for file in (ROOT / "tests").rglob("test_*.py")
@@ -308,7 +308,7 @@ def test_tests_that_are_named_exist(page: Path) -> None:
     assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - there == set()
 
 
-def test_every_rule_that_the_code_cites_is_explained() -> None:
+def test_every_cited_rule_is_explained() -> None:
     """In comments rules stand in brackets, ``(U2)``, ``(F3, A1)``; docs/internals/rules.md explains each."""
     rules = set(re.findall(r"^\* \*\*([USBTCRKVFAHDLO]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
     cited = {

@@ -16,7 +16,7 @@ from benchmarks.tables import WrongResult
     ("now", "verdict"),
     [(2.0, "same"), (2.5, "same"), (1.6, "same"), (2.51, "worse"), (1.59, "better")],
 )
-def test_smaller_is_better_and_a_change_within_the_margin_says_nothing(now: float, verdict: str) -> None:
+def test_a_ratio_is_worse_or_better_only_beyond_the_margin(now: float, verdict: str) -> None:
     (one,) = compare({"a": Ratio(2.0, 0.25)}, {"a": Ratio(now, 0.25)})
     assert one == Compared("a", 2.0, now, verdict)
     assert one.change == pytest.approx(now / 2.0 - 1)
@@ -36,7 +36,7 @@ def test_a_ratio_that_was_nothing_has_no_relative_change() -> None:
     assert (one.verdict, one.change) == ("worse", None)
 
 
-def test_what_is_new_and_what_is_gone_is_told() -> None:
+def test_new_and_removed_ratios_are_reported() -> None:
     new, gone = compare({"old": Ratio(1.0, 0.1)}, {"new": Ratio(2.0, 0.1)})
     assert (new.name, new.verdict, new.change) == ("new", "new", None)
     assert (gone.name, gone.verdict, gone.change) == ("old", "gone", None)
@@ -53,7 +53,7 @@ def test_the_stored_ratios_can_be_read() -> None:
     assert all(ratio.value > 0 and ratio.within > 0 for ratio in ratios.values())
 
 
-def test_a_run_stores_compares_and_tells_what_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_stores_compares_and_reports_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ratios.json"
     assert run(lambda: iter([("a", Ratio(1.0, 0.1)), ("b", Ratio(3.0, 0.1))]), file, store=True) == 0
     assert run(lambda: iter([("a", Ratio(1.0, 0.1)), ("b", Ratio(6.0, 0.1))]), file, store=False) == 0

@@ -111,7 +111,7 @@ def released_to_thirty() -> tuple[SOutput, dict[str, object]]:
     return out, checkpoint
 
 
-def test_what_was_released_before_is_dropped_by_counting() -> None:
+def test_repetitions_are_dropped_by_counting() -> None:
     out, checkpoint = released_to_thirty()
     out.restore(checkpoint)
     assert show(out.stable(rows("12u"), 15)) == ""

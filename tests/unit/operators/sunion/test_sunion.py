@@ -157,7 +157,7 @@ class TestOrder:
         assert piece is not None
         assert [rows.to_tuples() for rows in piece.merged() if rows is not None] == [[("a",)], [("b",)]]
 
-    def test_what_two_feeds_both_deliver_counts_once(self) -> None:
+    def test_rows_delivered_by_two_feeds_count_once(self) -> None:
         """U10: rows with an id at or below the position are dropped."""
         sunion = make(1)
         S(sunion, 0, 0, 1, (1, "a"), (2, "b"))

@@ -93,7 +93,7 @@ def opens(actions: list[Action]) -> list[tuple[str, str]]:
 
 
 class TestChoice:
-    def test_nobody_is_read_before_a_heartbeat_answer(self) -> None:
+    def test_no_producer_is_read_before_a_heartbeat_answer(self) -> None:
         assert Case().choose() == []
 
     def test_the_only_stable_producer_is_read(self) -> None:

@@ -79,7 +79,7 @@ def test_json_is_read_as_well_and_the_list_may_stand_under_faults() -> None:
     assert read('{"faults": [{"at": 0, "kind": "freeze", "target": ["n1b"], "for": "1s"}]}') == expected
 
 
-def test_a_target_of_a_cut_means_the_links_to_everybody_else() -> None:
+def test_a_target_of_a_cut_means_its_links_to_all_others() -> None:
     (fault,) = read("- {at: 1s, kind: cut, target: source:a}")
     assert (fault.first, fault.second) == (("source:a",), (ALL,))
 

@@ -235,7 +235,7 @@ def test_a_spare_that_is_dead_or_helps_nobody_does_not_join() -> None:
     assert said == StillFull(N1, "f/0 to n2: 0.30 of a core is free, and 0.90 would never catch up")
 
 
-def test_people_are_told_once_and_again_after_it_was_well() -> None:
+def test_a_condition_is_logged_once_and_again_after_it_ended() -> None:
     cluster = Cluster({0: (N1,), 1: (N2,)}, {0: 0.9, 1: 0.7})
     assert len(cluster.periods(9)) == 1
     cluster.loads[0] = 0.5

@@ -90,7 +90,7 @@ def then_all_is_stable(one: TextProducer) -> None:
         (STABILIZATION, True, LEVEL, True, "T/55y b60", "U(9) S10/45f B50(10) R+"),
     ],
 )
-def test_what_a_producer_sends_first_and_when_all_is_stable(
+def test_the_table_of_what_a_producer_sends_first(
     state: NodeState, fresh: bool, place: tuple[int, int], held: bool, first: str, then: str
 ) -> None:
     """A consumer with tentative tuples has seen them up to 49."""
@@ -112,9 +112,7 @@ def test_what_a_producer_sends_first_and_when_all_is_stable(
         (STABILIZATION, True, f"U(6) {AFTER_SIX}", "S10/45f B50(10) R+"),
     ],
 )
-def test_a_correcting_subscription_never_gets_anything_tentative(
-    state: NodeState, fresh: bool, first: str, then: str
-) -> None:
+def test_a_corrections_feed_never_gets_tentative_elements(state: NodeState, fresh: bool, first: str, then: str) -> None:
     one = producer_in(state, fresh=fresh)
     subscription = one.subscribe(*BEHIND, 49, held=True, mode=CORRECTIONS)
     assert pulled(subscription) == first
@@ -131,7 +129,7 @@ def test_a_consumer_whose_next_id_is_gone_gets_the_first_id_left(state: NodeStat
 
 
 @pytest.mark.parametrize("position", [2, 6, 9])
-def test_a_recovering_producer_serves_nobody(position: int) -> None:
+def test_a_recovering_producer_accepts_no_subscription(position: int) -> None:
     assert producer_in(RECOVERING).log.subscribe(MAIN, position, 20, True, 49) == LogNotReady()
 
 
@@ -188,8 +186,8 @@ def after_trace_4() -> TextProducer:
 CORRECTIONS_OF_TRACE_6 = "S7/12u S8/15x S9/18v S10/24y B50"
 
 
-def test_trace_6_each_subscriber_gets_the_correction_that_it_needs() -> None:
-    """P was sent the tentative tuples, Q joined during STABILIZATION."""
+def test_trace_6_each_subscriber_gets_its_own_correction() -> None:
+    """P had received the tentative tuples; Q subscribed during STABILIZATION."""
     one = after_trace_4()
     p = one.subscribe(6, 10)
     assert pulled(p) == "T/15x T/24y b30"
@@ -272,7 +270,7 @@ def test_trace_14_a_substream_without_tuples_still_advances() -> None:
 
 
 def test_trace_16_a_restarted_replica_serves_the_installed_log() -> None:
-    """r2 is in UP_FAILURE with truncation line 4; r1 takes over its log, then makes its own tentative run."""
+    """r2 is in UP_FAILURE with truncation line 4; r1 installs its log, then makes its own tentative results."""
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 B10 S5/11 S6/12 S7/15 B30 S8/31 S9/32 S10/40 B50")
     r2.log.acknowledge("v/0@a", 1, 4)
@@ -309,7 +307,7 @@ def test_live_that_resumes_during_corrections_sends_rec_done_first() -> None:
 
 
 def test_tentative_tuples_of_corrected_buckets_are_not_sent_again() -> None:
-    """[10,20) is corrected, without tuples; its tentative version went with the undo."""
+    """[10, 20) is corrected and has no tuples; the undo removed its tentative version."""
     one = TextProducer()
     one.stable("S1/1 B10")
     one.fails("T/15x T/24y b30")
@@ -354,8 +352,9 @@ def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
 
 
 def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
-    """A window's result has t_max = end − 1, so the boundary at its end says nothing new by V3's measure, and an
-    unmatched outer row has an older t_max than what went before it.  Only who enters late must be careful."""
+    """A window's result has t_max = end − 1, so by V3 the boundary at its end adds nothing, and an unmatched
+    outer row has an older t_max than earlier rows.  V3 applies only to consumers that enter late.
+    """
     one = TextProducer()
     one.stable("S1/9 B10")
     p = one.subscribe(1, 10)
@@ -368,7 +367,7 @@ def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
     assert pulled(one.subscribe(1, 10, 19, held=True)) == "b30"
 
 
-def test_a_tentative_boundary_alone_must_be_undone_as_well() -> None:
+def test_a_tentative_boundary_alone_is_undone_as_well() -> None:
     one = TextProducer()
     one.stable("S1/9 B10")
     p = one.subscribe(1, 10)
@@ -380,8 +379,8 @@ def test_a_tentative_boundary_alone_must_be_undone_as_well() -> None:
     assert pulled(p) == "U(1) B20(1) R+"
 
 
-def test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over() -> None:
-    """Its consumer has everything stable from another replica, and reads this one to hear that it is through."""
+def test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done() -> None:
+    """Its consumer has everything stable from another replica, and waits here for the end of the correction."""
     one = TextProducer()
     one.stable("S1/9 B10")
     one.fails("b20")
@@ -393,8 +392,8 @@ def test_a_correction_of_nothing_at_the_end_of_a_stream_says_that_it_is_over() -
     assert pulled(p) == "R+"
 
 
-def test_a_correcting_feed_becomes_the_main_one() -> None:
-    """F5: after R+ its consumer sets the mode, and gets what the next failure brings."""
+def test_a_corrections_feed_becomes_main() -> None:
+    """F5: after R(STABLE) its consumer sets the mode, and gets the tentative results of the next failure."""
     one = after_trace_4()
     p = one.subscribe(6, 10, 29, held=True, mode=CORRECTIONS)
     one.stabilises()
@@ -407,7 +406,7 @@ def test_a_correcting_feed_becomes_the_main_one() -> None:
 
 
 def test_a_suffix_beyond_its_cap_loses_its_oldest_part() -> None:
-    """V6; whoever reads goes on where it can."""
+    """V6: the suffix is capped; readers continue with what is left."""
     one = TextProducer(limits=Limits(suffix_bytes=3_000))
     one.stable("B10")
     p = one.subscribe(0, 10)
@@ -421,8 +420,8 @@ def test_a_suffix_beyond_its_cap_loses_its_oldest_part() -> None:
     assert pulled(p) == " ".join(f"T/{t}x" for t in range(11 + dropped, 42)) + " b42"
 
 
-def test_a_range_without_rows_goes_with_the_next_rows_when_no_boundary_follows_it() -> None:
-    """U10: from is always the feed's own position, whatever lay in between."""
+def test_an_empty_range_is_sent_with_the_next_rows() -> None:
+    """U10: ``from`` always equals the position of the feed."""
     x, y = payload_of(0), payload_of(1)
     one = TextProducer()
     j = one.subscribe(0, 0, share=(1, 2, (0,)))
@@ -454,7 +453,7 @@ def test_rows_are_hashed_once_for_all_consumers(monkeypatch: pytest.MonkeyPatch)
 # --- batches on the wire ---
 
 
-def test_on_the_live_path_nothing_is_copied() -> None:
+def test_live_batches_are_sent_without_a_copy() -> None:
     one = TextProducer()
     p = one.subscribe(0, 0)
     slice_ = parse("S1/1a S2/2b B10(2)")
@@ -466,8 +465,8 @@ def test_on_the_live_path_nothing_is_copied() -> None:
     assert show([boundary]) == "B10(2)"
 
 
-def test_a_backlog_of_small_slices_is_sent_in_large_pieces() -> None:
-    """Many batches, then the last boundary only: it promises what the others did."""
+def test_a_backlog_of_small_slices_is_sent_in_large_batches() -> None:
+    """Many batches, then only the last boundary, which implies the others."""
     one = TextProducer()
     for t in range(1, 2 * COALESCE_ROWS + 1):
         one.stable(f"S/{t} B{t + 1}")
@@ -477,7 +476,7 @@ def test_a_backlog_of_small_slices_is_sent_in_large_pieces() -> None:
 
 
 def test_a_pull_stays_near_its_limit_and_the_rest_follows() -> None:
-    """Also in the middle of a stored batch; nothing tentative or rec_done overtakes what is still to come."""
+    """Also inside a stored batch; tentative elements and rec_done wait until the rest is sent."""
     one = TextProducer()
     one.stable(" ".join(f"S/{t}" for t in range(100)) + " B100")
     one.fails("T/100 b110")
@@ -490,8 +489,8 @@ def test_a_pull_stays_near_its_limit_and_the_rest_follows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["stable", "tentative"])
-def test_a_batch_is_not_cut_only_to_fill_a_pull_up(kind: str) -> None:
-    """A frame of three rows costs what one of a thousand does."""
+def test_a_batch_is_not_cut_to_fill_a_pull(kind: str) -> None:
+    """A frame of three rows costs as much as one of a thousand."""
     one = TextProducer()
     if kind == "tentative":
         one.fails()
@@ -506,7 +505,7 @@ def test_a_batch_is_not_cut_only_to_fill_a_pull_up(kind: str) -> None:
     assert [[len(e) for e in elements if isinstance(e, Batch)] for elements in got] == [[20], [20], [20]]
 
 
-def test_a_row_larger_than_the_limit_is_sent_all_the_same() -> None:
+def test_a_row_larger_than_the_limit_is_still_sent() -> None:
     one = TextProducer()
     one.stable("S1/1 S2/2 B3")
     p = one.subscribe(0, 0)
@@ -529,12 +528,12 @@ def truncating(*acks: int, standbys: Sequence[str] = ()) -> OutputLog:
 
 def test_the_log_is_kept_for_the_slowest_configured_consumer() -> None:
     log = truncating(9, 8, 7)
-    assert (log.truncation_line, log.first) == (0, 1)  # the client was never heard: 0
+    assert (log.truncation_line, log.first) == (0, 1)  # the client was never heard and counts as 0
     log.acknowledge("client:desk", 1, 6)
     assert (log.truncation_line, log.first) == (6, 7)
 
 
-def test_an_unknown_consumers_acknowledgement_is_counted_and_has_no_effect() -> None:
+def test_acknowledgements_of_unknown_consumers_are_only_counted() -> None:
     log = truncating(9, 8, 7, 6)
     log.acknowledge("v/7@z", 1, 0)
     assert (log.truncation_line, log.first) == (6, 7)
@@ -555,14 +554,14 @@ def test_acknowledgements_grow_within_an_incarnation_and_may_fall_with_a_new_one
     assert (log.truncation_line, log.first) == (4, 7)
 
 
-def test_what_everybody_has_is_not_kept_by_a_replica_that_lags() -> None:
+def test_a_lagging_replica_does_not_keep_acknowledged_tuples() -> None:
     log = truncating(20, 20, 20, 20)
     assert (log.first, log.stable.nbytes) == (11, 0)
     log.append_stable(parse("S11/11 S12/12 B13(12)", position=10))
     assert (log.first, log.last_id, log.stable.nbytes) == (13, 12, 0)
 
 
-def test_a_consumer_that_is_ahead_is_served_although_what_it_has_is_dropped_when_made() -> None:
+def test_a_consumer_ahead_is_served_although_its_tuples_are_dropped() -> None:
     one = TextProducer()
     one.log.acknowledge("v/0@a", 1, 2)
     ahead = one.subscribe(2, 5)
@@ -572,7 +571,7 @@ def test_a_consumer_that_is_ahead_is_served_although_what_it_has_is_dropped_when
     assert pulled(ahead) == "S3/7 B8(3)"
 
 
-def test_the_log_says_when_it_is_full_and_never_drops_stable_tuples_by_itself() -> None:
+def test_a_full_log_says_so_and_drops_no_stable_tuples() -> None:
     one = TextProducer(limits=Limits(output_bytes=2_000))
     t = 0
     while not one.log.full:
