@@ -57,8 +57,8 @@ def correlated(problem: CheckpointProblem) -> Ints:
     """The regret heuristic, about nodes · checkpoints · log checkpoints steps.
 
     The checkpoint goes next whose second-best node is worse than its best by most.  Of nodes that are equally good for
-    it the one with the least checkpoint load takes it.  A node that would get more than ``most`` is passed over.  What
-    fits nowhere comes last, and goes where the checkpoint load is least.
+    it the one with the least checkpoint load takes it, then the one with the fewest checkpoints.  A node that would get
+    more than ``most`` is passed over.  What fits nowhere comes last, and goes where the checkpoint load is least.
     """
     return _Regret(problem).run()
 
@@ -69,6 +69,7 @@ class _Regret:
         self._problem = problem
         self._places = np.full(many, NO_NODE)
         self._loads = np.zeros(nodes)
+        self._counts = [0] * nodes
         #: Where those that have no place yet may still go.
         self._allowed = problem.allowed.copy()
         #: Nodes of each checkpoint, the best first, and how many of them it has passed over.
@@ -90,8 +91,9 @@ class _Regret:
             if not equal:
                 room = self._emptiest(checkpoint)
             if room:
-                node = min(room, key=lambda n: (self._loads[n], n))
+                node = min(room, key=lambda n: (self._loads[n], self._counts[n], n))
                 self._places[checkpoint] = node
+                self._counts[node] += 1
                 self._loads[node] += self._problem.load[checkpoint]
                 self._allowed[self._problem.neighbours[checkpoint], node] = False
                 for other in self._problem.neighbours[checkpoint].tolist():

@@ -81,6 +81,11 @@ edited(
     ),
 )
 edited(
+    "unmeasured-all-on-one-node",
+    "before anything is measured one node gets all checkpoints (L2)",
+    Edit(placement._Regret, "run", "self._counts[n], ", ""),
+)
+edited(
     "worst-gain-first",
     "the checkpoint moves first that gains least (L3)",
     Edit(placement, "relocations", "np.argmax", "np.argmin"),

@@ -102,6 +102,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-fits-nowhere-goes-where-it-costs-least": (
         placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
     ),
+    "unmeasured-all-on-one-node": placement.test_before_anything_is_measured_checkpoints_are_spread,
     "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
     "moves-that-never-catch-up": partial(prediction.test_what_would_never_catch_up_is_refused_with_the_reason, 0.1),
     "rows-that-come-meanwhile-are-free": prediction.test_what_came_in_since_is_taken_in_beside_what_comes,

@@ -99,6 +99,15 @@ def test_what_fits_nowhere_takes_no_room_from_what_fits() -> None:
     assert correlated(problem).tolist() == [1, 0]
 
 
+def test_before_anything_is_measured_checkpoints_are_spread() -> None:
+    partitions = [PartitionId(UnitId("g"), n) for n in range(6)]
+    running = dict.fromkeys(partitions, (N1,))
+    problem = placement_problem.checkpoint_problem(
+        LoadHistory(), 0, partitions, running, dict.fromkeys(NODES, Place()), delta=1.0
+    )
+    assert np.bincount(correlated(problem), minlength=3).tolist() == [0, 3, 3]
+
+
 def test_no_two_copies_on_one_node_and_none_with_who_runs_it() -> None:
     history = LoadHistory()
     nodes = dict.fromkeys(NODES, Place())
